@@ -1,0 +1,28 @@
+# Install rules and the exported package `starling`, usable from an install prefix and from the build folder.
+include(CMakePackageConfigHelpers)
+include(StarlingPlugin)
+
+set(starling_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/starling)
+set(starling_libraries starling_core starling_kernels starling_layers starling_topology starling_comm starling_trainer)
+
+install(TARGETS ${starling_libraries} EXPORT starlingTargets
+        LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+foreach(program train bench topo prepare)
+  if(TARGET starling-${program})
+    install(TARGETS starling-${program} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endforeach()
+# Headers keep their folders, so that "core/tensor.h" reads the same inside this tree and outside.
+foreach(folder core kernels layers topology comm apps)
+  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling FILES_MATCHING PATTERN "*.h")
+endforeach()
+install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/starling FILES_MATCHING PATTERN "*.json")
+
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/starlingConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+configure_package_config_file(cmake/starlingConfig.cmake.in ${PROJECT_BINARY_DIR}/starlingConfig.cmake
+                              INSTALL_DESTINATION ${starling_package_dir})
+configure_file(cmake/StarlingPlugin.cmake ${PROJECT_BINARY_DIR}/StarlingPlugin.cmake COPYONLY)
+install(FILES ${PROJECT_BINARY_DIR}/starlingConfig.cmake ${PROJECT_BINARY_DIR}/starlingConfigVersion.cmake cmake/StarlingPlugin.cmake
+        DESTINATION ${starling_package_dir})
+install(EXPORT starlingTargets NAMESPACE starling:: DESTINATION ${starling_package_dir})
+export(EXPORT starlingTargets FILE ${PROJECT_BINARY_DIR}/starlingTargets.cmake NAMESPACE starling::)

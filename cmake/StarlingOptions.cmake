@@ -1,0 +1,40 @@
+# Build options and the flags that every target of the project shares.
+option(STARLING_TESTS "Build the tests" ON)
+option(STARLING_WERROR "Treat warnings as errors" ON)
+option(STARLING_OPENMP "Run kernels on several threads (off for the thread sanitizer)" ON)
+set(STARLING_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize: address,undefined or thread")
+set(STARLING_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where the toolkit is found), ON, OFF")
+set_property(CACHE STARLING_CUDA PROPERTY STRINGS AUTO ON OFF)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
+
+add_library(starling_flags INTERFACE)
+target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
+                       $<$<BOOL:${STARLING_WERROR}>:-Werror>)
+if(STARLING_SANITIZE)
+  target_compile_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
+endif()
+
+# One shared library per folder: a plug-in links the same ones and so adds to the same registries.
+function(starling_library name)
+  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  add_library(${name} SHARED ${arg_SOURCES})
+  add_library(starling::${name} ALIAS ${name})
+  target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                             $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
+  target_compile_features(${name} PUBLIC cxx_std_20)
+  target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
+  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+endfunction()

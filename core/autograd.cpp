@@ -1,0 +1,125 @@
+#include "core/autograd.h"
+
+#include "core/trace.h"
+
+namespace starling {
+
+namespace detail {
+
+void GradSlot::add(Tensor term) {
+  if (static_cast<int>(terms.size()) < max_terms) {
+    terms.push_back(std::move(term));
+    return;
+  }
+  // Sum into a term that nobody else holds; a shared one (an addition hands one tensor to both inputs) must stay as it is.
+  Backend& backend = term.backend();
+  Tensor& last = terms.back();
+  if (last.exclusive()) {
+    backend.add({.a = last, .b = term, .y = last});
+  } else if (term.exclusive()) {
+    backend.add({.a = last, .b = term, .y = term});
+    last = std::move(term);
+  } else {
+    Tensor sum(backend, term.shape(), term.dtype());
+    backend.add({.a = last, .b = term, .y = sum});
+    last = std::move(sum);
+  }
+}
+
+}  // namespace detail
+
+void Gradients::set(int i, Tensor gradient) {
+  auto& slot = inputs_[static_cast<std::size_t>(i)];
+  if (slot) slot->add(std::move(gradient));
+}
+
+Gradients::Target Gradients::parameter(int j) {
+  Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
+  if (!parameter.trainable) return {};
+  require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
+  Tape::Use& use = tape_->use(parameter);
+  Target target{parameter.grad, tape_->accumulate_ || use.written};
+  use.written = true;
+  return target;
+}
+
+Variable Tape::leaf(Tensor value) {
+  Variable variable(std::move(value));
+  variable.slot_ = std::make_shared<detail::GradSlot>();
+  return variable;
+}
+
+Tensor Tape::gradient(const Variable& leaf) {
+  if (!leaf.slot_ || leaf.slot_->terms.empty()) return {};
+  return leaf.slot_->terms.front();
+}
+
+Tape::Use& Tape::use(const Parameter& parameter) {
+  require(parameter.index >= 0, "autograd", "parameter {} does not belong to a built model", parameter.name);
+  const auto index = static_cast<std::size_t>(parameter.index);
+  if (index >= uses_.size()) uses_.resize(index + 1);
+  return uses_[index];
+}
+
+Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
+                      const std::vector<Parameter*>& parameters, BackwardFunction backward, int max_terms) {
+  Variable result(std::move(output));
+  bool wanted = false;
+  for (const Variable& input : inputs) wanted |= input.requires_grad();
+  for (const Parameter* parameter : parameters) wanted |= parameter->trainable;
+  if (!wanted) return result;
+  result.slot_ = std::make_shared<detail::GradSlot>();
+  result.slot_->max_terms = max_terms;
+  Node node{name, result.slot_, {}, parameters, std::move(backward)};
+  node.inputs.reserve(inputs.size());
+  for (const Variable& input : inputs) node.inputs.push_back(input.slot_);
+  for (const Parameter* parameter : parameters) {
+    if (parameter->trainable) ++use(*parameter).remaining;
+  }
+  nodes_.push_back(std::move(node));
+  return result;
+}
+
+void Tape::leave(Node& node, bool report) {
+  for (Parameter* parameter : node.parameters) {
+    if (!parameter->trainable) continue;
+    Use& parameter_use = use(*parameter);
+    if (--parameter_use.remaining == 0 && parameter_use.written && report && observer_) observer_(*parameter);
+  }
+}
+
+void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
+  require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
+  require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
+  accumulate_ = accumulate;
+  Tensor one(*backend_, loss.shape(), loss.dtype());
+  backend_->fill(one, seed);
+  loss.slot_->terms.clear();
+  loss.slot_->terms.push_back(std::move(one));
+
+  while (!nodes_.empty()) {
+    Node node = std::move(nodes_.back());
+    nodes_.pop_back();
+    if (!node.output->terms.empty()) {  // otherwise the loss does not depend on this node
+      const TraceSpan span("backward", node.name);
+      Gradients gradients;
+      gradients.backend_ = backend_;
+      gradients.tape_ = this;
+      gradients.terms_ = std::move(node.output->terms);
+      node.output->terms.clear();
+      gradients.inputs_ = std::move(node.inputs);
+      gradients.parameters_ = node.parameters;
+      node.backward(gradients);
+    }
+    node.backward = nullptr;  // frees the saved tensors before the observer starts an update
+    leave(node, report);
+  }
+  clear();
+}
+
+void Tape::clear() {
+  nodes_.clear();
+  for (Use& parameter_use : uses_) parameter_use = {};
+}
+
+}  // namespace starling

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/parameter.h"
+#include "core/tensor.h"
+
+namespace starling {
+
+class Tape;
+
+namespace detail {
+/// Where the gradient of one value gathers until the node that made the value runs.
+struct GradSlot {
+  std::vector<Tensor> terms;  ///< their sum is the gradient
+  int max_terms = 1;          ///< how many terms the node that made the value takes unsummed
+  void add(Tensor term);
+};
+}  // namespace detail
+
+/// A value that a pass computes; on a tape it can have a gradient. Cheap to copy.
+class Variable {
+ public:
+  Variable() = default;
+  explicit Variable(Tensor value) : value_(std::move(value)) {}
+  const Tensor& value() const { return value_; }
+  const Shape& shape() const { return value_.shape(); }
+  DType dtype() const { return value_.dtype(); }
+  bool requires_grad() const { return slot_ != nullptr; }
+
+ private:
+  friend class Tape;
+  friend class Gradients;
+  Tensor value_;
+  std::shared_ptr<detail::GradSlot> slot_;
+};
+
+/// What a node's backward function sees: the gradient of its output, and where to put those of its inputs and parameters.
+class Gradients {
+ public:
+  Backend& backend() const { return *backend_; }
+  /// The gradient of the output, one tensor.
+  const Tensor& output() const { return terms_.front(); }
+  /// The terms whose sum is the gradient: more than one only if the node was recorded with max_terms > 1.
+  const std::vector<Tensor>& terms() const { return terms_; }
+  /// Takes the terms over (so that their memory may be reused in place where exclusive()).
+  std::vector<Tensor> take_terms() { return std::move(terms_); }
+
+  /// Whether input i wants a gradient.
+  bool wants(int i) const { return inputs_[static_cast<std::size_t>(i)] != nullptr; }
+  /// Hands over a term of input i's gradient. The same tensor may be handed to several inputs.
+  void set(int i, Tensor gradient);
+
+  struct Target {
+    Tensor tensor;            ///< write here (empty: the parameter is frozen, nothing is wanted)
+    bool accumulate = false;  ///< add instead of overwrite: an earlier use or micro-batch wrote already
+    explicit operator bool() const { return static_cast<bool>(tensor); }
+  };
+  /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call, and write it before returning.
+  Target parameter(int j);
+
+ private:
+  friend class Tape;
+  Backend* backend_ = nullptr;
+  Tape* tape_ = nullptr;
+  std::vector<Tensor> terms_;
+  std::vector<std::shared_ptr<detail::GradSlot>> inputs_;
+  std::vector<Parameter*> parameters_;
+};
+
+using BackwardFunction = std::function<void(Gradients&)>;
+
+/// Records one pass, define by run, and runs it backwards in reverse order of creation. Nodes, and the tensors that they
+/// saved, are freed as the backward pass leaves them.
+class Tape {
+ public:
+  explicit Tape(Backend& backend) : backend_(&backend) {}
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+
+  Backend& backend() const { return *backend_; }
+
+  /// A leaf that wants a gradient (an input under gradient check). Read it with gradient() after backward().
+  Variable leaf(Tensor value);
+  /// The gradient that backward() left in a leaf; empty if it got none.
+  static Tensor gradient(const Variable& leaf);
+
+  /// Records a node. Where neither an input nor a trainable parameter wants a gradient nothing is recorded.
+  /// `name` must outlive the tape (a string literal). `max_terms`: how many gradient terms `backward` takes unsummed.
+  Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
+                  std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {
+    return record(name, std::move(output), std::vector<Variable>(inputs), std::vector<Parameter*>(parameters),
+                  std::move(backward), max_terms);
+  }
+  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
+                  const std::vector<Parameter*>& parameters, BackwardFunction backward, int max_terms = 1);
+
+  /// Called when a parameter's gradient is complete and nothing later in this pass reads the parameter.
+  using ReadyObserver = std::function<void(Parameter&)>;
+  void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
+
+  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`, gradients add to what the
+  /// parameters' grad tensors hold; otherwise the first contribution overwrites. With `report` false the observer is
+  /// not told (all but the last micro-batch of a group). The tape is empty afterwards.
+  void backward(const Variable& loss, double seed = 1.0, bool accumulate = false, bool report = true);
+
+  /// Forgets everything recorded.
+  void clear();
+  std::size_t nodes() const { return nodes_.size(); }
+
+ private:
+  friend class Gradients;
+  struct Node {
+    std::string_view name;
+    std::shared_ptr<detail::GradSlot> output;
+    std::vector<std::shared_ptr<detail::GradSlot>> inputs;
+    std::vector<Parameter*> parameters;
+    BackwardFunction backward;
+  };
+  struct Use {
+    int remaining = 0;     ///< uses of the parameter that the backward pass has not left yet
+    bool written = false;  ///< its grad tensor holds a contribution of this pass
+  };
+  Use& use(const Parameter& parameter);
+  void leave(Node& node, bool report);
+
+  Backend* backend_;
+  std::vector<Node> nodes_;
+  std::vector<Use> uses_;  ///< by Parameter::index
+  ReadyObserver observer_;
+  bool accumulate_ = false;
+};
+
+/// What a forward pass needs to know besides its input; handed down through every layer.
+struct Pass {
+  Backend& backend;
+  Tape* tape = nullptr;    ///< null: no gradients are wanted
+  bool training = false;   ///< batch statistics and dropout
+  std::uint64_t dropout_key = 0;      ///< from the seed
+  std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
+
+  Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
+                  std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {
+    if (!tape) return Variable(std::move(output));
+    return tape->record(name, std::move(output), inputs, parameters, std::move(backward), max_terms);
+  }
+};
+
+}  // namespace starling

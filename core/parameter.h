@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/tensor.h"
+
+namespace starling {
+
+/// How a tensor's memory relates to the tensor that PyTorch and safetensors files know by its name.
+enum class TensorLayout : std::uint8_t {
+  kPlain,       ///< the same
+  kConvWeight,  ///< O×kH×kW×I in memory, O×I×kH×kW outside
+};
+
+/// A distribution that initial values are drawn from.
+struct Init {
+  enum class Kind : std::uint8_t { kConstant, kUniform, kNormal } kind = Kind::kConstant;
+  double a = 0.0;  ///< the constant, the lower bound, or the mean
+  double b = 0.0;  ///< the upper bound, or the standard deviation
+
+  static Init constant(double value) { return {Kind::kConstant, value, 0.0}; }
+  static Init uniform(double bound) { return {Kind::kUniform, -bound, bound}; }
+  static Init normal(double deviation) { return {Kind::kNormal, 0.0, deviation}; }
+};
+
+/// A trainable tensor of a model. Layers declare it (name, shape, init); the trainer gives it memory: value and grad
+/// are views into flat buckets. `grad` holds this pass's gradient once the pass has reported the parameter complete.
+struct Parameter {
+  std::string name;  ///< PyTorch's, whole path: "layer1.0.conv1.weight"
+  Shape shape;       ///< in memory
+  TensorLayout layout = TensorLayout::kPlain;
+  Init init;
+  bool trainable = true;
+  Tensor value;
+  Tensor grad;
+  int index = -1;  ///< position among the model's parameters, in declaration order
+
+  /// Weight decay applies to tensors of two or more dimensions unless the config says "all".
+  bool is_weight() const { return shape.rank() >= 2; }
+};
+
+/// A tensor of a model that training does not differentiate: running statistics. Averaged for evaluation.
+struct ModelBuffer {
+  std::string name;
+  Shape shape;
+  Init init;
+  DType dtype = DType::kFloat32;  ///< kInt64 for counters, which are not averaged
+  Tensor value;
+};
+
+}  // namespace starling

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/shape.h"
+
+namespace starling {
+
+class Backend;
+
+enum class DeviceType : std::uint8_t {
+  kMeta,  ///< shapes only: no memory, no arithmetic; for tracing and dry runs
+  kCpu,
+  kCuda,
+};
+
+/// A block of memory of one backend. Freed (given back to the backend's caching allocator) with the last handle.
+class Storage {
+ public:
+  virtual ~Storage() = default;
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+  /// First byte, aligned to at least 64 bytes; null on the meta backend.
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+  Backend& backend() const { return *backend_; }
+
+ protected:
+  Storage(Backend& backend, std::byte* data, std::size_t bytes) : backend_(&backend), data_(data), bytes_(bytes) {}
+
+ private:
+  Backend* backend_;
+  std::byte* data_;
+  std::size_t bytes_;
+};
+
+/// A shared handle to (storage, offset, shape, dtype). Always contiguous, last dimension fastest. Copying a Tensor
+/// copies the handle, not the numbers. Images are N×H×W×C, convolution weights O×kH×kW×I.
+class Tensor {
+ public:
+  Tensor() = default;
+  Tensor(std::shared_ptr<Storage> storage, std::size_t byte_offset, Shape shape, DType dtype);
+  /// New uninitialised memory from `backend`.
+  Tensor(Backend& backend, Shape shape, DType dtype);
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  const Shape& shape() const { return shape_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t elements() const { return shape_.elements(); }
+  std::size_t bytes() const { return static_cast<std::size_t>(elements()) * size_of(dtype_); }
+  Backend& backend() const { return storage_->backend(); }
+  const std::shared_ptr<Storage>& storage() const { return storage_; }
+  /// True where no other handle shares the storage, so that it may be overwritten.
+  bool exclusive() const { return storage_.use_count() == 1; }
+
+  /// Start of the numbers (device memory on a GPU; null on the meta backend). T must be the tensor's dtype.
+  template <class T>
+  T* data() const {
+    require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_),
+            name_of(DTypeOf<T>::value));
+    return reinterpret_cast<T*>(raw());
+  }
+  std::byte* raw() const { return storage_ && storage_->data() ? storage_->data() + offset_ : nullptr; }
+  /// The numbers of a CPU tensor.
+  template <class T>
+  std::span<T> span() const {
+    return {data<T>(), static_cast<std::size_t>(elements())};
+  }
+
+  /// The same memory under another shape with as many elements.
+  Tensor reshaped(const Shape& shape) const;
+  /// `shape.elements()` elements from element `first` on, as a view.
+  Tensor slice(std::int64_t first, const Shape& shape) const;
+
+ private:
+  std::shared_ptr<Storage> storage_;
+  std::size_t offset_ = 0;
+  Shape shape_;
+  DType dtype_ = DType::kFloat32;
+};
+
+}  // namespace starling

@@ -1,0 +1,12 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace starling {
+
+/// Text that came from outside (a key, a name, a path, a value), fit for one short line of an error: control characters and bytes that are
+/// not UTF-8 are escaped (\n, \x1b), and what is past `limit` characters is replaced by "…".
+std::string shown(std::string_view text, std::size_t limit = 80);
+
+}  // namespace starling

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace starling {
+
+/// Lanes of the timeline of one rank.
+enum class TraceLane : std::uint8_t { kCompute, kUpdate, kExchange, kLoader };
+
+/// Collects spans of one rank's work for the file of --trace (Chrome's trace event format: Perfetto, chrome://tracing).
+/// Thread-safe. A thread's spans go to the tracer that was installed on it; with none installed a span costs a branch.
+class Tracer {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit Tracer(int rank) : rank_(rank) {}
+
+  void add(TraceLane lane, std::string name, Clock::time_point begin, Clock::time_point end);
+  /// The events as JSON objects separated by commas, times in microseconds since `origin`.
+  std::string events(Clock::time_point origin) const;
+
+  /// Makes `tracer` (or none) the calling thread's.
+  static void install(Tracer* tracer);
+  static Tracer* current();
+
+ private:
+  struct Span {
+    TraceLane lane;
+    std::string name;
+    Clock::time_point begin, end;
+  };
+  int rank_;
+  mutable std::mutex mutex_;
+  std::vector<Span> spans_;
+};
+
+/// A span of the calling thread's work, from construction to destruction.
+class TraceSpan {
+ public:
+  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute)
+      : tracer_(Tracer::current()) {
+    if (tracer_) start(verb, what, lane);
+  }
+  ~TraceSpan() {
+    if (tracer_) tracer_->add(lane_, std::move(name_), begin_, Tracer::Clock::now());
+  }
+  TraceSpan(const TraceSpan&) = delete;
+  TraceSpan& operator=(const TraceSpan&) = delete;
+
+ private:
+  void start(std::string_view verb, std::string_view what, TraceLane lane);
+  Tracer* tracer_;
+  TraceLane lane_ = TraceLane::kCompute;
+  std::string name_;
+  Tracer::Clock::time_point begin_;
+};
+
+}  // namespace starling
