@@ -1,0 +1,135 @@
+#include "apps/bench/step.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/bench/conv_bound.h"
+#include "apps/bench/statistics.h"
+#include "apps/trainer/host.h"
+#include "apps/trainer/shape_trace.h"
+#include "comm/algorithm.h"
+#include "core/forwarding_backend.h"
+#include "core/random.h"
+#include "kernels/optimizer.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+namespace {
+
+/// Notes each operation's time and the convolutions' shapes.
+class ProfilingBackend final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void conv2d_forward(const Conv2dForward& args) override {
+    if (recording) convolutions.push_back({args.x.shape(), args.weight.shape(), args.y.shape(), args.window, false});
+    ForwardingBackend::conv2d_forward(args);
+  }
+  void conv2d_backward_data(const Conv2dBackwardData& args) override {
+    if (recording) {
+      for (ConvShape& shape : convolutions) shape.backward_data |= shape.x == args.dx.shape() && shape.weight == args.weight.shape();
+    }
+    ForwardingBackend::conv2d_backward_data(args);
+  }
+  std::map<std::string, double> seconds;
+  std::vector<ConvShape> convolutions;
+  bool recording = false;
+
+ protected:
+  void around(std::string_view name, const std::function<void()>& operation) override { seconds[std::string(name)] += seconds_of(operation); }
+};
+
+}  // namespace
+
+int bench_step(const StepBench& settings) {
+  const std::unique_ptr<Backend> device = open_backend(DeviceType::kCpu, settings.threads);
+  ProfilingBackend backend(*device);
+  nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
+  if (!settings.stem.empty()) model_config["stem"] = settings.stem;
+  if (settings.model == "mlp") model_config["hidden"] = {512, 512};
+  ConfigSection model_section(model_config, "bench");
+  const std::unique_ptr<Model> model = make_model(model_section, Shape{settings.image, settings.image, 3});
+  const nlohmann::json rule_config = nlohmann::json::object();
+  ConfigSection rule_section(rule_config, "bench");
+  const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
+
+  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false);
+  const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false);
+  model->allocate_buffers(backend, DType::kFloat32);
+  model->initialise(1);
+  const std::unique_ptr<Transport> transport = make_single_transport();
+  const nlohmann::json topology_config = nlohmann::json::object();
+  ConfigSection topology_section(topology_config, "bench");
+  const std::unique_ptr<Topology> topology = make_topology(topology_section, {1, 1});
+  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
+  BucketScheduler scheduler(plan, buckets, *algorithm, false);
+  Tape tape(backend);
+  tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
+
+  const Tensor images(backend, model->input_shape().with_batch(settings.batch), DType::kFloat32);
+  std::vector<double> pixels(static_cast<std::size_t>(images.elements()));
+  fill_random(Init::normal(1.0), 7, 0, images.elements(), pixels.data());
+  for (std::size_t i = 0; i < pixels.size(); ++i) images.data<float>()[i] = static_cast<float>(pixels[i]);
+  const Tensor labels(backend, Shape{settings.batch}, DType::kInt32);
+  for (std::int64_t i = 0; i < settings.batch; ++i) labels.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % settings.classes);
+
+  std::int64_t done = 0;
+  const auto step = [&] {
+    scheduler.begin_step({done, done + 1, 1e-3});
+    Pass pass{backend, &tape, true, 1, static_cast<std::uint64_t>(done) << 24};
+    Variable loss;
+    {
+      const Variable logits = model->forward(Variable(images), pass);
+      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
+    }
+    tape.backward(loss);
+    scheduler.end_backward();
+    ++done;
+  };
+
+  backend.recording = true;
+  step();
+  backend.recording = false;
+  step();
+  const std::uint64_t allocations = backend.memory_stats().system_allocations;
+  const std::uint64_t peak = peak_resident_bytes();  // before the bound takes memory of its own
+  ConvBound bound(backend.convolutions, settings.threads);
+  backend.seconds.clear();
+  std::vector<double> step_seconds, bound_seconds;
+  for (std::int64_t i = 0; i < settings.steps; ++i) {
+    step_seconds.push_back(seconds_of(step));
+    bound_seconds.push_back(bound.run());
+  }
+  const std::uint64_t steady = backend.memory_stats().system_allocations - allocations;
+  const double step_ms = 1e3 * median(step_seconds), bound_ms = 1e3 * median(bound_seconds);
+  const double images_per_second = 1e3 * static_cast<double>(settings.batch) / step_ms;
+  const double ratio = step_ms > 0 ? bound_ms / step_ms : 0.0;
+
+  if (settings.json) {
+    nlohmann::json result{{"model", settings.model}, {"batch", settings.batch}, {"threads", settings.threads}, {"device", device->description()},
+                          {"step_ms", step_ms}, {"images_per_second", images_per_second}, {"conv_bound_ms", bound_ms}, {"ratio_to_bound", ratio},
+                          {"steady_state_allocations", steady}, {"peak_memory_bytes", peak}};
+    for (const auto& [name, seconds] : backend.seconds) result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
+    fmt::print("{}\n", result.dump());
+    return 0;
+  }
+  fmt::print("{}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.batch, settings.threads, settings.threads == 1 ? "" : "s",
+             settings.optimizer, device->description());
+  fmt::print("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n", step_ms,
+             settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
+  if (bound_ms > 0.0) fmt::print("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);
+  double total = 0.0;
+  for (const auto& [name, seconds] : backend.seconds) {
+    const double ms = 1e3 * seconds / static_cast<double>(settings.steps);
+    total += ms;
+    fmt::print("  {:<26} {:8.3f} ms  {:5.1f} %\n", name, ms, 100.0 * ms / step_ms);
+  }
+  fmt::print("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total, 100.0 * (step_ms - total) / step_ms);
+  return 0;
+}
+
+}  // namespace starling

@@ -1,0 +1,176 @@
+#include "apps/bench/update.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/optimizer.h"
+
+namespace starling {
+namespace {
+
+/// Copies instead of updating, so that the copy runs on the same threads over the same spans as the kernels.
+class CopyRule : public OptimizerRule {
+ public:
+  explicit CopyRule(bool library) : library_(library) {}
+  std::vector<std::string> state_names() const override { return {}; }
+  void update(const UpdateSpan<float>& span, double, std::int64_t) const override { copy(span); }
+  void update(const UpdateSpan<double>& span, double, std::int64_t) const override { copy(span); }
+  int bytes_per_parameter(int element_size) const override { return 2 * element_size; }
+
+ private:
+  template <class T>
+  void copy(const UpdateSpan<T>& span) const {
+    if (library_) {
+      std::memcpy(span.x_out, span.x, static_cast<std::size_t>(span.n) * sizeof(T));
+      return;
+    }
+    const T* from = span.x;
+    T* to = span.x_out;
+    const T one = span.gradient_scale;  // keeps the compiler from calling memcpy
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < span.n; ++i) to[i] = one * from[i];
+  }
+  bool library_;
+};
+
+/// One line of the table.
+struct Subject {
+  std::string name;
+  std::unique_ptr<OptimizerRule> rule;
+  UpdateArgs args;
+  int updates = 1;              ///< timed as one: a whole group where the traffic depends on the step
+  double bytes = 0.0;           ///< that one update moves
+  std::vector<double> seconds;  ///< of one update, per repeat
+};
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
+  ConfigSection section(config, "bench");
+  auto rule = optimizers().make(type, "optimizer.type", section);
+  section.finish();
+  return rule;
+}
+
+Tensor filled(Backend& backend, std::int64_t n, double value) {
+  Tensor result(backend, Shape{n}, DType::kFloat32);
+  backend.fill(result, value);
+  return result;
+}
+
+double gigabytes_per_second(const Subject& subject, double seconds) { return subject.bytes / seconds * 1e-9; }
+
+}  // namespace
+
+int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
+  if (parameters < 1 || parameters > (std::int64_t{1} << 33))
+    fail(ExitCode::kUsage, "bench", "{} parameters; 1 … 2^33 are possible", parameters);
+  if (repeats < 1) fail(ExitCode::kUsage, "bench", "{} repeats; at least 1 is needed", repeats);
+  register_builtin_optimizers();
+  const auto backend = open_backend(DeviceType::kCpu, threads);
+  const std::int64_t n = (parameters + 31) / 32 * 32;
+
+  UpdateArgs base;
+  base.x = base.x_out = filled(*backend, n, 0.5);
+  base.gradient = filled(*backend, n, 1e-3);
+  base.decay = Tensor(*backend, Shape{n / 32}, DType::kUInt8);
+  const std::vector<std::uint8_t> ones(static_cast<std::size_t>(n / 32), 1);
+  backend->copy_from_host(ones.data(), base.decay);
+  base.lr = 1e-4;
+  const Tensor received = filled(*backend, n, 0.25);
+  std::vector<Tensor> states;
+  for (int k = 0; k < 3; ++k) states.push_back(filled(*backend, n, 0.0));
+
+  std::vector<Subject> subjects;
+  UpdateArgs copy;
+  copy.x = filled(*backend, 4 * n, 1.0);
+  copy.x_out = filled(*backend, 4 * n, 0.0);
+  copy.gradient = copy.x;
+  copy.decay = Tensor(*backend, Shape{n / 8}, DType::kUInt8);
+  const std::vector<std::uint8_t> zeros(static_cast<std::size_t>(n / 8), 0);
+  backend->copy_from_host(zeros.data(), copy.decay);
+  for (const bool library : {true, false}) {
+    subjects.push_back(
+        {library ? "copy (memcpy)" : "copy (loop)", std::make_unique<CopyRule>(library), copy, 1, 32.0 * static_cast<double>(n)});
+  }
+  const auto add = [&](const std::string& type, const nlohmann::json& config, int updates) {
+    for (const bool mixing : {false, true}) {
+      Subject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base, updates};
+      const std::size_t state_count = subject.rule->state_names().size();
+      subject.args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(state_count));
+      if (mixing) {
+        subject.args.received = {received};
+        subject.args.weights = {0.5};
+        subject.args.self_weight = 0.5;
+      }
+      subject.bytes = (subject.rule->bytes_per_parameter(4) + (mixing ? 4 : 0)) * static_cast<double>(n);
+      subjects.push_back(std::move(subject));
+    }
+  };
+  add("sgd", nlohmann::json::object(), 1);
+  add("sgd", {{"momentum", 0.9}}, 1);
+  subjects[subjects.size() - 2].name = "sgd momentum";
+  subjects[subjects.size() - 1].name = "sgd momentum + mixing";
+  add("adamw", nlohmann::json::object(), 1);
+  add("accum_adamw", {{"accum_iter", 4}}, 4);
+
+  for (int repeat = -1; repeat < repeats; ++repeat) {  // the first round warms up
+    for (Subject& subject : subjects) {
+      const auto begin = std::chrono::steady_clock::now();
+      for (int s = 1; s <= subject.updates; ++s) {
+        subject.args.step = s;
+        backend->update(*subject.rule, subject.args);
+      }
+      backend->synchronize();
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+      if (repeat >= 0) subject.seconds.push_back(took.count() / subject.updates);
+    }
+  }
+
+  const Subject& fastest_copy = median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
+  nlohmann::json rows = nlohmann::json::array();
+  if (!json) {
+    fmt::print("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n,
+               threads, threads == 1 ? "" : "s", repeats);
+    fmt::print("{:<24}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
+  }
+  for (const Subject& subject : subjects) {
+    const double seconds = median(subject.seconds);
+    std::vector<double> ratios;  // per repeat, so that a slow moment of the machine hits both
+    for (std::size_t r = 0; r < subject.seconds.size(); ++r) {
+      ratios.push_back(gigabytes_per_second(subject, subject.seconds[r]) / gigabytes_per_second(fastest_copy, fastest_copy.seconds[r]));
+    }
+    const double rate = gigabytes_per_second(subject, seconds), ratio = median(ratios), bytes = subject.bytes / static_cast<double>(n);
+    if (json) {
+      rows.push_back(
+          {{"name", subject.name}, {"bytes_per_parameter", bytes}, {"ms", seconds * 1e3}, {"gb_per_s", rate}, {"ratio_to_copy", ratio}});
+    } else {
+      fmt::print("{:<24}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
+    }
+  }
+  if (json) {
+    const nlohmann::json document = {{"device", backend->description()}, {"parameters", n}, {"threads", threads}, {"repeats", repeats},
+                                     {"faster_copy", fastest_copy.name}, {"results", rows}};
+    fmt::print("{}\n", document.dump());
+  }
+  return 0;
+}
+
+}  // namespace starling

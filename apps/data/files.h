@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace starling {
+
+/// A whole file mapped for reading: the ranks of one host share its pages. Errors are Error(kUsage) with the file and the system's reason.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+
+ private:
+  std::string path_;
+  const std::uint8_t* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// Reads a plain or gzip-compressed file front to back. Errors (a damaged or cut-off archive among them) are Error(kUsage) that name the
+/// file.
+class PlainOrGzipReader {
+ public:
+  explicit PlainOrGzipReader(std::string path);
+  ~PlainOrGzipReader();
+  PlainOrGzipReader(const PlainOrGzipReader&) = delete;
+  PlainOrGzipReader& operator=(const PlainOrGzipReader&) = delete;
+
+  /// Up to `count` bytes; fewer only at the end. Memory grows with what is read, not with `count`, which a damaged header may have made up.
+  std::vector<std::uint8_t> read(std::uint64_t count);
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  void* file_;
+};
+
+/// Whether a file (not a folder) is there.
+bool file_exists(const std::string& path);
+
+}  // namespace starling

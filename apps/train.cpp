@@ -1,0 +1,3 @@
+#include "apps/trainer/run.h"
+
+int main(int argc, char** argv) { return starling::train_main(argc, argv); }

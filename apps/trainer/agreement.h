@@ -1,0 +1,50 @@
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "core/error.h"
+
+namespace starling {
+
+/// An error that every rank holds: one rank prints it, all end in order with its exit code.
+class AgreedError : public Error {
+ public:
+  using Error::Error;
+  /// The lowest rank it happened on; -1 where it is no single rank's.
+  int rank = -1;
+};
+
+/// The exit code and text that an exception stands for.
+struct Failure {
+  ExitCode code = ExitCode::kInternal;
+  std::string message;
+};
+Failure failure_of(const std::exception_ptr& error);
+
+/// Runs purely local work on every rank. If it fails anywhere, every rank throws the lowest failing rank's error as AgreedError, so that
+/// no rank goes on alone into a collective call. Collective; `work` must not talk to other ranks.
+void together(Transport& transport, const std::function<void()>& work);
+
+/// Σ over ranks of a few numbers without waiting for them: started at one step, read at a later one.
+class AsyncSum {
+ public:
+  AsyncSum(Transport& transport, Backend& backend, std::size_t count);
+  void start(std::span<const double> values, std::int64_t step);
+  bool pending() const { return pending_; }
+  bool ready() { return pending_ && transport_.done(ticket_); }
+  /// Waits for the result.
+  std::vector<double> take();
+
+ private:
+  Transport& transport_;
+  Tensor values_;
+  Ticket ticket_ = 0;
+  bool pending_ = false;
+};
+
+}  // namespace starling

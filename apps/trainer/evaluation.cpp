@@ -1,0 +1,64 @@
+#include "apps/trainer/evaluation.h"
+
+#include <cmath>
+
+#include "comm/averaging.h"
+#include "core/autograd.h"
+#include "core/trace.h"
+
+namespace starling {
+
+EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport) {
+  const TraceSpan span("evaluate");
+  const Tensor totals(backend, Shape{4}, DType::kFloat64);
+  backend.fill(totals, 0.0);
+  while (const Batch* batch = loader.next()) {
+    Pass pass{backend};
+    const Variable logits = model.forward(Variable(batch->images), pass);
+    backend.classification_metrics({.logits = logits.value(), .labels = batch->labels, .totals = totals});
+  }
+  double sums[4];
+  backend.copy_to_host(totals, sums);
+  if (transport.size() > 1) transport.sum(sums, 4);
+  EvaluationResult result;
+  result.samples = static_cast<std::int64_t>(sums[3]);
+  const double count = sums[3] > 0.0 ? sums[3] : std::nan("");
+  result.loss = sums[0] / count;
+  result.accuracy = sums[1] / count;
+  result.top5 = sums[2] / count;
+  return result;
+}
+
+MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport) : model_(model) {
+  for (const Parameter* parameter : model.parameters()) own_parameters_.push_back(parameter->value);
+  for (const ModelBuffer* buffer : model.buffers()) own_buffers_.push_back(buffer->value);
+  bucket_consensus_.assign(buckets.size(), 0.0);
+  if (transport.size() == 1) return;
+
+  std::vector<Tensor> parameters;
+  for (const Bucket& bucket : buckets) parameters.push_back(bucket.parameters);
+  const std::vector<Tensor> means = mean_model(transport, parameters);
+  const ConsensusDistance distance = starling::consensus_distance(transport, backend, buckets, means);
+  consensus_ = distance.total;
+  bucket_consensus_ = distance.per_bucket;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    for (const BucketSlot& slot : buckets[b].layout->slots) slot.parameter->value = means[b].slice(slot.offset, slot.parameter->shape);
+  }
+
+  std::vector<ModelBuffer*> averaged;
+  std::vector<Tensor> buffers;
+  for (ModelBuffer* buffer : model.buffers()) {
+    if (!is_floating(buffer->value.dtype())) continue;
+    averaged.push_back(buffer);
+    buffers.push_back(buffer->value);
+  }
+  const std::vector<Tensor> buffer_means = mean_model(transport, buffers);
+  for (std::size_t i = 0; i < averaged.size(); ++i) averaged[i]->value = buffer_means[i];
+}
+
+MeanModelScope::~MeanModelScope() {
+  for (std::size_t i = 0; i < own_parameters_.size(); ++i) model_.parameters()[i]->value = own_parameters_[i];
+  for (std::size_t i = 0; i < own_buffers_.size(); ++i) model_.buffers()[i]->value = own_buffers_[i];
+}
+
+}  // namespace starling

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <vector>
+
+#include "apps/data/loader.h"
+#include "comm/bucket.h"
+#include "comm/transport.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+struct EvaluationResult {
+  double loss = 0.0, accuracy = 0.0, top5 = 0.0;
+  std::int64_t samples = 0;
+  double consensus_distance = 0.0;
+  std::vector<double> bucket_consensus;
+};
+
+/// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
+EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport);
+
+/// While it lives, the model's tensors are the mean over all ranks, in memory of their own; then they are this rank's again, untouched.
+/// Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
+class MeanModelScope {
+ public:
+  MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport);
+  ~MeanModelScope();
+  MeanModelScope(const MeanModelScope&) = delete;
+  MeanModelScope& operator=(const MeanModelScope&) = delete;
+  /// sqrt(mean_i ‖x_i - x̄‖²) over parameters, and the same per bucket.
+  double consensus_distance() const { return consensus_; }
+  const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
+
+ private:
+  Model& model_;
+  std::vector<Tensor> own_parameters_, own_buffers_;
+  double consensus_ = 0.0;
+  std::vector<double> bucket_consensus_;
+};
+
+}  // namespace starling

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace starling {
+
+/// Cores that this process may run on.
+int usable_cores();
+std::string host_name();
+/// The processor's name from the system.
+std::string cpu_name();
+/// Largest resident set of this process so far, in bytes.
+std::uint64_t peak_resident_bytes();
+
+}  // namespace starling

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace starling {
+
+/// The command line of starling-train.
+struct TrainOptions {
+  std::string config, output, resume, device, trace, list, evaluate;
+  std::vector<std::string> settings;
+  bool dry_run = false, version = false, help = false, describe_config = false;
+  std::string help_text;
+};
+
+/// Parses it; a mistake is Error(kUsage) in one line.
+TrainOptions parse_train_options(int argc, char** argv);
+
+}  // namespace starling

@@ -1,0 +1,241 @@
+#include "apps/trainer/run.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "apps/output/signals.h"
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/device.h"
+#include "apps/trainer/host.h"
+#include "apps/trainer/model_file.h"
+#include "apps/trainer/options.h"
+#include "apps/trainer/output_folder.h"
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/report.h"
+#include "apps/trainer/trainer.h"
+#include "apps/trainer/version.h"
+#include "comm/mpi_session.h"
+#include "core/log.h"
+#include "core/trace.h"
+
+namespace starling {
+
+namespace {
+
+/// This process's rank before MPI is up, for the few things that are printed without it.
+bool is_first_rank() {
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return !rank || std::string(rank) == "0";
+}
+
+void print_names(const std::string& kind) {
+  std::vector<std::string> names;
+  if (kind == "models") names = models().names();
+  else if (kind == "layers") names = layers().names();
+  else if (kind == "topologies") names = topologies().names();
+  else if (kind == "algorithms") names = algorithms().names();
+  else if (kind == "optimizers") names = optimizers().names();
+  else if (kind == "schedules") names = schedules().names();
+  else if (kind == "data") names = datasets().names();
+  else {
+    const std::vector<std::string> kinds{"models", "layers", "topologies", "algorithms", "optimizers", "schedules", "data"};
+    fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
+  }
+  for (const std::string& name : names) fmt::print("{}\n", name);
+}
+
+/// What needs neither ranks nor a config that holds. True if that was all that was asked for.
+bool answer_question(const TrainOptions& options) {
+  if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
+  if (!is_first_rank()) return true;
+  if (options.help) fmt::print("{}", options.help_text);
+  else if (options.version) fmt::print("{}", version_report());
+  else if (options.describe_config) fmt::print("{}", describe_config());
+  else {
+    if (!options.config.empty()) {  // so that what plug-ins bring is listed too
+      const nlohmann::json config = read_json_file(options.config);
+      ConfigSection root(config, options.config);
+      load_plugins(root.texts("plugins", {}, ""));
+    }
+    print_names(options.list);
+  }
+  return true;
+}
+
+nlohmann::json read_config(const TrainOptions& options) {
+  nlohmann::json config = read_json_file(options.config);
+  if (!config.is_object()) fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", options.config, config.type_name());
+  apply_settings(config, options.settings);
+  if (!options.device.empty()) config["device"] = options.device;
+  if (!options.trace.empty()) config["trace"] = options.trace;
+  return config;
+}
+
+void open_data(TrainConfig& config, const std::string& source, const RunSite& site) {
+  const std::int64_t classes = config.data.classes;
+  const Shape image = config.data.image;
+  config.dataset->open();
+  config.data = config.dataset->info();
+  require(config.data.image == image && config.data.classes == classes, "data", "a data set changed its images or classes when it was opened");
+  check_data_size(config, source, site);
+}
+
+void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, Transport& transport) {
+  const std::vector<std::string> events = transport.size() > 1 ? transport.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+  together(transport, [&] {
+    if (transport.rank() != 0) return;
+    std::string text = "{\"traceEvents\":[";
+    bool first = true;
+    for (const std::string& part : events) {
+      if (part.empty()) continue;
+      text += (first ? "\n" : ",\n") + part;
+      first = false;
+    }
+    text += "\n],\"displayTimeUnit\":\"ms\"}\n";
+    write_file_atomically(path, text.data(), text.size());
+  });
+}
+
+ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
+  together(transport, [&] {
+    config.model->allocate(backend, config.dtype);
+    load_model_tensors(read_safetensors(options.evaluate), options.evaluate, "", *config.model);
+  });
+  EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
+  const EvaluationResult result = evaluate(*config.model, loader, backend, transport);
+  if (transport.rank() == 0) {
+    const nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
+    fmt::print("{}\n", line.dump());
+  }
+  return ExitCode::kOk;
+}
+
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport) {
+  RunFolder folder;
+  together(transport, [&] {
+    if (transport.rank() == 0) folder = prepare_output_folder(options);
+  });
+  if (transport.size() > 1) {
+    const std::vector<std::string> agreed = transport.all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+    const std::string& first = agreed.front();
+    const std::size_t space = first.find(' ', 2);
+    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
+  }
+  SafetensorsFile state;
+  const CheckpointFolder checkpoints(folder.path);
+  const std::string source = checkpoints.rank_file(folder.resume_step, transport.rank());
+  together(transport, [&] {
+    if (folder.resume) {
+      state = checkpoints.read(folder.resume_step, transport.rank());
+      check_resumable(state, source, config.resolved, transport.size());
+    }
+    if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
+  });
+
+  if (transport.rank() == 0) {
+    fmt::print("starling {}: {} rank{} on {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description());
+    fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+    std::fflush(stdout);
+  }
+  Tracer tracer(transport.rank());
+  const bool tracing = !config.trace.empty();
+  if (tracing) Tracer::install(&tracer);
+  std::unique_ptr<Trainer> trainer;
+  // Collective calls lie between the allocations, so out of memory here ends the job by abort; the message is the same.
+  trainer = std::make_unique<Trainer>(config, site, trace, backend, transport);
+  if (folder.resume) {
+    trainer->resume(state, source);
+    state = {};
+  } else {
+    trainer->initialise();
+  }
+  transport.barrier();
+  const auto origin = Tracer::Clock::now();
+  const ExitCode result = trainer->run(folder);
+  if (tracing) {
+    Tracer::install(nullptr);
+    write_trace(config.trace, tracer, origin, transport);
+  }
+  if (transport.rank() == 0) {
+    if (result == ExitCode::kStopped) fmt::print("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
+    else fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
+  }
+  return result;
+}
+
+ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
+  std::unique_ptr<Transport> transport = session.make_transport(300.0);
+  log::configure(transport->rank(), transport->size());
+  const RunSite site{transport->size(), transport->local_size()};
+  TrainConfig config;
+  ShapeTrace trace;
+  together(*transport, [&] {
+    config = read_train_config(read_config(options), options.config, site);
+    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused);
+  });
+  if (options.dry_run) {
+    if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
+    return ExitCode::kOk;
+  }
+  if (config.timeout_s != 300.0) {
+    transport.reset();
+    transport = session.make_transport(config.timeout_s);
+  }
+  together(*transport, [&] { open_data(config, options.config, site); });
+  const std::unique_ptr<Backend> backend = choose_backend(config, *transport);
+  // Tensors of model and data go before the backend that holds their memory, and the transport's threads before both.
+  ExitCode result;
+  if (!options.evaluate.empty()) {
+    result = evaluate_only(options, config, *backend, *transport);
+  } else {
+    result = train(options, config, site, trace, *backend, *transport);
+  }
+  config.model.reset();
+  return result;
+}
+
+void print_failure(const std::string& message, int rank) {
+  std::fflush(stdout);
+  if (rank > 0) fmt::print(stderr, "rank {}: {}\n", rank, message);
+  else fmt::print(stderr, "{}\n", message);
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+int train_main(int argc, char** argv) {
+  register_builtins();
+  TrainOptions options;
+  try {
+    options = parse_train_options(argc, argv);
+    if (answer_question(options)) return 0;
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    if (is_first_rank()) print_failure(failure.message, 0);
+    return static_cast<int>(failure.code);
+  }
+  install_stop_signals();
+  MpiSession session;
+  try {
+    return static_cast<int>(run_ranks(options, session));
+  } catch (const AgreedError& error) {
+    // Every rank is here or on its way; the lowest one concerned speaks for all.
+    const int speaker = std::max(error.rank, 0);
+    if (session.rank() == speaker) print_failure(error.what(), session.size() > 1 ? error.rank : 0);
+    if (error.code() != ExitCode::kDiverged || session.size() == 1) return static_cast<int>(error.code());
+    // After divergence ranks notice at different steps, with exchanges in flight that nobody will complete.
+    if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
+    session.abort(error.code(), {});
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code, fmt::format("rank {}: {}", session.rank(), failure.message));
+    print_failure(failure.message, 0);
+    return static_cast<int>(failure.code);
+  }
+}
+
+}  // namespace starling

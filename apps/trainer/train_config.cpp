@@ -1,0 +1,270 @@
+#include "apps/trainer/train_config.h"
+
+#include <algorithm>
+
+#include "apps/trainer/plugins.h"
+#include "core/config_doc.h"
+#include "core/error.h"
+
+namespace starling {
+
+namespace {
+
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
+Interval read_interval(ConfigSection& section, const std::string& what) {
+  Interval interval;
+  const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
+  interval.every_epochs = section.integer("every_epochs", 1, Range::at_least(0), what + " every so many epochs; 0: never");
+  interval.every_steps = section.integer("every_steps", 0, Range::at_least(0),
+                                         what + " every so many steps; 0: never; given alone, it replaces the default `every_epochs`");
+  if (steps_alone) {
+    interval.every_epochs = 0;
+    section.resolve("every_epochs", 0);
+  }
+  return interval;
+}
+
+void read_data(ConfigSection& root, TrainConfig& config) {
+  ConfigSection data = root.section("data", "the data set and how it is read");
+  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {"type": "synthetic"})");
+  const std::string type = data.required_text("type", "the data set, see `--list data`");
+  config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
+  ConfigSection augment = data.section("augment", "random changes of training images");
+  config.crop_padding = augment.integer("crop_padding", 0, Range::closed(0, 64), "pad by so many zero pixels and crop at random");
+  config.flip = augment.boolean("flip", false, "mirror at random");
+  augment.finish();
+  ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
+  if (partition.choice("type", "shared", {"shared", "dirichlet"},
+                       "shared: all ranks draw from one shuffled order; dirichlet: a fixed label-skewed share each") == "dirichlet" ||
+      root.describing()) {
+    config.dirichlet_alpha = partition.number("alpha", 1.0, Range::positive(), "dirichlet: the smaller, the more skewed");
+  }
+  partition.finish();
+  if (root.describing()) return;
+  config.dataset = datasets().make(type, data.path("type"), data, config.seed);
+  data.finish();
+  config.data = config.dataset->info();
+  for (int axis = 0; axis < 2; ++axis) {
+    if (config.crop_padding >= config.data.image[axis]) {
+      data.error("augment.crop_padding", fmt::format("is {}, allowed: less than the image's size {}", config.crop_padding, config.data.image.text()));
+    }
+  }
+}
+
+void read_model(ConfigSection& root, TrainConfig& config) {
+  ConfigSection model = root.section("model", "the network");
+  if (root.describing()) {
+    model.required_text("type", "the model, see `--list models`");
+    model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
+    return;
+  }
+  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  config.model = make_model(model, config.data.image);
+  const std::int64_t outputs = config.model->output_shape().back();
+  if (config.model->output_shape().rank() != 1) {
+    model.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", config.model->output_shape().text()));
+  }
+  if (outputs < config.data.classes) {
+    model.error("num_classes", fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", outputs, config.data.classes,
+                                           config.data.classes));
+  }
+  if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
+}
+
+void read_length(ConfigSection& root, TrainConfig& config) {
+  config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
+  config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
+  if (root.has("epochs") || root.describing()) config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs");
+  if (root.has("steps") || root.describing()) {
+    config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
+  }
+}
+
+void read_optimizer(ConfigSection& root, TrainConfig& config) {
+  ConfigSection optimizer = root.section("optimizer", "the rule of the update");
+  const std::string type = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
+  config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"}, "weight decay on tensors of two or more dimensions only, or on all") == "all";
+  if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  if (!root.describing()) optimizer.finish();
+
+  ConfigSection schedule = root.section("schedule", "how the learning rate changes");
+  const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
+  if (root.describing()) return;
+  const ScheduleSite probe{config.lr, 1, 1.0};
+  schedules().make(schedule_type, schedule.path("type"), schedule, probe);
+  schedule.finish();
+  // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleSite& site) {
+    ConfigSection section(resolved, "schedule");
+    section.text("type", "constant", "");
+    return schedules().make(schedule_type, "schedule.type", section, site);
+  };
+}
+
+void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
+  const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
+  config.clip = {clip_norm, root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
+
+  ConfigSection sync = root.section("sync", "how ranks agree");
+  config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
+  config.transport = sync.choice("transport", "auto", {"auto", "mpi"}, "what carries the exchanges");
+  config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
+  config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
+  std::string word;
+  config.bucket_bytes = kMebibyte * sync.number("bucket_mb", 25.0, Range::positive(), "MiB of parameters that close a bucket");
+  sync.choice("exchange", "fp32", {"fp32"}, "number format on the wire (a run in fp64 exchanges fp64)");
+  sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; 0: the library's choice");
+
+  const bool needs_whole_gradient = clip_norm > 0.0 && !config.clip.per_bucket;
+  const bool given = sync.has("update");
+  const std::string update = sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
+                                         "update each bucket the moment its last gradient is ready, or all after the pass");
+  if (given && update == "in_backward" && needs_whole_gradient) {
+    sync.error("update", "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: after_backward, or \"clip\": \"bucket\"");
+  }
+  config.in_backward = update == "in_backward";
+
+  if (!root.describing()) {
+    if (!algorithms().contains(config.algorithm)) {
+      std::string known;
+      for (const auto& name : algorithms().names()) known += (known.empty() ? "" : ", ") + name;
+      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm, suggestion(config.algorithm, algorithms().names()), known));
+    }
+    if (config.algorithm == "allreduce") {
+      sync.raw("topology", "object", "not used by all-reduce");
+    } else {
+      ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+      config.topology = make_topology(topology, {site.ranks, site.ranks_on_host});
+      config.topology_name = topology.resolved().value("type", "");
+    }
+    sync.finish();
+  } else {
+    ConfigSection topology = sync.section("topology", "who mixes with whom");
+    topology.text("type", "base-2", "see `--list topologies`");
+  }
+}
+
+TrainConfig read_root(ConfigSection& root, const RunSite& site) {
+  TrainConfig config;
+  load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
+  config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
+  config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of the host gets one, else the CPU");
+  config.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
+                                 "number format of the computation; auto: the best the device has; fp64 is for checks");
+  if (config.precision == "bf16" || config.precision == "fp16") {
+    root.error("precision", fmt::format("is {}, which no device of this build computes in; allowed: fp32, fp64, auto", config.precision));
+  }
+  config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
+  config.threads = static_cast<int>(root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
+  root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
+  root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
+  root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
+  const nlohmann::json graphs = root.raw("cuda_graphs", "`auto` or boolean", "on GPUs: replay whole steps as CUDA graphs");
+  if (!graphs.is_null() && !graphs.is_boolean() && graphs != "auto") root.error("cuda_graphs", fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  if (graphs.is_null()) root.resolve("cuda_graphs", "auto");
+  config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
+  config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
+  config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.init = root.text("init", "", "a .safetensors file with initial values");
+  config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
+
+  read_data(root, config);
+  read_model(root, config);
+  read_length(root, config);
+  read_optimizer(root, config);
+  ConfigSection loss = root.section("loss", "what is minimised");
+  loss.choice("type", "cross_entropy", {"cross_entropy"}, "softmax cross entropy");
+  config.label_smoothing = loss.number("label_smoothing", 0.0, Range::half_open(0.0, 1.0), "share of the target spread over all classes");
+  loss.finish();
+  read_sync(root, config, site);
+  ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
+  config.evaluate = read_interval(evaluate, "test");
+  evaluate.finish();
+  ConfigSection checkpoint = root.section("checkpoint", "saved states of the run; one more comes at the end");
+  config.checkpoint = read_interval(checkpoint, "save");
+  config.keep = static_cast<int>(checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  checkpoint.finish();
+  root.finish();
+  return config;
+}
+
+/// The keys of every type of one kind, a table each.
+template <class R, class... Args>
+std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix, Args&&... args) {
+  std::string text = "# " + heading + "\n\n";
+  for (const std::string& name : registry.names()) {
+    ConfigSection section = ConfigSection::describe();
+    try {
+      registry.make(name, prefix, section, args...);
+    } catch (const Error&) {
+      // A maker may refuse the placeholders of required keys; by then it has declared them.
+    }
+    const std::vector<ConfigKey> keys = section.declared();
+    text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name, registry.summary(name).empty() ? "" : registry.summary(name) + " ")
+                         : config_markdown(name, keys) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RunSite& site) {
+  ConfigSection root(given, source);
+  TrainConfig config = read_root(root, site);
+  config.resolved = root.resolved();
+  check_data_size(config, source, site);
+  return config;
+}
+
+std::string describe_config() {
+  ConfigSection root = ConfigSection::describe();
+  read_root(root, {});
+  std::string text =
+      "# Config keys\n\nWritten by `starling-train --describe-config` from the declarations that read a config; do not edit.\n"
+      "Keys of a `type` stand in the table of that type below.\n\n";
+  text += config_markdown("The config", root.declared()) + "\n";
+  text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelSite{});
+  text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
+  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleSite{});
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", TopologySite{8, 2});
+  while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
+  return text;
+}
+
+void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site) {
+  const std::int64_t samples = config.data.train_samples;
+  if (config.batch_size * site.ranks > samples) {
+    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source, config.batch_size,
+         site.ranks, samples, samples / site.ranks);
+  }
+  const std::int64_t batches = samples / site.ranks / config.batch_size;
+  if (config.accumulate > batches) {
+    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source, config.accumulate, batches, batches);
+  }
+}
+
+RunLength run_length(const TrainConfig& config, const RunSite& site) {
+  RunLength length;
+  length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
+  length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
+  length.total_steps = config.steps > 0 ? config.steps : config.epochs * length.steps_per_epoch;
+  return length;
+}
+
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {
+  bool steps = false, epochs = false;
+  for (const std::string& setting : settings) {
+    steps |= setting.rfind("steps=", 0) == 0;
+    epochs |= setting.rfind("epochs=", 0) == 0;
+  }
+  if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
+  for (const std::string& setting : settings) apply_setting(config, setting);
+}
+
+}  // namespace starling

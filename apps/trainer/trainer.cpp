@@ -1,0 +1,298 @@
+#include "apps/trainer/trainer.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "apps/output/signals.h"
+#include "apps/output/terminal.h"
+#include "apps/trainer/model_file.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/trace.h"
+#include "layers/functions.h"
+
+namespace starling {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What every rank adds to a line of metrics; rank i's are at i·kFields.
+enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kFields };
+
+/// Steps between questions whether any rank was told to stop. A question is answered kStopInterval steps later at the latest, so that
+/// no step waits for it.
+constexpr std::int64_t kStopInterval = 4;
+constexpr std::int64_t kLossCapacity = 1024;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+}  // namespace
+
+Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
+    : config_(config),
+      site_(site),
+      length_(run_length(config, site)),
+      backend_(backend),
+      transport_(transport),
+      plan_(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)),
+      tape_(backend),
+      losses_(backend, config.dtype, std::min(config.log_every, kLossCapacity)),
+      metrics_sum_(transport, backend, kFields * static_cast<std::size_t>(site.ranks)),
+      stop_sum_(transport, backend, 1) {
+  agree_on_plan(plan_, config.dtype, transport);
+  buckets_ = make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all);
+  config.model->allocate_buffers(backend, config.dtype);
+  for (Parameter* parameter : config.model->parameters()) {
+    if (!parameter->trainable) parameter->value = Tensor(backend, parameter->shape, config.dtype);
+  }
+  const AlgorithmSite algorithm_site{backend, transport, *config.rule, buckets_, config.topology.get(), config.clip, config.in_backward, config.overlap};
+  algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
+  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
+  schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
+  tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
+
+  LoaderSettings settings;
+  settings.seed = config.seed;
+  settings.shuffle = config.shuffle;
+  settings.crop_padding = config.crop_padding;
+  settings.flip = config.flip;
+  settings.dirichlet_alpha = config.dirichlet_alpha;
+  settings.batch_size = config.batch_size;
+  settings.rank = transport.rank();
+  settings.ranks = transport.size();
+  loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.dtype);
+  evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
+}
+
+Trainer::~Trainer() = default;
+
+void Trainer::initialise() {
+  together(transport_, [&] {
+    config_.model->initialise(config_.seed);
+    if (!config_.init.empty() && transport_.rank() == 0) load_model_tensors(read_safetensors(config_.init), config_.init, "", *config_.model);
+  });
+  const auto share = [&](const Tensor& tensor) {
+    std::vector<std::byte> bytes(tensor.bytes());
+    if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
+    transport_.broadcast(bytes.data(), bytes.size(), 0);
+    if (transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
+  };
+  if (transport_.size() > 1) {
+    for (const Bucket& bucket : buckets_) share(bucket.parameters);
+    for (const ModelBuffer* buffer : config_.model->buffers()) share(buffer->value);
+    for (const Parameter* parameter : config_.model->parameters()) {
+      if (!parameter->trainable) share(parameter->value);
+    }
+  }
+  loader_->start(0, 0);
+}
+
+void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
+  RunCounters counters;
+  together(transport_, [&] { counters = load_state(file, source, *config_.model, buckets_, *config_.rule); });
+  step_ = counters.step;
+  losses_.reset(counters.loss_sum, counters.loss_count);
+  train_seconds_ = counters.train_seconds;
+  loader_epoch_ = step_ / length_.steps_per_epoch;
+  loader_->start(loader_epoch_, step_ % length_.steps_per_epoch * config_.accumulate);
+  algorithm_->resume(step_);
+}
+
+double Trainer::epoch() const { return static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch); }
+
+void Trainer::step() {
+  const TraceSpan span("step", std::to_string(step_ + 1));
+  const std::int64_t epoch_now = step_ / length_.steps_per_epoch;
+  if (epoch_now != loader_epoch_) {
+    // Micro-batches that do not fill a group at an epoch's end are dropped.
+    if (length_.batches_per_epoch % config_.accumulate != 0) loader_->skip_to_epoch(epoch_now);
+    loader_epoch_ = epoch_now;
+  }
+  lr_ = schedule_->lr(step_);
+  scheduler_->begin_step({step_, step_ + 1, lr_});
+  for (std::int64_t micro = 0; micro < config_.accumulate; ++micro) {
+    const Batch& batch = loader_->next();
+    const auto use = static_cast<std::uint64_t>((step_ * config_.accumulate + micro) * transport_.size() + transport_.rank());
+    Pass pass{backend_, &tape_, true, config_.seed, use << 24};
+    Variable loss;
+    {
+      const TraceSpan forward("forward");
+      const Variable logits = config_.model->forward(Variable(batch.images), pass);
+      loss = functions::cross_entropy(logits, batch.labels, config_.label_smoothing, 1.0 / static_cast<double>(config_.accumulate), pass);
+    }
+    losses_.add(loss.value(), step_, micro == 0);
+    const TraceSpan backward("backward");
+    tape_.backward(loss, 1.0, micro > 0, micro + 1 == config_.accumulate);
+  }
+  scheduler_->end_backward();
+  ++step_;
+}
+
+void Trainer::check_finite() {
+  losses_.drain();
+  double first = losses_.diverged_step() < 0 ? -1e18 : -static_cast<double>(losses_.diverged_step());
+  if (transport_.size() > 1) transport_.max(&first, 1);
+  if (first > -1e17) {
+    throw AgreedError(ExitCode::kDiverged, "trainer",
+                      fmt::format("training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+                                  static_cast<std::int64_t>(-first)));
+  }
+}
+
+void Trainer::post_metrics() {
+  if (metrics_sum_.pending()) emit_metrics();
+  losses_.drain();
+  const auto ranks = static_cast<std::size_t>(transport_.size());
+  std::vector<double> values(kFields * ranks, 0.0);
+  double* mine = values.data() + kFields * static_cast<std::size_t>(transport_.rank());
+  mine[kLossSum] = std::isfinite(losses_.sum()) ? losses_.sum() : 0.0;
+  mine[kLossCount] = static_cast<double>(losses_.count());
+  mine[kSeconds] = line_seconds_;
+  mine[kWait] = wait_seconds_;
+  mine[kDivergedStep] = static_cast<double>(losses_.diverged_step());
+  metrics_sum_.start(values, step_);
+  posted_ = {};
+  posted_.step = step_;
+  posted_.epoch = epoch();
+  posted_.lr = lr_;
+  posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
+  losses_.reset();
+  line_seconds_ = wait_seconds_ = 0.0;
+  line_steps_ = 0;
+  // A rank that has diverged finds out what the others say at once; nobody trains on for another interval.
+  if (losses_.diverged_step() >= 0) emit_metrics();
+}
+
+void Trainer::emit_metrics() {
+  const std::vector<double> values = metrics_sum_.take();
+  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, diverged = -1.0;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
+    const double* field = values.data() + kFields * rank;
+    loss_sum += field[kLossSum];
+    loss_count += field[kLossCount];
+    seconds = std::max(seconds, field[kSeconds]);
+    wait = std::max(wait, field[kWait]);
+    if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
+  }
+  if (diverged >= 0) {
+    throw AgreedError(ExitCode::kDiverged, "trainer",
+                      fmt::format("training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+                                  static_cast<std::int64_t>(diverged)));
+  }
+  const auto steps = static_cast<double>(posted_steps_);
+  posted_.loss = loss_sum / std::max(loss_count, 1.0);
+  posted_.step_ms = 1e3 * seconds / steps;
+  posted_.wait_ms = 1e3 * wait / steps;
+  posted_.images_per_second = steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
+  images_per_second_ = *posted_.images_per_second;
+  if (writer_) writer_->write(posted_);
+  if (progress_) progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr, *posted_.images_per_second);
+}
+
+void Trainer::test(bool last) {
+  if (metrics_sum_.pending()) emit_metrics();
+  check_finite();
+  algorithm_->finish();
+  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_);
+  EvaluationResult result = evaluate(*config_.model, *evaluation_loader_, backend_, transport_);
+  result.consensus_distance = mean.consensus_distance();
+  result.bucket_consensus = mean.bucket_consensus();
+  result_ = result;
+  const bool top5 = config_.model->output_shape().back() > 10;
+  if (writer_) {
+    MetricsLine line;
+    line.step = step_;
+    line.epoch = epoch();
+    if (result.samples > 0) {
+      line.test_loss = result.loss;
+      line.test_accuracy = result.accuracy;
+      if (top5) line.test_top5 = result.top5;
+    }
+    line.consensus_distance = result.consensus_distance;
+    line.bucket_consensus = result.bucket_consensus;
+    writer_->write(line);
+  }
+  if (progress_ && result.samples > 0) {
+    progress_->message(fmt::format("epoch {:.4g}, step {}: test accuracy {:.2f} %, test loss {:.4f}, consensus distance {:.3g}", epoch(), step_,
+                                   100.0 * result.accuracy, result.loss, result.consensus_distance));
+  }
+  if (last) {
+    together(transport_, [&] {
+      if (transport_.rank() != 0) return;
+      SafetensorsFile file;
+      add_model_tensors(*config_.model, "", file);
+      file.metadata["format"] = "pt";
+      write_safetensors(folder_ + "/model.safetensors", file);
+    });
+  }
+}
+
+void Trainer::save_checkpoint(bool last) {
+  if (metrics_sum_.pending()) emit_metrics();
+  check_finite();
+  algorithm_->finish();
+  const CheckpointFolder folder(folder_);
+  together(transport_, [&] {
+    if (transport_.rank() == 0) folder.begin(step_);
+  });
+  together(transport_, [&] {
+    const RunCounters counters{step_, losses_.sum(), losses_.count(), train_seconds_};
+    folder.write(step_, transport_.rank(), save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size()));
+  });
+  together(transport_, [&] {
+    if (transport_.rank() == 0) folder.complete(step_, config_.keep);
+  });
+  if (progress_ && !last) progress_->message(fmt::format("checkpoint of step {} in {}", step_, folder.step_folder(step_)));
+}
+
+bool Trainer::stop_agreed() {
+  if (transport_.size() == 1) return stop_requested();
+  if (step_ % kStopInterval != 0) return false;
+  const bool stop = stop_sum_.pending() && stop_sum_.take()[0] > 0.0;
+  const double mine = stop_requested() ? 1.0 : 0.0;
+  if (!stop) stop_sum_.start({&mine, 1}, step_);
+  return stop;
+}
+
+ExitCode Trainer::run(const RunFolder& folder) {
+  folder_ = folder.path;
+  if (transport_.rank() == 0) {
+    writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step_);
+    progress_ = std::make_unique<Progress>(total_steps(), step_, stdout_is_terminal());
+  }
+  bool stopped = false;
+  algorithm_->take_wait_seconds();
+  while (step_ < total_steps() && !stopped) {
+    const auto begin = Clock::now();
+    step();
+    const double seconds = seconds_since(begin);
+    train_seconds_ += seconds;
+    line_seconds_ += seconds;
+    ++line_steps_;
+    wait_seconds_ += algorithm_->take_wait_seconds();
+
+    const bool last = step_ == total_steps();
+    if (step_ % config_.log_every == 0 || last) {
+      post_metrics();
+    } else if (metrics_sum_.ready()) {
+      emit_metrics();
+    }
+    stopped = !last && stop_agreed();
+    if (last || config_.evaluate.due(step_, length_.steps_per_epoch)) test(last);
+    if (last || stopped || config_.checkpoint.due(step_, length_.steps_per_epoch)) {
+      save_checkpoint(last);
+    }
+    algorithm_->take_wait_seconds();  // what tests and checkpoints waited for is not training's
+  }
+  if (stop_sum_.pending()) stop_sum_.take();
+  if (metrics_sum_.pending()) emit_metrics();
+  algorithm_->finish();
+  if (progress_) progress_->finish();
+  if (stopped) return ExitCode::kStopped;
+  if (!result_) test(true);  // a resumed run that had nothing left to do
+  write_summary();
+  return ExitCode::kOk;
+}
+
+}  // namespace starling

@@ -1,0 +1,18 @@
+#include "apps/trainer/version.h"
+
+#include <fmt/format.h>
+
+#include "comm/mpi_version.h"
+#include "kernels/library_versions.h"
+
+namespace starling {
+
+std::string version_text() { return STARLING_VERSION; }
+std::string commit_text() { return STARLING_COMMIT; }
+
+std::string version_report() {
+  return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(), commit_text(), STARLING_COMPILER, mpi_library_version(),
+                     kernel_library_versions());
+}
+
+}  // namespace starling

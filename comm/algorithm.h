@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/bucket.h"
+#include "comm/transport.h"
+#include "core/backend.h"
+#include "core/registry.h"
+#include "kernels/optimizer.h"
+#include "topology/topology.h"
+
+namespace starling {
+
+/// Clipping by gradient norm; norm = 0 switches it off.
+struct ClipSettings {
+  double norm = 0.0;
+  bool per_bucket = false;
+};
+
+/// What an algorithm works on; all outlive it.
+struct AlgorithmSite {
+  Backend& backend;
+  Transport& transport;
+  const OptimizerRule& rule;
+  std::vector<Bucket>& buckets;
+  const Topology* topology = nullptr;  ///< null for algorithms that need none
+  ClipSettings clip;
+  bool in_backward = true;  ///< false: update all buckets after the pass
+  bool overlap = true;      ///< false: wait for every exchange right after its start
+};
+
+/// One step's numbers, the same on all ranks.
+struct StepInfo {
+  std::int64_t step = 0;            ///< t = 0, 1, …: updates done before this one
+  std::int64_t optimizer_step = 1;  ///< s
+  double lr = 0.0;
+};
+
+/// When ranks talk and what they do with what they hear. The scheduler calls begin, then bucket_ready for every bucket in bucket
+/// order, then backward_done; finish before parameters are read for a checkpoint or at the end of training. Gossip and all-reduce differ only here.
+class Algorithm {
+ public:
+  virtual ~Algorithm() = default;
+  explicit Algorithm(const AlgorithmSite& site) : site_(site) {}
+  virtual void begin(const StepInfo& info) = 0;
+  virtual void bucket_ready(int bucket) = 0;
+  virtual void backward_done() = 0;
+  /// Completes or drops whatever is in flight; afterwards the parameters are x(t+1), and the next step behaves as if nothing had happened
+  /// (gossip keeps what it received, so that evaluation and checkpoints change no bit).
+  virtual void finish() = 0;
+  /// After a resume at step t: starts again the exchange that was in flight.
+  virtual void resume(std::int64_t step) = 0;
+  /// Seconds this rank has waited for exchanges since the last call.
+  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }
+
+ protected:
+  /// transport.wait with the time counted and traced.
+  void wait(Ticket ticket, int bucket);
+  AlgorithmSite site_;
+
+ private:
+  double wait_seconds_ = 0.0;
+};
+
+using AlgorithmRegistry = Registry<std::unique_ptr<Algorithm>, const AlgorithmSite&>;
+AlgorithmRegistry& algorithms();
+void register_builtin_algorithms();
+
+/// Counts gradients as they become ready and hands whole buckets to the algorithm, in bucket order, as early as possible.
+class BucketScheduler {
+ public:
+  BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm, bool allow_unused);
+  void begin_step(const StepInfo& info);
+  /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
+  void ready(Parameter& parameter);
+  /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name; with allow_unused its gradient is zeroed.
+  void end_backward();
+
+ private:
+  void hand_over();
+  const BucketPlan& plan_;
+  std::vector<Bucket>& buckets_;
+  Algorithm& algorithm_;
+  bool allow_unused_;
+  std::vector<std::int64_t> missing_;  ///< per bucket: gradients not yet ready
+  std::vector<char> seen_;             ///< per parameter
+  int next_ = 0;                       ///< first bucket not handed over
+  std::int64_t step_ = 0;
+};
+
+}  // namespace starling

@@ -1,0 +1,73 @@
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "comm/algorithms/builtin.h"
+#include "comm/algorithms/updater.h"
+
+namespace starling {
+namespace {
+
+/// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready, in place; buckets whose sum has arrived are
+/// updated in order, without ever blocking the backward pass.
+class AllReduce final : public Algorithm {
+ public:
+  explicit AllReduce(const AlgorithmSite& site)
+      : Algorithm(site), updater_(site), scale_(1.0 / site.transport.size()), tickets_(site.buckets.size()) {}
+
+  void begin(const StepInfo& info) override {
+    info_ = info;
+    started_ = updated_ = 0;
+  }
+
+  void bucket_ready(int bucket) override {
+    const auto b = static_cast<std::size_t>(bucket);
+    if (site_.transport.size() > 1) {
+      const Tensor& gradients = site_.buckets[b].gradients;
+      tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, bucket, info_.step});
+      if (!site_.overlap) wait_once(b);
+    }
+    started_ = b + 1;
+    if (!updater_.in_backward()) return;
+    while (updated_ < started_ && arrived(updated_)) update_next();
+  }
+
+  void backward_done() override {
+    if (updater_.needs_all_gradients()) {
+      for (std::size_t b = 0; b < started_; ++b) wait_once(b);
+      updater_.measure_global_norm(scale_);
+    }
+    while (updated_ < started_) update_next();
+    updater_.join();
+  }
+
+  void finish() override {}
+  void resume(std::int64_t) override {}
+
+ private:
+  bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
+
+  void wait_once(std::size_t bucket) {
+    if (!tickets_[bucket]) return;
+    wait(tickets_[bucket], static_cast<int>(bucket));
+    tickets_[bucket] = 0;
+  }
+
+  void update_next() {
+    wait_once(updated_);
+    updater_.update(static_cast<int>(updated_), info_, scale_, 1.0, {}, {});
+    ++updated_;
+  }
+
+  Updater updater_;
+  double scale_;                 ///< 1/n
+  std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
+  std::size_t started_ = 0, updated_ = 0;
+  StepInfo info_;
+};
+
+}  // namespace
+
+std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }
+
+}  // namespace starling

@@ -1,0 +1,80 @@
+#include "comm/bucket.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kPadding = 32;  // elements; 128 bytes in fp32
+
+void append(BucketLayout& bucket, Parameter* parameter) {
+  const std::int64_t elements = parameter->shape.elements();
+  bucket.slots.push_back({parameter, bucket.elements, elements});
+  bucket.elements += (elements + kPadding - 1) / kPadding * kPadding;
+}
+
+void note_place(BucketPlan& plan, const Parameter& parameter, int bucket) {
+  require(parameter.index >= 0, "bucket", "parameter '{}' has no index", parameter.name);
+  const auto index = static_cast<std::size_t>(parameter.index);
+  if (plan.bucket_of.size() <= index) plan.bucket_of.resize(index + 1, -1);
+  require(plan.bucket_of[index] < 0, "bucket", "parameter '{}' was traced twice", parameter.name);
+  plan.bucket_of[index] = bucket;
+}
+
+}  // namespace
+
+BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::vector<Parameter*>& unused, DType dtype,
+                        double bucket_bytes) {
+  BucketPlan plan;
+  bool open = false;
+  for (Parameter* parameter : ready_order) {
+    if (!parameter->trainable) continue;
+    if (!open) plan.buckets.emplace_back();
+    append(plan.buckets.back(), parameter);
+    note_place(plan, *parameter, static_cast<int>(plan.buckets.size()) - 1);
+    open = static_cast<double>(plan.buckets.back().elements) * static_cast<double>(size_of(dtype)) < bucket_bytes;
+  }
+  for (Parameter* parameter : unused) {
+    if (!parameter->trainable) continue;
+    if (plan.buckets.empty()) plan.buckets.emplace_back();
+    append(plan.buckets.back(), parameter);
+    note_place(plan, *parameter, static_cast<int>(plan.buckets.size()) - 1);
+  }
+  return plan;
+}
+
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all) {
+  std::vector<Bucket> buckets;
+  buckets.reserve(plan.buckets.size());
+  const auto zeroed = [&](std::int64_t elements) {
+    Tensor tensor(backend, Shape{elements}, dtype);
+    backend.fill(tensor, 0.0);
+    return tensor;
+  };
+  for (const BucketLayout& layout : plan.buckets) {
+    Bucket bucket;
+    bucket.layout = &layout;
+    bucket.parameters = zeroed(layout.elements);
+    bucket.gradients = zeroed(layout.elements);
+    for (int i = 0; i < states; ++i) bucket.states.push_back(zeroed(layout.elements));
+    std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kPadding), 0);
+    for (const BucketSlot& slot : layout.slots) {
+      Parameter& parameter = *slot.parameter;
+      parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
+      parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
+      const auto first = decay.begin() + slot.offset / kPadding;
+      if (decay_all || parameter.is_weight()) std::fill_n(first, (slot.elements + kPadding - 1) / kPadding, std::uint8_t{1});
+    }
+    bucket.decay = Tensor(backend, Shape{layout.elements / kPadding}, DType::kUInt8);
+    backend.copy_from_host(decay.data(), bucket.decay);
+    buckets.push_back(std::move(bucket));
+  }
+  backend.synchronize();  // the host vectors above die here
+  return buckets;
+}
+
+}  // namespace starling

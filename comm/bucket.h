@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "core/backend.h"
+#include "core/parameter.h"
+
+namespace starling {
+
+/// A parameter's place in a bucket. Offsets and padded sizes are multiples of 32 elements.
+struct BucketSlot {
+  Parameter* parameter = nullptr;
+  std::int64_t offset = 0, elements = 0;
+};
+
+struct BucketLayout {
+  std::vector<BucketSlot> slots;  ///< in the traced order in which gradients become ready
+  std::int64_t elements = 0;      ///< padded
+};
+
+/// Which parameter lies where: agreed by all ranks, then fixed.
+struct BucketPlan {
+  std::vector<BucketLayout> buckets;
+  std::vector<int> bucket_of;  ///< by Parameter::index; -1 for frozen parameters
+};
+
+/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that brings it to bucket_bytes or more. Parameters in
+/// `unused` (only with unused_parameters = allow) join the last bucket.
+BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::vector<Parameter*>& unused, DType dtype,
+                        double bucket_bytes);
+/// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every rank throws Error(kUsage)
+/// that gives the first differing name on each side, and the ranks.
+void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport);
+
+/// The flat buffers of one bucket.
+struct Bucket {
+  const BucketLayout* layout = nullptr;
+  Tensor parameters, gradients;
+  std::vector<Tensor> states;  ///< one per state of the optimizer's rule
+  Tensor decay;                ///< uint8, one per 32 elements
+};
+
+/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad a view into them.
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all);
+
+}  // namespace starling

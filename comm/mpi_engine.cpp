@@ -1,0 +1,230 @@
+#include "comm/mpi_engine.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/transport_checks.h"
+#include "core/error.h"
+
+namespace starling::detail {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr auto kSpin = microseconds(40);         // without movement, before the waiting caller sleeps
+constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
+constexpr auto kCallerSleepMost = microseconds(100);
+constexpr auto kThreadSleep = microseconds(50);  // the same for the thread beside a computing caller
+constexpr auto kThreadSleepMost = microseconds(400);
+constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
+constexpr auto kAskAfter = std::chrono::seconds(1);
+
+/// Operations whose memory MPI may still touch after a lost rank: kept for good.
+std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
+  static auto* kept = new std::vector<std::shared_ptr<MpiOperation>>();
+  return *kept;
+}
+
+std::chrono::steady_clock::duration seconds(double value) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
+}
+
+MpiPulse& the_pulse() {
+  require(MpiPulse::instance() != nullptr, "mpi", "a transport over MPI needs an MpiSession of several ranks");
+  return *MpiPulse::instance();
+}
+
+}  // namespace
+
+MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
+  const std::scoped_lock lock(mpi_lock());
+  world_ = std::make_unique<MpiWorld>(the_pulse());
+  thread_ = std::thread([this] { run(); });
+}
+
+MpiEngine::~MpiEngine() {
+  const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  if (!unwinding && !failed_) {
+    try {
+      const auto limit = Clock::now() + seconds(timeout_);
+      for (const auto& [ticket, operation] : tickets_) {
+        if (!wait_until(*operation, limit)) break;
+      }
+    } catch (const Error&) {  // MPI itself failed: what is left is given up below
+    }
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  const std::scoped_lock lock(mpi_lock());
+  for (auto& operation : queue_) active_.push_back(std::move(operation));
+  std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
+  if (!active_.empty()) {
+    MpiPulse::abandoned() = true;
+    for (auto& operation : active_) graveyard().push_back(std::move(operation));
+    static_cast<void>(world_.release());  // the operations refer to it
+    return;
+  }
+  tickets_.clear();  // operations give their scratch back to the world
+  world_.reset();
+}
+
+Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
+  throw_if_failed();
+  const Ticket ticket = ++last_ticket_;
+  tickets_.emplace(ticket, operation);
+  {
+    const std::scoped_lock lock(mutex_);
+    queue_.push_back(std::move(operation));
+    ++starts_;
+  }
+  // Post at once if MPI is free; while the thread is inside, it finds the queue by itself.
+  {
+    const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+    if (lock.owns_lock()) drive();
+  }
+  wake_.notify_one();
+  return ticket;
+}
+
+bool MpiEngine::done(Ticket ticket) {
+  const auto it = tickets_.find(ticket);
+  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  throw_if_failed();
+  if (it->second->finished()) return true;
+  const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+  if (lock.owns_lock()) drive();
+  return it->second->finished();
+}
+
+void MpiEngine::wait(Ticket ticket) {
+  const auto it = tickets_.find(ticket);
+  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  const std::shared_ptr<MpiOperation> operation = it->second;
+  const auto limit = Clock::now() + seconds(timeout_);
+  if (!wait_until(*operation, limit)) give_up(*operation);
+  tickets_.erase(it);
+}
+
+bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit) {
+  throw_if_failed();
+  if (operation.finished()) return true;
+  {
+    const std::scoped_lock lock(mutex_);
+    caller_drives_ = true;
+  }
+  struct HandBack {
+    MpiEngine& engine;
+    ~HandBack() {
+      const std::scoped_lock lock(engine.mutex_);
+      engine.caller_drives_ = false;
+      engine.wake_.notify_one();
+    }
+  } hand_back{*this};
+
+  auto moved_at = Clock::now();
+  auto next_question = moved_at + kAskAfter;
+  auto sleep = kCallerSleep;
+  while (true) {
+    bool moved = false;
+    {
+      const std::scoped_lock lock(mpi_lock());
+      moved = drive();
+      if (Clock::now() >= next_question) {
+        for (const int rank : operation.missing()) world_->pulse.ask(rank);
+        next_question += kAskAfter;
+      }
+    }
+    throw_if_failed();
+    if (operation.finished()) return true;
+    const auto now = Clock::now();
+    if (now >= limit) return false;
+    if (moved) {
+      moved_at = now;
+      sleep = kCallerSleep;
+    } else if (now - moved_at < kSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(sleep * 2, kCallerSleepMost);
+    }
+  }
+}
+
+void MpiEngine::give_up(const MpiOperation& operation) {
+  std::vector<AwaitedRank> awaited;
+  {
+    const std::scoped_lock lock(mpi_lock());
+    for (const int rank : operation.missing()) awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank)});
+  }
+  failed_ = true;
+  {
+    const std::scoped_lock lock(mutex_);
+    failure_ = "an earlier wait passed its limit";
+  }
+  fail_wait(world_->rank, operation.what(), timeout_, std::move(awaited));
+}
+
+void MpiEngine::throw_if_failed() {
+  if (!failed_) return;
+  const std::scoped_lock lock(mutex_);
+  throw Error(ExitCode::kLost, "transport", fmt::format("rank {}: {}", world_->rank, failure_));
+}
+
+bool MpiEngine::drive() {
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto& operation : queue_) {
+        if (operation->label().step >= 0) world_->pulse.note_started(operation->label());
+        active_.push_back(std::move(operation));
+      }
+      queue_.clear();
+    }
+    bool moved = false;
+    for (const auto& operation : active_) moved |= operation->advance();
+    if (moved) std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
+    world_->pulse.poll();
+    return moved;
+  } catch (const std::exception& error) {
+    const std::scoped_lock lock(mutex_);
+    failure_ = error.what();
+    failed_ = true;
+    return false;
+  }
+}
+
+void MpiEngine::run() {
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: otherwise every short sleep takes 50 µs more
+  std::unique_lock lock(mutex_);
+  auto sleep = kThreadSleep;
+  while (!stop_) {
+    const std::uint64_t seen = starts_;
+    lock.unlock();
+    bool moved = false, idle = false;
+    {
+      const std::unique_lock mpi(mpi_lock(), std::try_to_lock);
+      if (mpi.owns_lock() && !failed_) moved = drive();
+      if (mpi.owns_lock()) idle = failed_ || active_.empty();
+    }
+    lock.lock();
+    if (stop_) break;
+    if (starts_ != seen || moved) {
+      sleep = kThreadSleep;
+    } else if (caller_drives_ || idle) {
+      wake_.wait_for(lock, kIdleLook);
+      sleep = kThreadSleep;
+    } else {
+      wake_.wait_for(lock, sleep);
+      sleep = std::min(sleep * 2, kThreadSleepMost);
+    }
+  }
+}
+
+}  // namespace starling::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+#include "core/error.h"
+
+namespace starling {
+
+/// MPI from start to end of a program; make one in main(). A program that was not started by mpirun or the like, or as its only rank, never
+/// touches MPI: it starts in milliseconds as rank 0 of 1.
+class MpiSession {
+ public:
+  /// Initialises MPI if this process is one of several. Undoes Open MPI's default binding of small jobs to one core a rank, which would also hold every helper
+  /// thread; binding that the user asked for stays.
+  MpiSession();
+  /// Finalises MPI. After a lost rank, where that would hang, it ends the job with ExitCode::kLost.
+  ~MpiSession();
+  MpiSession(const MpiSession&) = delete;
+  MpiSession& operator=(const MpiSession&) = delete;
+
+  /// Whether a launcher's environment says that this process is one of several.
+  static bool launched();
+  bool active() const { return active_; }
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+
+  /// The transport for this world: over MPI, or of a single rank.
+  std::unique_ptr<Transport> make_transport(double timeout_seconds) const;
+
+  /// Ends the whole job within seconds with this exit code, whatever the other ranks are doing, and prints `message` (if not empty) to stderr.
+  /// Where several ranks fail at the same time, the lowest one prints; the others are ended before they do. Does not return.
+  [[noreturn]] void abort(ExitCode code, const std::string& message);
+
+ private:
+  bool active_ = false;
+  int rank_ = 0, size_ = 1;
+};
+
+}  // namespace starling

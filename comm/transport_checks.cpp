@@ -1,0 +1,93 @@
+#include "comm/transport_checks.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 16) return text + fmt::format(", … ({} in all)", ranks.size());
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string describe_label(const ExchangeLabel& label) {
+  if (label.step < 0) return fmt::format("tensor {} for the mean model", label.bucket);
+  return fmt::format("step {}, bucket {}", label.step, label.bucket);
+}
+
+void check_peers(int rank, int size, const std::vector<int>& peers, bool own) {
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    require(peers[i] >= 0 && peers[i] < size, "transport", "rank {} is outside a world of {}", peers[i], size);
+    require(i == 0 || peers[i - 1] < peers[i], "transport", "the peers of an exchange must ascend");
+    require(own || peers[i] != rank, "transport", "rank {} is its own neighbour", rank);
+  }
+}
+
+}  // namespace
+
+std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
+  std::vector<int> peers = exchange.group;
+  if (exchange.kind == Exchange::Kind::kNeighbours) {
+    std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(), exchange.receive_from.end(),
+                   std::back_inserter(peers));
+  }
+  return fmt::format("the exchange of {}, round {} {} {}", describe_label(label), label.round,
+                     exchange.kind == Exchange::Kind::kGroupSum ? "in the group of" : "with", rank_list(peers));
+}
+
+std::string describe_sum(const ExchangeLabel& label) { return fmt::format("the sum over all ranks of {}", describe_label(label)); }
+
+void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited) {
+  // The longest silent first: most likely the one that is lost.
+  std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
+    if ((a.seconds_ago < 0) != (b.seconds_ago < 0)) return a.seconds_ago < 0;
+    return a.seconds_ago > b.seconds_ago;
+  });
+  std::string heard;
+  for (std::size_t i = 0; i < awaited.size() && i < 8; ++i) {
+    heard += fmt::format("{}rank {} ", i ? ", " : "", awaited[i].rank);
+    heard += awaited[i].seconds_ago < 0 ? std::string("never heard of") : fmt::format("last heard of {:.1f} s ago", awaited[i].seconds_ago);
+    if (!awaited[i].doing.empty()) heard += fmt::format(" ({})", awaited[i].doing);
+  }
+  if (awaited.size() > 8) heard += fmt::format(", … ({} in all)", awaited.size());
+  fail(ExitCode::kLost, "transport", "rank {} waited {:g} s (sync.timeout_s) for {}; missing: {}", rank, limit_seconds, what,
+       heard.empty() ? std::string("nobody") : heard);
+}
+
+void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive) {
+  if (exchange.kind == Exchange::Kind::kNone) return;
+  require(receive.size() == exchange.received(), "transport", "an exchange that receives {} buffers was given {}", exchange.received(),
+          receive.size());
+  require(send.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
+  for (const Tensor& buffer : receive) {
+    require(buffer.dtype() == send.dtype() && buffer.elements() == send.elements(), "transport", "a receive buffer of {} {} for a send of {} {}",
+            buffer.elements(), name_of(buffer.dtype()), send.elements(), name_of(send.dtype()));
+    require(buffer.raw() != send.raw() || send.elements() == 0, "transport", "an exchange is out of place");
+  }
+  if (exchange.kind == Exchange::Kind::kNeighbours) {
+    check_peers(rank, size, exchange.send_to, false);
+    check_peers(rank, size, exchange.receive_from, false);
+  } else {
+    check_peers(rank, size, exchange.group, true);
+    require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(), "transport", "rank {} is not in its group",
+            rank);
+    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport", "a group sum of {}", name_of(send.dtype()));
+  }
+}
+
+void check_sum(const Tensor& in, const Tensor& out) {
+  require(in.dtype() == out.dtype() && in.elements() == out.elements(), "transport", "a sum of {} {} into {} {}", in.elements(),
+          name_of(in.dtype()), out.elements(), name_of(out.dtype()));
+  require(in.dtype() == DType::kFloat32 || in.dtype() == DType::kFloat64, "transport", "a sum of {}", name_of(in.dtype()));
+  require(in.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
+}
+
+}  // namespace starling

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+
+namespace starling {
+
+/// A rank that is waited for, and what is known about it.
+struct AwaitedRank {
+  int rank = 0;
+  double seconds_ago = -1.0;  ///< since its last message; negative: never heard of
+  std::string doing;          ///< what it last said that it started; may be empty
+};
+
+/// "the exchange of step 12, bucket 3, round 11 with ranks 1, 4".
+std::string describe(const Exchange& exchange, const ExchangeLabel& label);
+/// "the sum over all ranks of step 12, bucket 3".
+std::string describe_sum(const ExchangeLabel& label);
+
+/// Throws Error(kLost): a wait passed its limit.
+[[noreturn]] void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited);
+
+/// What every transport over host memory asks of its arguments: peers in range and ascending, one receive buffer per neighbour, same dtype and size.
+void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive);
+void check_sum(const Tensor& in, const Tensor& out);
+
+}  // namespace starling

@@ -1,0 +1,463 @@
+#include "core/config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/error.h"
+#include "core/registry.h"
+#include "core/text.h"
+
+namespace starling {
+
+using nlohmann::json;
+
+namespace {
+
+/// A value as an error shows it: its kind where that is the point, and a short form of itself.
+std::string found_text(const json& value) {
+  if (value.is_number_float() && !std::isfinite(value.get<double>())) return "a number that is not finite";
+  const std::string text = shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
+  if (value.is_string()) return "the string " + text;
+  if (value.is_object()) return "the object " + text;
+  if (value.is_array()) return "the list " + text;
+  return text;
+}
+
+std::string with_range(std::string_view what, const Range& range) {
+  const std::string text = range.text();
+  return fmt::format("{}{}{}", what, text.empty() ? "" : " ", text);
+}
+
+std::string joined(const std::vector<std::string>& words, std::string_view separator) {
+  std::string result;
+  for (const std::string& word : words) {
+    if (!result.empty()) result += separator;
+    result += shown(word);
+  }
+  return result;
+}
+
+/// The integer that a JSON number stands for (3, 3.0 and 3e0 alike), if it is one that 64 bits hold.
+std::optional<std::int64_t> as_integer(const json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+    return static_cast<std::int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const double number = value.get<double>();
+  if (!(number >= -0x1p63 && number < 0x1p63) || number != std::floor(number)) return std::nullopt;
+  return static_cast<std::int64_t>(number);
+}
+
+/// What a required number reads as where there is no input.
+double placeholder(const Range& range) {
+  for (const double value : {1.0, 0.0, range.min, range.max}) {
+    if (range.contains(value)) return value;
+  }
+  return range.min + (range.max - range.min) / 2;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- Range
+
+bool Range::contains(double value) const {
+  if (!std::isfinite(value)) return false;
+  return (open_min ? value > min : value >= min) && (open_max ? value < max : value <= max);
+}
+
+std::string Range::text() const {
+  const bool lower = std::isfinite(min), upper = std::isfinite(max);
+  if (lower && upper && !open_min && !open_max) return fmt::format("{} … {}", min, max);
+  std::string result;
+  if (lower) result = fmt::format("{} {}", open_min ? ">" : ">=", min);
+  if (upper) result += fmt::format("{}{} {}", lower ? " and " : "", open_max ? "<" : "<=", max);
+  return result;
+}
+
+// ---------------------------------------------------------------- the tree of sections
+
+struct ConfigSection::Node {
+  struct Entry {
+    ConfigKey key;
+    std::string name;
+    json value;                                   // null: left out of the resolved config, unless it has children
+    std::shared_ptr<Node> object;                 // of section()
+    std::vector<std::shared_ptr<Node>> items;     // of sections()
+    bool is_list = false;
+  };
+  json given = json::object();
+  std::string source;
+  std::string path;
+  bool describing = false;
+  std::vector<Entry> entries;  // in the order of declaration
+  std::vector<std::pair<std::string, json>> overrides;
+
+  std::string path_of(const std::string& key) const {
+    const std::string name = shown(key, 64);
+    if (path.empty() || key.empty()) return path.empty() ? name : path;
+    return path + "." + name;
+  }
+  /// The value the user gave; null where there is none.
+  const json* find(const std::string& key) const {
+    const auto it = given.find(key);
+    return it == given.end() ? nullptr : &*it;
+  }
+  Entry* entry(const std::string& key) {
+    const auto it = std::find_if(entries.begin(), entries.end(), [&](const Entry& e) { return e.name == key; });
+    return it == entries.end() ? nullptr : &*it;
+  }
+  /// A key asked for again keeps its place.
+  Entry& declare(const std::string& key, std::string type, std::string fallback, std::string allowed, const std::string& doc) {
+    Entry* known = entry(key);
+    if (!known) {
+      entries.emplace_back();
+      known = &entries.back();
+      known->name = key;
+    }
+    known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
+    return *known;
+  }
+  [[noreturn]] void error(const std::string& key, const std::string& message) const {
+    const std::string where = path_of(key);
+    fail(ExitCode::kUsage, "config", "{}: {}{}{}", shown(source, 200), where, where.empty() ? "" : ": ", message);
+  }
+  [[noreturn]] void missing(const std::string& key, const std::string& expected) const {
+    error(key, fmt::format("is required and missing; expected {}", expected));
+  }
+  [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
+    error(key, fmt::format("expected {}, found {}", expected, found_text(found)));
+  }
+
+  double read_number(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+    if (!value.is_number() || !range.contains(value.get<double>())) wrong(key, expected, value);
+    return value.get<double>();
+  }
+  std::int64_t read_integer(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+    const auto number = as_integer(value);
+    if (!number || !range.contains(static_cast<double>(*number))) wrong(key, expected, value);
+    return *number;
+  }
+  /// A list, whose bad values are named by the list.
+  template <class T, class Read>
+  std::vector<T> read_list(const std::string& key, const json& value, const std::string& expected, const Read& read) const {
+    if (!value.is_array()) wrong(key, expected, value);
+    std::vector<T> result;
+    for (const json& item : value) {
+      const std::optional<T> number = read(item);
+      if (!number) {
+        error(key, fmt::format("expected {}, found {} as item {} of {}", expected, found_text(item), result.size() + 1, value.size()));
+      }
+      result.push_back(*number);
+    }
+    return result;
+  }
+  std::vector<std::int64_t> read_pair(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
+    if (!value.is_array()) {
+      const std::int64_t number = read_integer(key, value, range, expected);
+      return {number, number};
+    }
+    if (value.size() != 2) wrong(key, expected, value);
+    return {read_integer(key, value[0], range, expected), read_integer(key, value[1], range, expected)};
+  }
+};
+
+ConfigSection::ConfigSection(const json& value, std::string source) : node_(std::make_shared<Node>()) {
+  node_->source = std::move(source);
+  if (!value.is_object()) node_->wrong({}, "an object, {…}, at the top", value);
+  node_->given = value;
+}
+
+ConfigSection ConfigSection::describe() {
+  ConfigSection result(json::object(), "description");
+  result.node_->describing = true;
+  return result;
+}
+
+bool ConfigSection::describing() const { return node_->describing; }
+
+// ---------------------------------------------------------------- values
+
+double ConfigSection::number(const std::string& key, double fallback, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "number", json(fallback).dump(), range.text(), doc);
+  const json* value = node_->find(key);
+  const double result = value ? node_->read_number(key, *value, range, with_range("a number", range)) : fallback;
+  entry.value = result;
+  return result;
+}
+
+double ConfigSection::required_number(const std::string& key, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "number", "required", range.text(), doc);
+  const json* value = node_->find(key);
+  if (!value && describing()) return placeholder(range);
+  if (!value) node_->missing(key, with_range("a number", range));
+  const double result = node_->read_number(key, *value, range, with_range("a number", range));
+  entry.value = result;
+  return result;
+}
+
+std::int64_t ConfigSection::integer(const std::string& key, std::int64_t fallback, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "integer", json(fallback).dump(), range.text(), doc);
+  const json* value = node_->find(key);
+  const std::int64_t result = value ? node_->read_integer(key, *value, range, with_range("an integer", range)) : fallback;
+  entry.value = result;
+  return result;
+}
+
+std::int64_t ConfigSection::required_integer(const std::string& key, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "integer", "required", range.text(), doc);
+  const json* value = node_->find(key);
+  if (!value && describing()) return static_cast<std::int64_t>(std::ceil(placeholder(range)));
+  if (!value) node_->missing(key, with_range("an integer", range));
+  const std::int64_t result = node_->read_integer(key, *value, range, with_range("an integer", range));
+  entry.value = result;
+  return result;
+}
+
+bool ConfigSection::boolean(const std::string& key, bool fallback, const std::string& doc) {
+  auto& entry = node_->declare(key, "boolean", fallback ? "true" : "false", {}, doc);
+  const json* value = node_->find(key);
+  if (value && !value->is_boolean()) node_->wrong(key, "true or false", *value);
+  const bool result = value ? value->get<bool>() : fallback;
+  entry.value = result;
+  return result;
+}
+
+std::string ConfigSection::text(const std::string& key, const std::string& fallback, const std::string& doc) {
+  auto& entry = node_->declare(key, "text", json(fallback).dump(), {}, doc);
+  const json* value = node_->find(key);
+  if (value && !value->is_string()) node_->wrong(key, "a string", *value);
+  const std::string result = value ? value->get<std::string>() : fallback;
+  entry.value = result;
+  return result;
+}
+
+std::string ConfigSection::required_text(const std::string& key, const std::string& doc) {
+  auto& entry = node_->declare(key, "text", "required", {}, doc);
+  const json* value = node_->find(key);
+  if (!value && describing()) return {};
+  if (!value) node_->missing(key, "a string");
+  if (!value->is_string() || value->get_ref<const std::string&>().empty()) node_->wrong(key, "a string that is not empty", *value);
+  entry.value = *value;
+  return value->get<std::string>();
+}
+
+std::string ConfigSection::choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& options,
+                                  const std::string& doc) {
+  auto& entry = node_->declare(key, "text", json(fallback).dump(), joined(options, ", "), doc);
+  const json* value = node_->find(key);
+  std::string result = fallback;
+  if (value) {
+    if (!value->is_string()) node_->wrong(key, "one of " + joined(options, ", "), *value);
+    result = value->get<std::string>();
+    if (std::find(options.begin(), options.end(), result) == options.end()) {
+      node_->error(key, fmt::format("unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", ")));
+    }
+  }
+  entry.value = result;
+  return result;
+}
+
+std::vector<double> ConfigSection::numbers(const std::string& key, const std::vector<double>& fallback, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "list of numbers", json(fallback).dump(), range.text(), doc);
+  const json* value = node_->find(key);
+  std::vector<double> result = fallback;
+  if (value) {
+    result = node_->read_list<double>(key, *value, with_range("a list of numbers", range), [&](const json& item) -> std::optional<double> {
+      if (!item.is_number() || !range.contains(item.get<double>())) return std::nullopt;
+      return item.get<double>();
+    });
+  }
+  entry.value = result;
+  return result;
+}
+
+std::vector<std::int64_t> ConfigSection::integers(const std::string& key, const std::vector<std::int64_t>& fallback, Range range,
+                                                  const std::string& doc) {
+  auto& entry = node_->declare(key, "list of integers", json(fallback).dump(), range.text(), doc);
+  const json* value = node_->find(key);
+  std::vector<std::int64_t> result = fallback;
+  if (value) {
+    result = node_->read_list<std::int64_t>(key, *value, with_range("a list of integers", range), [&](const json& item) {
+      const auto number = as_integer(item);
+      return number && range.contains(static_cast<double>(*number)) ? number : std::nullopt;
+    });
+  }
+  entry.value = result;
+  return result;
+}
+
+std::vector<std::string> ConfigSection::texts(const std::string& key, const std::vector<std::string>& fallback, const std::string& doc) {
+  auto& entry = node_->declare(key, "list of texts", json(fallback).dump(), {}, doc);
+  const json* value = node_->find(key);
+  std::vector<std::string> result = fallback;
+  if (value) {
+    result = node_->read_list<std::string>(key, *value, "a list of strings", [](const json& item) -> std::optional<std::string> {
+      if (!item.is_string()) return std::nullopt;
+      return item.get<std::string>();
+    });
+  }
+  entry.value = result;
+  return result;
+}
+
+std::vector<std::int64_t> ConfigSection::pair(const std::string& key, std::vector<std::int64_t> fallback, Range range, const std::string& doc) {
+  if (fallback.size() == 1) fallback.push_back(fallback.front());
+  require(fallback.size() == 2, "config", "the default of {} has {} values, a pair has two", path(key), fallback.size());
+  const std::string shortest = fallback[0] == fallback[1] ? json(fallback[0]).dump() : json(fallback).dump();
+  auto& entry = node_->declare(key, "integer or list of two", shortest, range.text(), doc);
+  const json* value = node_->find(key);
+  if (value) fallback = node_->read_pair(key, *value, range, with_range("an integer or a list of two, each", range));
+  entry.value = fallback;
+  return fallback;
+}
+
+std::vector<std::int64_t> ConfigSection::required_pair(const std::string& key, Range range, const std::string& doc) {
+  auto& entry = node_->declare(key, "integer or list of two", "required", range.text(), doc);
+  const std::string expected = with_range("an integer or a list of two, each", range);
+  const json* value = node_->find(key);
+  if (!value && describing()) return std::vector<std::int64_t>(2, static_cast<std::int64_t>(std::ceil(placeholder(range))));
+  if (!value) node_->missing(key, expected);
+  std::vector<std::int64_t> result = node_->read_pair(key, *value, range, expected);
+  entry.value = result;
+  return result;
+}
+
+double ConfigSection::number_or_word(const std::string& key, double fallback, Range range, const std::vector<std::string>& words,
+                                     std::string& word, const std::string& doc) {
+  const std::string quoted = fmt::format("\"{}\"", joined(words, "\", \""));
+  auto& entry = node_->declare(key, "number or text", json(fallback).dump(),
+                               range.text().empty() ? quoted : fmt::format("{}, or {}", range.text(), quoted), doc);
+  word.clear();
+  const json* value = node_->find(key);
+  double result = fallback;
+  if (value && value->is_string()) {
+    const std::string found = value->get<std::string>();
+    if (std::find(words.begin(), words.end(), found) == words.end()) {
+      node_->error(key, fmt::format("expected {}, or {}, found the string '{}'{}", with_range("a number", range), quoted, shown(found, 60),
+                                    suggestion(found, words)));
+    }
+    word = found;
+    entry.value = found;
+    return 0.0;
+  }
+  if (value) result = node_->read_number(key, *value, range, fmt::format("{}, or {}", with_range("a number", range), quoted));
+  entry.value = result;
+  return result;
+}
+
+// ---------------------------------------------------------------- nested objects
+
+ConfigSection ConfigSection::section(const std::string& key, const std::string& doc) {
+  auto& entry = node_->declare(key, "object", {}, {}, doc);
+  if (entry.object) return ConfigSection(entry.object);
+  auto child = std::make_shared<Node>();
+  child->source = node_->source;
+  child->path = node_->path_of(key);
+  child->describing = node_->describing;
+  const json* value = node_->find(key);
+  if (value && !value->is_null()) {
+    if (value->is_string()) node_->wrong(key, R"(an object, e.g. {"type": "..."})", *value);
+    if (!value->is_object()) node_->wrong(key, "an object, {…}", *value);
+    child->given = *value;
+  }
+  entry.object = child;
+  return ConfigSection(std::move(child));
+}
+
+std::vector<ConfigSection> ConfigSection::sections(const std::string& key, bool needed, const std::string& doc) {
+  auto& entry = node_->declare(key, "list of objects", needed ? "required" : "[]", {}, doc);
+  if (!entry.is_list) {
+    const json* value = node_->find(key);
+    const bool given = value && !value->is_null();
+    const std::string expected = R"(a list of objects, [{"type": "..."}, …])";
+    if (needed && !given && !describing()) node_->missing(key, expected);
+    if (given && !value->is_array()) node_->wrong(key, expected, *value);
+    if (needed && given && value->empty()) node_->wrong(key, expected + ", at least one", *value);
+    std::vector<std::shared_ptr<Node>> items;
+    for (std::size_t i = 0; given && i < value->size(); ++i) {
+      auto item = std::make_shared<Node>();
+      item->source = node_->source;
+      item->path = fmt::format("{}[{}]", node_->path_of(key), i);
+      item->describing = node_->describing;
+      if (!(*value)[i].is_object()) item->wrong({}, R"(an object, e.g. {"type": "..."})", (*value)[i]);
+      item->given = (*value)[i];
+      items.push_back(std::move(item));
+    }
+    entry.items = std::move(items);
+    entry.is_list = true;
+  }
+  std::vector<ConfigSection> result;
+  for (const auto& item : entry.items) result.push_back(ConfigSection(item));
+  return result;
+}
+
+json ConfigSection::raw(const std::string& key, const std::string& type, const std::string& doc) {
+  auto& entry = node_->declare(key, type, {}, {}, doc);
+  const json* value = node_->find(key);
+  entry.value = value ? *value : json();
+  return entry.value;
+}
+
+bool ConfigSection::has(const std::string& key) const {
+  const json* value = node_->find(key);
+  return value && !value->is_null();
+}
+
+void ConfigSection::resolve(const std::string& key, const json& value) { node_->overrides.emplace_back(key, value); }
+
+std::string ConfigSection::path(const std::string& key) const { return node_->path_of(key); }
+
+void ConfigSection::error(const std::string& key, const std::string& message) const { node_->error(key, message); }
+
+void ConfigSection::finish() const {
+  std::vector<std::string> known;
+  for (const auto& entry : node_->entries) known.push_back(entry.name);
+  for (const auto& [key, value] : node_->given.items()) {
+    if (node_->entry(key)) continue;
+    const std::string list = known.empty() ? "no keys are known here" : "known: " + joined(known, ", ");
+    node_->error(key, fmt::format("unknown key{}; {}", suggestion(key, known), list));
+  }
+}
+
+json ConfigSection::resolved() const {
+  json result = json::object();
+  for (const auto& entry : node_->entries) {
+    if (entry.object) {
+      result[entry.name] = ConfigSection(entry.object).resolved();
+    } else if (entry.is_list) {
+      json& list = result[entry.name] = json::array();
+      for (const auto& item : entry.items) list.push_back(ConfigSection(item).resolved());
+    } else if (!entry.value.is_null()) {
+      result[entry.name] = entry.value;
+    }
+  }
+  for (const auto& [key, value] : node_->overrides) {
+    if (value.is_null()) {
+      result.erase(key);
+    } else {
+      result[key] = value;
+    }
+  }
+  return result;
+}
+
+std::vector<ConfigKey> ConfigSection::declared() const {
+  std::vector<ConfigKey> result;
+  const auto append = [&result](const std::shared_ptr<Node>& node) {
+    const std::vector<ConfigKey> keys = ConfigSection(node).declared();
+    result.insert(result.end(), keys.begin(), keys.end());
+  };
+  for (const auto& entry : node_->entries) {
+    result.push_back(entry.key);
+    if (entry.object) append(entry.object);
+    for (const auto& item : entry.items) append(item);
+  }
+  return result;
+}
+
+}  // namespace starling

@@ -1,0 +1,99 @@
+#include "core/file_io.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <system_error>
+
+#include "core/error.h"
+#include "core/safetensors.h"
+#include "core/text.h"
+
+namespace starling {
+
+namespace {
+
+std::string_view remedy(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return "free some space, or choose another folder with --output";
+    case EFBIG: return "raise the limit of file sizes (ulimit -f), or choose another folder with --output";
+    case EACCES:
+    case EPERM:
+    case EROFS: return "make the folder writable, or choose another one with --output";
+    case ENOENT:
+    case ENOTDIR: return "its folder must exist; choose another one with --output";
+    case EISDIR: return "it is a folder; move it away, or choose another name";
+    case ENAMETOOLONG: return "choose a shorter name";
+    default: return "check the disk, or choose another folder with --output";
+  }
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  if (path_.empty() || path_.find('\0') != std::string::npos) refuse(ENOENT);
+  struct stat status {};
+  const bool there = ::stat(path_.c_str(), &status) == 0;
+  if (there && S_ISDIR(status.st_mode)) refuse(EISDIR);
+  const bool direct = there && !S_ISREG(status.st_mode);
+  if (!direct) temporary_ = path_ + ".tmp";
+  fd_ = ::open(direct ? path_.c_str() : temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) {
+    const int error = errno;
+    temporary_.clear();
+    refuse(error);
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (fd_ >= 0) ::close(fd_);
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::refuse(int error) const {
+  fail(ExitCode::kOutput, "output", "{}: could not be written: {}; {}", shown(path_, 200), std::generic_category().message(error), remedy(error));
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* at = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t count = ::write(fd_, at, std::min<std::size_t>(bytes, std::size_t{1} << 30));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(errno);
+    if (count == 0) refuse(ENOSPC);
+    at += count;
+    bytes -= static_cast<std::size_t>(count);
+  }
+}
+
+void AtomicFile::commit() {
+  // Devices and pipes cannot be synced, which is no fault of theirs.
+  if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP) refuse(errno);
+  const int fd = fd_;
+  fd_ = -1;
+  if (::close(fd) != 0 && errno != EINTR) refuse(errno);
+  if (temporary_.empty()) return;
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(errno);
+  temporary_.clear();
+  // The new name must survive a crash too; a file system that cannot sync folders has done what it can.
+  const std::size_t slash = path_.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
+  const int folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_fd >= 0) {
+    ::fsync(folder_fd);
+    ::close(folder_fd);
+  }
+}
+
+void write_file_atomically(const std::string& path, const void* data, std::size_t bytes) {
+  AtomicFile file(path);
+  file.write(data, bytes);
+  file.commit();
+}
+
+}  // namespace starling

@@ -1,0 +1,198 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/text.h"
+
+namespace starling {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxFileBytes = std::size_t{16} << 20;
+
+/// "line L, column C" (from 1) of a byte offset.
+std::string position_text(std::string_view text, std::size_t offset) {
+  offset = std::min(offset, text.size());
+  std::size_t line = 1, column = 1;
+  for (const char c : text.substr(0, offset)) {
+    if (c == '\n') {
+      ++line;
+      column = 1;
+    } else if ((static_cast<unsigned char>(c) & 0xc0u) != 0x80u) {
+      ++column;
+    }
+  }
+  return fmt::format("line {}, column {}", line, column);
+}
+
+/// Walks the text for nlohmann's parser and tells how far it got, which the parser itself keeps to itself.
+class CountingIterator {
+ public:
+  using iterator_category = std::forward_iterator_tag;
+  using value_type = char;
+  using difference_type = std::ptrdiff_t;
+  using pointer = const char*;
+  using reference = const char&;
+
+  CountingIterator() = default;
+  CountingIterator(const char* at, const char** furthest) : at_(at), furthest_(furthest) {}
+  reference operator*() const { return *at_; }
+  CountingIterator& operator++() {
+    ++at_;
+    if (furthest_) *furthest_ = at_;
+    return *this;
+  }
+  CountingIterator operator++(int) {
+    CountingIterator before = *this;
+    ++*this;
+    return before;
+  }
+  friend bool operator==(const CountingIterator& a, const CountingIterator& b) { return a.at_ == b.at_; }
+  friend bool operator!=(const CountingIterator& a, const CountingIterator& b) { return a.at_ != b.at_; }
+
+ private:
+  const char* at_ = nullptr;
+  const char** furthest_ = nullptr;
+};
+
+/// Builds the value, and refuses what the parser lets pass: duplicate keys and deep nesting.
+class StrictReader {
+ public:
+  StrictReader(std::string_view text, const char* const& furthest, const std::string& source)
+      : text_(text), furthest_(furthest), source_(source) {}
+
+  json take() { return std::move(root_); }
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool value) { return put(value); }
+  bool number_integer(json::number_integer_t value) { return put(value); }
+  bool number_unsigned(json::number_unsigned_t value) { return put(value); }
+  bool number_float(json::number_float_t value, const std::string& token) {
+    if (!std::isfinite(value)) refuse(fmt::format("the number {} is out of range", shown(token, 40)));
+    return put(value);
+  }
+  bool string(std::string& value) { return put(std::move(value)); }
+  bool binary(json::binary_t&) { return false; }
+  bool start_object(std::size_t) { return open(json::object()); }
+  bool start_array(std::size_t) { return open(json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(std::string& name) {
+    json& object = *open_.back();
+    if (object.contains(name)) refuse(fmt::format("the key '{}' is given twice in one object", shown(name, 60)));
+    member_ = &object[name];
+    return true;
+  }
+  bool parse_error(std::size_t position, const std::string& token, const nlohmann::detail::exception& exception) {
+    // Their texts read "[json.exception.…] parse error at line L, column C: what"; the position is ours.
+    std::string_view what = exception.what();
+    if (const auto at = what.find("column "); at != std::string_view::npos) {
+      if (const auto colon = what.find(": ", at); colon != std::string_view::npos) what.remove_prefix(colon + 2);
+    } else if (exception.id == 406) {
+      refuse(fmt::format("the number {} is out of range", shown(token, 40)));
+    }
+    constexpr std::string_view kPrefix = "syntax error while parsing ";
+    std::string message(what.starts_with(kPrefix) ? what.substr(kPrefix.size()) : what);
+    refuse("not valid JSON: " + shown(message, 200), position == 0 ? 0 : position - 1);
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& message) {
+    const auto read = static_cast<std::size_t>(furthest_ - text_.data());
+    refuse(message, read == 0 ? 0 : read - 1);
+  }
+  [[noreturn]] void refuse(const std::string& message, std::size_t offset) {
+    fail(ExitCode::kUsage, "config", "{}: {}: {}", shown(source_, 200), position_text(text_, offset), message);
+  }
+  json* place(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    json& parent = *open_.back();
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool put(json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(json empty) {
+    if (open_.size() == kMaxDepth) refuse(fmt::format("nested more than {} levels deep", kMaxDepth));
+    open_.push_back(place(std::move(empty)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  std::string_view text_;
+  const char* const& furthest_;
+  const std::string& source_;
+  json root_;
+  std::vector<json*> open_;  ///< stays valid: only the innermost one grows, and a list's items are entered one after another
+  json* member_ = nullptr;
+};
+
+}  // namespace
+
+json parse_json(std::string_view text, const std::string& source) {
+  // The parser takes a zero byte for the end and would not look at what follows.
+  if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
+    fail(ExitCode::kUsage, "config", "{}: {}: not valid JSON: a zero byte", shown(source, 200), position_text(text, zero));
+  }
+  const char* furthest = text.data();
+  StrictReader reader(text, furthest, source);
+  const char* begin = text.data();
+  if (!json::sax_parse(CountingIterator(begin, &furthest), CountingIterator(begin + text.size(), nullptr), &reader)) {
+    fail(ExitCode::kUsage, "config", "{}: not valid JSON", shown(source, 200));
+  }
+  return reader.take();
+}
+
+json read_json_file(const std::string& path) {
+  const auto refuse = [&path](std::string_view reason) {
+    fail(ExitCode::kUsage, "config", "{}: cannot be read: {}", shown(path, 200), reason);
+  };
+  struct Descriptor {
+    int fd;
+    ~Descriptor() {
+      if (fd >= 0) ::close(fd);
+    }
+  };
+  if (path.find('\0') != std::string::npos) refuse("the name holds a zero byte");
+  const Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) refuse(std::strerror(errno));
+  struct stat status {};
+  if (::fstat(file.fd, &status) != 0) refuse(std::strerror(errno));
+  if (S_ISDIR(status.st_mode)) refuse("it is a folder");
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(file.fd, buffer, sizeof buffer);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(std::strerror(errno));
+    if (count == 0) break;
+    text.append(buffer, static_cast<std::size_t>(count));
+    if (text.size() > kMaxFileBytes) refuse("it is larger than 16 MiB, no config is");
+  }
+  return parse_json(text, path);
+}
+
+}  // namespace starling

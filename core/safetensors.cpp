@@ -1,0 +1,327 @@
+#include "core/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "core/config.h"
+#include "core/error.h"
+#include "core/file_io.h"
+#include "core/text.h"
+
+namespace starling {
+
+namespace {
+
+using nlohmann::json;
+
+static_assert(std::endian::native == std::endian::little, "the file's numbers are little-endian and copied as they are");
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the format's own reader has it
+constexpr const char* kMetadata = "__metadata__";
+
+struct DTypeName {
+  DType dtype;
+  const char* name;
+};
+constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"}, DTypeName{DType::kFloat32, "F32"}, DTypeName{DType::kFloat16, "F16"},
+                             DTypeName{DType::kBFloat16, "BF16"}, DTypeName{DType::kInt64, "I64"}, DTypeName{DType::kInt32, "I32"},
+                             DTypeName{DType::kUInt8, "U8"}};
+
+const char* file_name_of(DType dtype) {
+  for (const DTypeName& entry : kDTypes) {
+    if (entry.dtype == dtype) return entry.name;
+  }
+  return "?";
+}
+
+/// The bytes of a shape, unless they (or any partial product of the sizes) pass 2^63.
+std::optional<std::uint64_t> checked_bytes(std::span<const std::int64_t> sizes, DType dtype) {
+  std::int64_t product = static_cast<std::int64_t>(size_of(dtype));
+  for (const std::int64_t size : sizes) {
+    if (__builtin_mul_overflow(product, size, &product)) return std::nullopt;
+  }
+  return static_cast<std::uint64_t>(product);
+}
+
+/// One file being read; every fault names it.
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {
+    if (path.find('\0') != std::string::npos) refuse("the name holds a zero byte");
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hang
+    if (fd_ < 0) refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
+      ::close(fd_);
+      refuse(S_ISDIR(status.st_mode) ? "is a folder, not a safetensors file" : "is not a regular file");
+    }
+    size_ = static_cast<std::uint64_t>(status.st_size);
+  }
+  ~Reader() { ::close(fd_); }
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  [[noreturn]] void refuse(const std::string& message) const {
+    fail(ExitCode::kUsage, "safetensors", "{}: {}", shown(path_, 200), message);
+  }
+  [[noreturn]] void refuse(const std::string& tensor, const std::string& message) const {
+    refuse(fmt::format("tensor '{}': {}", shown(tensor, 100), message));
+  }
+  std::uint64_t size() const { return size_; }
+  void read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
+    char* at = static_cast<char*>(to);
+    while (bytes > 0) {
+      const ssize_t count = ::pread(fd_, at, std::min<std::uint64_t>(bytes, std::uint64_t{1} << 30), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
+      if (count == 0) refuse("became shorter while it was read");
+      at += count;
+      offset += static_cast<std::uint64_t>(count);
+      bytes -= static_cast<std::uint64_t>(count);
+    }
+  }
+  json header(std::uint64_t length) const {
+    std::string text(static_cast<std::size_t>(length), '\0');
+    read(8, text.data(), length);
+    if (!text.starts_with('{')) refuse("the header is not a JSON object; this is not a safetensors file, or it is damaged");
+    try {
+      return parse_json(text, path_ + ": header");
+    } catch (const Error& error) {
+      std::string_view what = error.what();
+      if (const auto at = what.find("] "); at != std::string_view::npos) what.remove_prefix(at + 2);
+      throw Error(ExitCode::kUsage, "safetensors", what);
+    }
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  std::uint64_t size_ = 0;
+};
+
+struct Extent {
+  std::uint64_t begin, end;
+  std::string name;
+};
+
+std::string short_text(const json& value) { return shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60); }
+
+/// Checks one tensor's entry; the bytes are not read yet.
+FileTensor read_entry(const Reader& reader, const std::string& name, const json& entry, std::uint64_t data_size, Extent& extent) {
+  if (!entry.is_object()) reader.refuse(name, "its entry must be an object, found " + short_text(entry));
+  for (const auto& [key, value] : entry.items()) {
+    if (key != "dtype" && key != "shape" && key != "data_offsets") reader.refuse(name, fmt::format("unknown key '{}'", shown(key, 60)));
+  }
+  for (const char* key : {"dtype", "shape", "data_offsets"}) {
+    if (!entry.contains(key)) reader.refuse(name, fmt::format("'{}' is missing", key));
+  }
+
+  FileTensor tensor;
+  const json& dtype = entry["dtype"];
+  const auto known = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeName& candidate) { return dtype == candidate.name; });
+  if (known == kDTypes.end()) {
+    std::string names;
+    for (const DTypeName& candidate : kDTypes) names += (names.empty() ? "" : ", ") + std::string(candidate.name);
+    reader.refuse(name, fmt::format("dtype {} is not among {}", short_text(dtype), names));
+  }
+  tensor.dtype = known->dtype;
+
+  const json& shape = entry["shape"];
+  if (!shape.is_array()) reader.refuse(name, "shape must be a list, found " + short_text(shape));
+  if (shape.size() > Shape::kMaxRank) {
+    reader.refuse(name, fmt::format("it has {} dimensions, at most {} are possible", shape.size(), static_cast<int>(Shape::kMaxRank)));
+  }
+  std::vector<std::int64_t> sizes;
+  for (const json& size : shape) {
+    if (!size.is_number_unsigned() || size.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) {
+      reader.refuse(name, "a size in its shape is no whole number below 2^63: " + short_text(shape));
+    }
+    sizes.push_back(size.get<std::int64_t>());
+  }
+  const auto bytes = checked_bytes(sizes, tensor.dtype);
+  if (!bytes) reader.refuse(name, "its shape is too large: " + short_text(shape));
+  tensor.shape = Shape(std::span<const std::int64_t>(sizes));
+
+  const json& offsets = entry["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
+    reader.refuse(name, "data_offsets must be two whole numbers, found " + short_text(offsets));
+  }
+  extent = {offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>(), name};
+  if (extent.begin > extent.end || extent.end > data_size) {
+    reader.refuse(name, fmt::format("its bytes {} to {} do not lie in the {} bytes of data; the file is truncated or damaged", extent.begin,
+                                    extent.end, data_size));
+  }
+  if (extent.end - extent.begin != *bytes) {
+    reader.refuse(name, fmt::format("shape {} of {} takes {} bytes, its offsets say {}", tensor.shape.text(), known->name, *bytes,
+                                    extent.end - extent.begin));
+  }
+  return tensor;
+}
+
+/// The extents must cover the data exactly, without gaps or overlaps.
+void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_t data_size) {
+  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  std::uint64_t at = 0;
+  for (const Extent& extent : extents) {
+    if (extent.begin < at) reader.refuse(extent.name, "its bytes overlap those of another tensor");
+    if (extent.begin > at) reader.refuse(extent.name, fmt::format("before it {} bytes belong to no tensor", extent.begin - at));
+    at = extent.end;
+  }
+  if (at != data_size) {
+    reader.refuse(fmt::format("{} bytes at its end belong to no tensor; the file is damaged, or not as long as it was written", data_size - at));
+  }
+}
+
+SafetensorsFile read_checked(const std::string& path) {
+  const Reader reader(path);
+  std::uint64_t header_size = 0;
+  if (reader.size() < 8) reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
+  reader.read(0, &header_size, 8);
+  if (header_size > reader.size() - 8) {
+    reader.refuse(fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not a safetensors file", header_size,
+                              reader.size() - 8));
+  }
+  if (header_size > kMaxHeader) reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed", header_size, kMaxHeader));
+  const std::uint64_t data_size = reader.size() - 8 - header_size;
+  const json header = reader.header(header_size);
+
+  SafetensorsFile file;
+  std::vector<Extent> extents;
+  for (const auto& [name, entry] : header.items()) {
+    if (name == kMetadata) {
+      if (!entry.is_object()) reader.refuse("__metadata__ must be an object of strings, found " + short_text(entry));
+      for (const auto& [key, value] : entry.items()) {
+        if (!value.is_string()) reader.refuse(fmt::format("__metadata__ '{}' must be a string, found {}", shown(key, 60), short_text(value)));
+        file.metadata[key] = value.get<std::string>();
+      }
+      continue;
+    }
+    Extent extent;
+    file.tensors[name] = read_entry(reader, name, entry, data_size, extent);
+    extents.push_back(std::move(extent));
+  }
+  check_cover(reader, extents, data_size);
+  // Only now, so that no entry makes us take memory for bytes that another one claims too.
+  for (const Extent& extent : extents) {
+    std::vector<std::byte>& bytes = file.tensors[extent.name].bytes;
+    bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
+    reader.read(8 + header_size + extent.begin, bytes.data(), bytes.size());
+  }
+  return file;
+}
+
+}  // namespace
+
+SafetensorsFile read_safetensors(const std::string& path) {
+  try {
+    return read_checked(path);
+  } catch (const std::bad_alloc&) {
+    fail(ExitCode::kMemory, "safetensors", "{}: not enough memory to read it; use a machine with more", shown(path, 200));
+  }
+}
+
+void write_safetensors(const std::string& path, const SafetensorsFile& file) {
+  // The format allows no gaps, so aligned tensors must be in order of element size first (as its own writer does it), then of name.
+  std::vector<const std::pair<const std::string, FileTensor>*> order;
+  for (const auto& entry : file.tensors) order.push_back(&entry);
+  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return size_of(a->second.dtype) > size_of(b->second.dtype); });
+
+  json header = json::object();
+  if (!file.metadata.empty()) header[kMetadata] = file.metadata;
+  std::uint64_t offset = 0;
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
+    require(name != kMetadata, "safetensors", "a tensor cannot be called {}", kMetadata);
+    const std::uint64_t bytes = tensor.bytes.size();
+    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors", "tensor '{}': shape {} of {} does not take {} bytes", name,
+            tensor.shape.text(), name_of(tensor.dtype), bytes);
+    header[name] = {{"dtype", file_name_of(tensor.dtype)}, {"shape", tensor.shape.sizes()}, {"data_offsets", {offset, offset + bytes}}};
+    offset += bytes;
+  }
+  std::string text;
+  try {
+    text = header.dump();
+  } catch (const json::exception&) {
+    fail(ExitCode::kInternal, "safetensors", "{}: a name or a metadata text is not UTF-8", shown(path, 200));
+  }
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts 8-byte aligned
+  const auto length = static_cast<std::uint64_t>(text.size());
+
+  AtomicFile output(path);
+  output.write(&length, sizeof length);
+  output.write(text.data(), text.size());
+  for (const auto* entry : order) output.write(entry->second.bytes.data(), entry->second.bytes.size());
+  output.commit();
+}
+
+// ---------------------------------------------------------------- layouts
+
+namespace {
+
+/// [outer][a][b] → [outer][b][a], elements of `size` bytes.
+template <std::size_t kSize>
+void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b, std::byte* to) {
+  for (std::int64_t o = 0; o < outer; ++o) {
+    const std::byte* source = from + static_cast<std::size_t>(o * a * b) * kSize;
+    std::byte* target = to + static_cast<std::size_t>(o * a * b) * kSize;
+    for (std::int64_t i = 0; i < a; ++i) {
+      for (std::int64_t j = 0; j < b; ++j) {
+        std::memcpy(target + static_cast<std::size_t>(j * a + i) * kSize, source + static_cast<std::size_t>(i * b + j) * kSize, kSize);
+      }
+    }
+  }
+}
+
+void swap_inner(const std::byte* from, std::int64_t outer, std::int64_t a, std::int64_t b, std::size_t size, std::byte* to) {
+  switch (size) {
+    case 1: return swap_inner<1>(from, outer, a, b, to);
+    case 2: return swap_inner<2>(from, outer, a, b, to);
+    case 4: return swap_inner<4>(from, outer, a, b, to);
+    case 8: return swap_inner<8>(from, outer, a, b, to);
+    default: require(false, "safetensors", "elements of {} bytes have no layout", size);
+  }
+}
+
+void check_rank(const Shape& shape) {
+  require(shape.rank() == 4, "safetensors", "a convolution's weight has 4 dimensions, found {}", shape.text());
+}
+
+void copy_plain(const std::byte* from, const Shape& shape, std::size_t size, std::byte* to) {
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * size;
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+}  // namespace
+
+Shape file_shape(const Shape& memory_shape, TensorLayout layout) {
+  if (layout == TensorLayout::kPlain) return memory_shape;
+  check_rank(memory_shape);
+  return {memory_shape[0], memory_shape[3], memory_shape[1], memory_shape[2]};
+}
+
+void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* file) {
+  if (layout == TensorLayout::kPlain) return copy_plain(memory, memory_shape, element_size, file);
+  check_rank(memory_shape);
+  swap_inner(memory, memory_shape[0], memory_shape[1] * memory_shape[2], memory_shape[3], element_size, file);
+}
+
+void to_memory_layout(const std::byte* file, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* memory) {
+  if (layout == TensorLayout::kPlain) return copy_plain(file, memory_shape, element_size, memory);
+  check_rank(memory_shape);
+  swap_inner(file, memory_shape[0], memory_shape[3], memory_shape[1] * memory_shape[2], element_size, memory);
+}
+
+}  // namespace starling

@@ -1,0 +1,57 @@
+#include "core/text.h"
+
+#include <fmt/format.h>
+
+namespace starling {
+
+namespace {
+
+/// Bytes of the UTF-8 character at the start of `text`, 0 if there is none (stray, overlong, a surrogate, past U+10FFFF).
+std::size_t utf8_length(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](std::size_t i) { return (byte(i) & 0xc0u) == 0x80u; };
+  const unsigned lead = byte(0);
+  if (lead < 0x80) return 1;
+  if (lead >= 0xc2 && lead <= 0xdf) return follows(1) ? 2 : 0;
+  if (lead >= 0xe0 && lead <= 0xef) {
+    if (!follows(1) || !follows(2)) return 0;
+    if (lead == 0xe0 && byte(1) < 0xa0) return 0;
+    if (lead == 0xed && byte(1) > 0x9f) return 0;
+    return 3;
+  }
+  if (lead >= 0xf0 && lead <= 0xf4) {
+    if (!follows(1) || !follows(2) || !follows(3)) return 0;
+    if (lead == 0xf0 && byte(1) < 0x90) return 0;
+    if (lead == 0xf4 && byte(1) > 0x8f) return 0;
+    return 4;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string shown(std::string_view text, std::size_t limit) {
+  std::string result;
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < text.size();) {
+    if (characters++ >= limit) return result + "…";
+    const auto c = static_cast<unsigned char>(text[i]);
+    const std::size_t length = utf8_length(text.substr(i));
+    // C1 controls (U+0080 to U+009F) and the line separators U+2028/9 would break a line or a terminal as C0 ones do.
+    const bool control = c < 0x20 || c == 0x7f || (c == 0xc2 && length == 2 && static_cast<unsigned char>(text[i + 1]) < 0xa0) ||
+                         (length == 3 && (text.substr(i, 3) == "\xe2\x80\xa8" || text.substr(i, 3) == "\xe2\x80\xa9"));
+    if (length != 0 && !control) {
+      result += text.substr(i, length);
+      i += length;
+    } else if (c == '\n' || c == '\t' || c == '\r') {
+      result += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
+      ++i;
+    } else {
+      result += fmt::format("\\x{:02x}", c);
+      ++i;
+    }
+  }
+  return result;
+}
+
+}  // namespace starling

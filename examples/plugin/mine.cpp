@@ -1,0 +1,107 @@
+// A plug-in: one layer, one topology and one optimizer of one's own, made outside Starling's tree. docs/extending.md explains it.
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/math/update_loop.h"
+#include "kernels/optimizer.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+#include "topology/topology.h"
+
+namespace {
+
+using namespace starling;
+
+/// y = x + act(W x + b) on vectors: {"type": "residual_linear", "activation": "silu"}.
+class ResidualLinear final : public Layer {
+ public:
+  explicit ResidualLinear(Activation activation) : activation_(activation) {}
+
+ protected:
+  Shape build(const Shape& input) override {
+    if (input.rank() != 1) bad_shape(input, "a vector");
+    const std::int64_t width = input[0];
+    const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(width)));
+    weight_ = &add_parameter("weight", Shape{width, width}, init);
+    bias_ = &add_parameter("bias", Shape{width}, init);
+    return input;
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    return functions::add(x, functions::activation(functions::linear(x, *weight_, bias_, pass), activation_, pass), pass);
+  }
+
+ private:
+  Activation activation_;
+  Parameter* weight_ = nullptr;
+  Parameter* bias_ = nullptr;
+};
+
+std::unique_ptr<Layer> make_residual_linear(ConfigSection& config) {
+  const std::string name = config.choice("activation", "relu", {"relu", "gelu", "silu"}, "what follows the matrix product");
+  return std::make_unique<ResidualLinear>(name == "relu" ? Activation::kRelu : name == "gelu" ? Activation::kGelu : Activation::kSilu);
+}
+
+/// Two halves of the ranks; in round k, rank r of the first half averages with rank n/2 + (r + k) mod n/2 of the second.
+class Halves final : public Topology {
+ public:
+  explicit Halves(int ranks) : Topology(ranks) {}
+  std::int64_t period() const override { return ranks() == 1 ? 1 : ranks() / 2; }
+
+ protected:
+  Round make_round(std::int64_t k) const override {
+    Round round;
+    const int half = ranks() / 2;
+    for (int r = 0; r < half; ++r) round.groups.push_back({{r, half + (r + static_cast<int>(k)) % half}, 0.5});
+    return round;
+  }
+};
+
+std::unique_ptr<Topology> make_halves(ConfigSection&, const TopologySite& site) {
+  if (site.ranks > 1 && site.ranks % 2 != 0) {
+    fail(ExitCode::kUsage, "topology", "halves needs an even number of ranks, found {}; base-2 takes any number", site.ranks);
+  }
+  return std::make_unique<Halves>(site.ranks);
+}
+
+/// The sign of a running mean of the gradient, with decoupled weight decay: one element, one step.
+template <class T>
+struct SignStep {
+  using Real = T;
+  static constexpr int kStates = 1;                    // one state tensor …
+  static constexpr unsigned kReads = 1, kWrites = 1;   // … that each step reads and writes (bit masks)
+  T lr, beta, decay;
+  STARLING_HD T operator()(T p, T g, T* state, bool decays) const {
+    state[0] = beta * state[0] + (1 - beta) * g;
+    if (decays) p -= decay * p;
+    return p - lr * (state[0] > 0 ? T(1) : T(-1));
+  }
+};
+
+struct Sign {
+  double beta, weight_decay;
+  std::vector<std::string> state_names() const { return {"momentum"}; }
+  template <class T, class Run>
+  void step(double lr, std::int64_t /*s*/, Run&& run) const {
+    run(SignStep<T>{static_cast<T>(lr), static_cast<T>(beta), static_cast<T>(lr * weight_decay)});
+  }
+};
+
+std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
+  const double beta = config.number("beta", 0.9, Range::half_open(0.0, 1.0), "decay of the running mean of the gradient");
+  const double weight_decay = config.number("weight_decay", 0.0, Range::at_least(0.0), "weight decay");
+  return std::make_unique<RuleKernel<Sign>>(Sign{beta, weight_decay});
+}
+
+}  // namespace
+
+/// Called once, before the rest of the config is read.
+extern "C" void starling_register_plugin() {
+  layers().add("residual_linear", make_residual_linear, "y = x + act(W x + b) on vectors");
+  topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
+  optimizers().add("sign", make_sign, "sign of the gradient's running mean");
+}

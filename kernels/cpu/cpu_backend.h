@@ -1,0 +1,92 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/backend.h"
+#include "kernels/cpu/allocator.h"
+#include "kernels/cpu/dnnl_operations.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/parallel.h"
+
+namespace starling {
+
+/// The processor as a backend. Everything runs at once, in issue order, on `threads` threads; the same calls give the same bits for a given
+/// number of threads and instruction set. fp32 takes oneDNN and own vectorised kernels, fp64 own kernels alone (for gradient checks);
+/// bf16 and fp16 can be copied, filled and cast.
+class CpuBackend final : public Backend {
+ public:
+  explicit CpuBackend(int threads = 1, cpu::Isa isa = cpu::detected_isa());
+  ~CpuBackend() override;
+
+  DeviceType device() const override { return DeviceType::kCpu; }
+  std::string description() const override;
+
+  std::shared_ptr<Storage> allocate(std::size_t bytes) override;
+  MemoryStats memory_stats() const override;
+  void copy(const Tensor& from, const Tensor& to) override;
+  void copy_from_host(const void* from, const Tensor& to) override;
+  void copy_to_host(const Tensor& from, void* to) override;
+  void fill(const Tensor& x, double value) override;
+
+  void set_stream(StreamKind stream) override { stream_ = stream; }
+  StreamKind stream() const override { return stream_; }
+  Event record() override { return {}; }
+  void wait(Event) override {}
+  void synchronize(Event) override {}
+  void synchronize() override {}
+
+  void conv2d_forward(const Conv2dForward& args) override;
+  void conv2d_backward_data(const Conv2dBackwardData& args) override;
+  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override;
+  void matmul(const Matmul& args) override;
+  void sum_rows(const SumRows& args) override;
+  void activation_forward(const ActivationForward& args) override;
+  void activation_backward(const ActivationBackward& args) override;
+  void batch_norm_forward(const BatchNormForward& args) override;
+  void batch_norm_backward(const BatchNormBackward& args) override;
+  void layer_norm_forward(const LayerNormForward& args) override;
+  void layer_norm_backward(const LayerNormBackward& args) override;
+  void pool2d_forward(const Pool2dForward& args) override;
+  void pool2d_backward(const Pool2dBackward& args) override;
+  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override;
+  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override;
+  void add(const Add& args) override;
+  void subsample_pad_forward(const SubsamplePadForward& args) override;
+  void subsample_pad_backward(const SubsamplePadBackward& args) override;
+  void flatten_channels_first(const FlattenChannelsFirst& args) override;
+  void dropout(const Dropout& args) override;
+  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override;
+  void classification_metrics(const ClassificationMetrics& args) override;
+  void cast(const Cast& args) override;
+  void augment_images(const AugmentImages& args) override;
+  void weighted_sum(const WeightedSum& args) override;
+  void squared_distance(const SquaredDistance& args) override;
+  void update(const OptimizerRule& rule, const UpdateArgs& args) override;
+
+ private:
+  template <class T>
+  const cpu::Kernels<T>& kernels() const;
+  /// Calls f(T{}) with the type of `x`, float or double; any other dtype is one clear error.
+  template <class F>
+  void floating(const Tensor& x, const char* operation, F&& f) const;
+
+  template <class T>
+  void batch_norm_forward_of(const BatchNormForward& args);
+  template <class T>
+  void batch_norm_backward_of(const BatchNormBackward& args);
+  template <class T>
+  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, T* y, bool accumulate);
+
+  // What the blocks of storages were taken from outlives the last of them.
+  std::shared_ptr<cpu::CachingAllocator> allocator_;
+  cpu::Threads threads_;
+  cpu::Isa isa_;
+  cpu::Kernels<float> float_kernels_;
+  cpu::Kernels<double> double_kernels_;
+  cpu::DnnlOperations dnnl_;
+  StreamKind stream_ = StreamKind::kCompute;
+};
+
+}  // namespace starling

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cstring>
+
+#include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/pixel.h"
+
+// Pooling, the option-A shortcut, flattening and the augmentation of images.
+namespace starling {
+
+using cpu::Index;
+
+void CpuBackend::pool2d_forward(const Pool2dForward& args) {
+  constexpr const char* kName = "pooling forward";
+  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
+  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
+    threads_.parallel_for(g.images, 1, [&](Index begin, Index end) {
+      if (args.kind == Pooling::kMax) {
+        kernels<T>().max_pool_forward(x, y, index, g, begin, end);
+      } else {
+        kernels<T>().avg_pool_forward(x, y, g, begin, end);
+      }
+    });
+  });
+}
+
+void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
+  constexpr const char* kName = "pooling backward";
+  const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
+  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
+  floating(args.dy, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    const bool max = args.kind == Pooling::kMax;
+    const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
+    threads_.parallel_for(g.images, 1, [&](Index begin, Index end) {
+      if (max) {
+        kernels<T>().max_pool_backward(dy, index, dx, g, begin, end);
+      } else {
+        kernels<T>().avg_pool_backward(dy, dx, g, begin, end);
+      }
+    });
+  });
+}
+
+namespace {
+/// Images, pixels and channels of x[N,H,W,C] against y[N,C].
+struct Pixels {
+  Index images = 0, pixels = 0, channels = 0;
+};
+Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
+  require(image && vector && image.shape().rank() == 4 && vector.elements() == image.shape()[0] * image.shape()[3], "cpu",
+          "{}: {} and {} do not belong together", operation, image.shape().text(), vector.shape().text());
+  return {image.shape()[0], image.shape()[1] * image.shape()[2], image.shape()[3]};
+}
+}  // namespace
+
+void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
+  const Pixels p = pixels_of(args.x, args.y, "global average pooling forward");
+  floating(args.x, "global average pooling forward", [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    threads_.parallel_for(p.images, 1, [&](Index begin, Index end) {
+      kernels<T>().global_sum(x + begin * p.pixels * p.channels, y + begin * p.channels, end - begin, p.pixels, p.channels,
+                              static_cast<T>(1.0 / static_cast<double>(p.pixels)));
+    });
+  });
+}
+
+void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
+  const Pixels p = pixels_of(args.dx, args.dy, "global average pooling backward");
+  floating(args.dy, "global average pooling backward", [&](auto type) {
+    using T = decltype(type);
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    threads_.parallel_for(p.images, 1, [&](Index begin, Index end) {
+      kernels<T>().global_spread(dy + begin * p.channels, dx + begin * p.pixels * p.channels, end - begin, p.pixels, p.channels,
+                                 static_cast<T>(1.0 / static_cast<double>(p.pixels)));
+    });
+  });
+}
+
+namespace {
+void check_subsample(const Shape& large, const Shape& small, Index stride, Index pad_before, const char* operation) {
+  require(large.rank() == 4 && small.rank() == 4 && stride > 0 && large[0] == small[0] && small[1] == (large[1] + stride - 1) / stride &&
+              small[2] == (large[2] + stride - 1) / stride && pad_before >= 0 && small[3] >= large[3] + pad_before,
+          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation, large.text(), small.text(), stride, pad_before);
+}
+}  // namespace
+
+void CpuBackend::subsample_pad_forward(const SubsamplePadForward& args) {
+  constexpr const char* kName = "subsample_pad forward";
+  const Shape from = args.x.shape(), to = args.y.shape();
+  check_subsample(from, to, args.stride, args.pad_before, kName);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = args.y.data<T>();
+    const Index after = to[3] - from[3] - args.pad_before;
+    threads_.parallel_for(to[0] * to[1], 8, [&](Index begin, Index end) {
+      for (Index row = begin; row < end; ++row) {
+        const T* source = x + ((row / to[1]) * from[1] + (row % to[1]) * args.stride) * from[2] * from[3];
+        T* target = y + row * to[2] * to[3];
+        for (Index w = 0; w < to[2]; ++w) {
+          target = std::fill_n(target, args.pad_before, T(0));
+          target = std::copy_n(source + w * args.stride * from[3], from[3], target);
+          target = std::fill_n(target, after, T(0));
+        }
+      }
+    });
+  });
+}
+
+void CpuBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
+  constexpr const char* kName = "subsample_pad backward";
+  const Shape from = args.dy.shape(), to = args.dx.shape();
+  check_subsample(to, from, args.stride, args.pad_before, kName);
+  floating(args.dy, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* dy = args.dy.data<T>();
+    T* dx = args.dx.data<T>();
+    threads_.parallel_for(to[0] * to[1], 8, [&](Index begin, Index end) {
+      for (Index row = begin; row < end; ++row) {
+        T* target = dx + row * to[2] * to[3];
+        std::fill_n(target, to[2] * to[3], T(0));
+        const Index h = row % to[1];
+        if (h % args.stride != 0) continue;
+        const T* source = dy + ((row / to[1]) * from[1] + h / args.stride) * from[2] * from[3] + args.pad_before;
+        for (Index w = 0; w < from[2]; ++w) std::copy_n(source + w * from[3], to[3], target + w * args.stride * to[3]);
+      }
+    });
+  });
+}
+
+void CpuBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
+  constexpr const char* kName = "flatten_channels_first";
+  const Shape image = (args.inverse ? args.y : args.x).shape();
+  require(image.rank() == 4, "cpu", "{}: {} is not N×H×W×C", kName, image.text());
+  const Index pixels = image[1] * image[2], channels = image[3], size = pixels * channels;
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    T* y = cpu::numbers<T>(args.y, args.x.elements(), kName, "y");
+    threads_.parallel_for(image[0], 1, [&](Index begin, Index end) {
+      for (Index n = begin; n < end; ++n) {
+        const T* from = x + n * size;
+        T* to = y + n * size;
+        for (Index c = 0; c < channels; ++c) {
+          for (Index p = 0; p < pixels; ++p) {
+            if (args.inverse) {
+              to[p * channels + c] = from[c * pixels + p];
+            } else {
+              to[c * pixels + p] = from[p * channels + c];
+            }
+          }
+        }
+      }
+    });
+  });
+}
+
+void CpuBackend::augment_images(const AugmentImages& args) {
+  constexpr const char* kName = "augment_images";
+  require(args.x && args.x.shape().rank() == 4 && args.x.shape() == args.y.shape() && args.x.shape()[3] <= 4, "cpu",
+          "augment_images: x must be B×H×W×C with at most 4 channels, y of its shape");
+  const Shape shape = args.x.shape();
+  const std::int32_t* params = cpu::optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
+  floating(args.y, kName, [&](auto type) {
+    using T = decltype(type);
+    const std::uint8_t* x = args.x.data<std::uint8_t>();
+    T* y = args.y.data<T>();
+    const Index height = shape[1], width = shape[2], channels = shape[3];
+    threads_.parallel_for(shape[0], 1, [&](Index begin, Index end) {
+      for (Index n = begin; n < end; ++n) {
+        const Index top = params ? params[3 * n] - args.crop_padding : 0, left = params ? params[3 * n + 1] - args.crop_padding : 0;
+        const bool flip = params && params[3 * n + 2] != 0;
+        for (Index h = 0; h < height; ++h) {
+          for (Index w = 0; w < width; ++w) {
+            const Index from_h = h + top, from_w = (flip ? width - 1 - w : w) + left;
+            const bool inside = from_h >= 0 && from_h < height && from_w >= 0 && from_w < width;
+            const std::uint8_t* from = inside ? x + ((n * height + from_h) * width + from_w) * channels : nullptr;
+            T* to = y + ((n * height + h) * width + w) * channels;
+            for (Index c = 0; c < channels; ++c) {
+              const auto i = static_cast<std::size_t>(c);
+              to[c] = math::normalized_pixel<T>(from ? from[c] : std::uint8_t{0}, args.mean[i], args.std[i]);
+            }
+          }
+        }
+      }
+    });
+  });
+}
+
+}  // namespace starling

@@ -1,0 +1,66 @@
+#include "kernels/cpu/cpu_backend_detail.h"
+
+// The loss and what evaluation counts.
+namespace starling {
+
+using cpu::Index;
+
+namespace {
+
+/// Labels outside the classes would read past a row; they are the data's fault.
+const std::int32_t* checked_labels(const Tensor& labels, Index rows, Index classes, const char* operation) {
+  const std::int32_t* label = cpu::numbers<std::int32_t>(labels, rows, operation, "labels");
+  for (Index r = 0; r < rows; ++r) {
+    if (label[r] < 0 || label[r] >= classes) {
+      fail(ExitCode::kUsage, "data", "the label {} of sample {} of a batch lies outside the model's {} classes", label[r], r, classes);
+    }
+  }
+  return label;
+}
+
+}  // namespace
+
+void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
+  constexpr const char* kName = "softmax cross entropy";
+  const auto [rows, classes] = cpu::matrix_of(args.logits, kName);
+  const std::int32_t* labels = checked_labels(args.labels, rows, classes, kName);
+  floating(args.logits, kName, [&, n = rows, c = classes](auto type) {
+    using T = decltype(type);
+    const T* logits = args.logits.data<T>();
+    T* dlogits = cpu::optional_numbers<T>(args.dlogits, n * c, kName, "dlogits");
+    const cpu::Workspace<double> losses(*allocator_, n);
+    threads_.parallel_for(n, 16, [&](Index begin, Index end) {
+      kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin, dlogits ? dlogits + begin * c : nullptr,
+                                         end - begin, c, args.label_smoothing, args.scale);
+    });
+    double sum = 0.0;
+    for (Index r = 0; r < n; ++r) sum += losses.data()[r];
+    if (args.loss) *args.loss.data<T>() = static_cast<T>(sum * args.scale);
+  });
+}
+
+void CpuBackend::classification_metrics(const ClassificationMetrics& args) {
+  constexpr const char* kName = "classification metrics";
+  const auto [rows, classes] = cpu::matrix_of(args.logits, kName);
+  const std::int32_t* labels = checked_labels(args.labels, rows, classes, kName);
+  double* totals = cpu::numbers<double>(args.totals, 4, kName, "totals");
+  floating(args.logits, kName, [&, n = rows, c = classes](auto type) {
+    using T = decltype(type);
+    const T* logits = args.logits.data<T>();
+    const cpu::Workspace<double> losses(*allocator_, n);
+    kernels<T>().softmax_cross_entropy(logits, labels, losses.data(), nullptr, n, c, 0.0, 1.0);
+    for (Index r = 0; r < n; ++r) {
+      const T* row = logits + r * c;
+      const T own = row[labels[r]];
+      // How many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes before everything.
+      Index before = 0;
+      for (Index i = 0; i < c; ++i) before += i != labels[r] && (!(row[i] <= own) || (row[i] == own && i < labels[r]));
+      totals[0] += losses.data()[r];
+      totals[1] += before < 1 ? 1.0 : 0.0;
+      totals[2] += before < 5 ? 1.0 : 0.0;
+    }
+    totals[3] += static_cast<double>(n);
+  });
+}
+
+}  // namespace starling

@@ -1,0 +1,255 @@
+#include "kernels/cpu/dnnl_operations.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/cpu/dnnl_compat.h"
+
+namespace starling::cpu {
+namespace {
+
+using dnnl::memory;
+using Dims = memory::dims;
+
+enum Operation : Index { kForward, kBackwardData, kBackwardWeights, kMatmul };
+/// An operation and its shape, whole.
+using Key = std::array<Index, 18>;
+
+Key key_of(Operation operation, const Geometry& g, bool flag) {
+  return {operation,  flag,       g.images,   g.height,   g.width, g.channels, g.out_height, g.out_width,  g.out_channels,
+          g.kernel_h, g.kernel_w, g.stride_h, g.stride_w, g.pad_h, g.pad_w,    g.dilation_h, g.dilation_w, g.groups};
+}
+
+std::string text(const Geometry& g) {
+  return fmt::format("{}×{}×{}×{} with {} filters of {}×{}, stride {}, padding {}, dilation {}, {} groups", g.images, g.height, g.width, g.channels,
+                     g.out_channels, g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
+}
+
+/// Memory from the caching allocator for the length of a call.
+class Scratch {
+ public:
+  Scratch(CachingAllocator& allocator, std::size_t bytes) : allocator_(allocator) {
+    if (bytes > 0) block_ = allocator.take(bytes);
+  }
+  ~Scratch() {
+    if (block_.data) allocator_.give_back(block_);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  void* data() const { return block_.data; }
+
+ private:
+  CachingAllocator& allocator_;
+  CachingAllocator::Block block_;
+};
+
+/// One tensor of a primitive: its format and a handle to set the address of.
+struct Argument {
+  int name = 0;
+  memory handle;
+};
+
+/// A primitive with its arguments, ready to run on any addresses.
+struct Plan {
+  dnnl::primitive primitive;
+  std::array<Argument, 4> arguments;  ///< src, weights, bias, dst; unused ones have no handle
+  memory scratchpad;
+  std::size_t scratchpad_bytes = 0;
+  // Weights between the plain format and the primitive's own.
+  bool reorders = false;
+  memory plain_weights;
+  std::size_t weights_bytes = 0;
+  dnnl::reorder reorder;
+};
+
+dnnl::primitive_attr with_user_scratchpad(dnnl::primitive_attr attr = {}) {
+  attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attr;
+}
+
+memory::desc plain_activation(Index n, Index h, Index w, Index c) { return {Dims{n, c, h, w}, memory::data_type::f32, Dims{h * w * c, 1, w * c, c}}; }
+
+/// O×kH×kW×I in oneDNN's logical order, with a group dimension in front where there are groups.
+memory::desc plain_weights(const Geometry& g) {
+  const Index in = g.channels / g.groups, out = g.out_channels / g.groups, row = g.kernel_w * in, filter = g.kernel_h * row;
+  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, Dims{filter, 1, row, in}};
+  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, Dims{out * filter, filter, 1, row, in}};
+}
+memory::desc any_weights(const Geometry& g) {
+  const Index in = g.channels / g.groups, out = g.out_channels / g.groups;
+  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, memory::format_tag::any};
+  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, memory::format_tag::any};
+}
+
+dnnl_compat::ConvolutionDescs describe(const Geometry& g, bool bias) {
+  dnnl_compat::ConvolutionDescs d;
+  d.src = plain_activation(g.images, g.height, g.width, g.channels);
+  d.weights = any_weights(g);
+  if (bias) d.bias = memory::desc(Dims{g.out_channels}, memory::data_type::f32, Dims{1});
+  d.dst = plain_activation(g.images, g.out_height, g.out_width, g.out_channels);
+  d.strides = {g.stride_h, g.stride_w};
+  d.dilates = {g.dilation_h - 1, g.dilation_w - 1};
+  d.padding = {g.pad_h, g.pad_w};
+  return d;
+}
+
+}  // namespace
+
+struct DnnlOperations::State {
+  explicit State(CachingAllocator& a) : allocator(a), engine(dnnl::engine::kind::cpu, 0), stream(engine) {}
+
+  CachingAllocator& allocator;
+  dnnl::engine engine;
+  dnnl::stream stream;
+  std::map<Key, Plan> plans;
+
+  memory handle(const memory::desc& desc) const { return memory(desc, engine, nullptr); }
+
+  template <class Descriptor>
+  void set_scratchpad(Plan& plan, const Descriptor& descriptor) const {
+    plan.scratchpad_bytes = descriptor.scratchpad_desc().get_size();
+    if (plan.scratchpad_bytes > 0) plan.scratchpad = handle(descriptor.scratchpad_desc());
+  }
+
+  Plan make_convolution(Operation operation, const Geometry& g, bool flag) const {
+    Plan plan;
+    const memory::desc plain = plain_weights(g);
+    memory::desc own;
+    const auto d = describe(g, operation == kForward && flag);
+    const auto forward = dnnl_compat::forward(engine, d, with_user_scratchpad());
+    if (operation == kForward) {
+      own = forward.weights_desc();
+      plan.primitive = dnnl::convolution_forward(forward);
+      plan.arguments = {Argument{DNNL_ARG_SRC, handle(forward.src_desc())}, Argument{DNNL_ARG_WEIGHTS, handle(own)},
+                        Argument{DNNL_ARG_BIAS, flag ? handle(d.bias) : memory()}, Argument{DNNL_ARG_DST, handle(forward.dst_desc())}};
+      set_scratchpad(plan, forward);
+    } else if (operation == kBackwardData) {
+      const auto backward = dnnl_compat::backward_data(engine, d, forward, with_user_scratchpad());
+      own = backward.weights_desc();
+      plan.primitive = dnnl::convolution_backward_data(backward);
+      plan.arguments = {Argument{DNNL_ARG_DIFF_SRC, handle(backward.diff_src_desc())}, Argument{DNNL_ARG_WEIGHTS, handle(own)}, Argument{},
+                        Argument{DNNL_ARG_DIFF_DST, handle(backward.diff_dst_desc())}};
+      set_scratchpad(plan, backward);
+    } else {
+      const auto backward = dnnl_compat::backward_weights(engine, d, forward, with_user_scratchpad());
+      own = backward.diff_weights_desc();
+      plan.primitive = dnnl::convolution_backward_weights(backward);
+      plan.arguments = {Argument{DNNL_ARG_SRC, handle(backward.src_desc())}, Argument{DNNL_ARG_DIFF_WEIGHTS, handle(own)}, Argument{},
+                        Argument{DNNL_ARG_DIFF_DST, handle(backward.diff_dst_desc())}};
+      set_scratchpad(plan, backward);
+    }
+    const bool to_plain = operation == kBackwardWeights;
+    const bool accumulate = to_plain && flag;
+    plan.reorders = accumulate || own != plain;
+    if (plan.reorders) {
+      plan.plain_weights = handle(plain);
+      plan.weights_bytes = own.get_size();
+      const auto attr = accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr();
+      plan.reorder = dnnl::reorder(to_plain ? dnnl::reorder::primitive_desc(engine, own, engine, plain, attr)
+                                            : dnnl::reorder::primitive_desc(engine, plain, engine, own, attr));
+    }
+    return plan;
+  }
+
+  /// Runs make() on the first use of a shape. The library's errors get operation and shape.
+  template <class Make, class Run, class Text>
+  void run(const Key& key, Make make, Run body, const char* operation, Text shape) {
+    try {
+      auto it = plans.find(key);
+      if (it == plans.end()) it = plans.emplace(key, make()).first;
+      body(it->second);
+    } catch (const dnnl::error& error) {
+      fail(error.status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu", "{} of {} failed in oneDNN: {}", operation, shape(),
+           error.message ? error.message : "no reason given");
+    }
+  }
+
+  void execute(Plan& plan, std::array<const float*, 4> pointers) {
+    const Scratch scratchpad(allocator, plan.scratchpad_bytes);
+    std::unordered_map<int, memory> arguments;
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (!plan.arguments[i].name || !plan.arguments[i].handle) continue;
+      plan.arguments[i].handle.set_data_handle(const_cast<float*>(pointers[i]));
+      arguments.emplace(plan.arguments[i].name, plan.arguments[i].handle);
+    }
+    if (plan.scratchpad_bytes > 0) {
+      plan.scratchpad.set_data_handle(scratchpad.data());
+      arguments.emplace(DNNL_ARG_SCRATCHPAD, plan.scratchpad);
+    }
+    plan.primitive.execute(stream, arguments);
+  }
+
+  void convolve(Operation operation, const Geometry& g, bool flag, std::array<const float*, 4> pointers, const char* name) {
+    run(
+        key_of(operation, g, flag), [&] { return make_convolution(operation, g, flag); },
+        [&](Plan& plan) {
+          if (!plan.reorders) return execute(plan, pointers);
+          const Scratch weights(allocator, plan.weights_bytes);
+          auto* own = static_cast<float*>(weights.data());
+          plan.plain_weights.set_data_handle(const_cast<float*>(pointers[1]));
+          pointers[1] = own;
+          memory& own_handle = plan.arguments[1].handle;
+          if (operation == kBackwardWeights) {
+            execute(plan, pointers);
+            plan.reorder.execute(stream, own_handle, plan.plain_weights);
+          } else {
+            own_handle.set_data_handle(own);
+            plan.reorder.execute(stream, plan.plain_weights, own_handle);
+            execute(plan, pointers);
+          }
+        },
+        name, [&] { return text(g); });
+  }
+};
+
+DnnlOperations::DnnlOperations(CachingAllocator& allocator) : state_(std::make_unique<State>(allocator)) {}
+DnnlOperations::~DnnlOperations() = default;
+
+void DnnlOperations::conv_forward(const Geometry& g, const float* x, const float* weight, const float* bias, float* y) {
+  state_->convolve(kForward, g, bias != nullptr, {x, weight, bias, y}, "conv2d forward");
+}
+
+void DnnlOperations::conv_backward_data(const Geometry& g, const float* dy, const float* weight, float* dx) {
+  state_->convolve(kBackwardData, g, false, {dx, weight, nullptr, dy}, "conv2d backward of the data");
+}
+
+void DnnlOperations::conv_backward_weights(const Geometry& g, const float* x, const float* dy, float* dweight, bool accumulate) {
+  state_->convolve(kBackwardWeights, g, accumulate, {x, dweight, nullptr, dy}, "conv2d backward of the weights");
+}
+
+void DnnlOperations::matmul(const float* a, const float* b, const float* bias, float* c, Index m, Index n, Index k, bool transpose_a,
+                            bool transpose_b, bool accumulate) {
+  const Key key{kMatmul, m, n, k, transpose_a, transpose_b, accumulate, bias != nullptr};
+  state_->run(
+      key,
+      [&] {
+        const auto f32 = memory::data_type::f32;
+        const memory::desc a_desc(Dims{m, k}, f32, transpose_a ? Dims{1, m} : Dims{k, 1});
+        const memory::desc b_desc(Dims{k, n}, f32, transpose_b ? Dims{1, k} : Dims{n, 1});
+        const memory::desc c_desc(Dims{m, n}, f32, Dims{n, 1});
+        const memory::desc bias_desc = bias ? memory::desc(Dims{1, n}, f32, Dims{n, 1}) : memory::desc();
+        const auto attr = with_user_scratchpad(accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr());
+        const auto descriptor = dnnl_compat::matmul(state_->engine, a_desc, b_desc, bias_desc, c_desc, attr);
+        Plan plan;
+        plan.primitive = dnnl::matmul(descriptor);
+        plan.arguments = {Argument{DNNL_ARG_SRC, state_->handle(a_desc)}, Argument{DNNL_ARG_WEIGHTS, state_->handle(b_desc)},
+                          Argument{DNNL_ARG_BIAS, bias ? state_->handle(bias_desc) : memory()}, Argument{DNNL_ARG_DST, state_->handle(c_desc)}};
+        state_->set_scratchpad(plan, descriptor);
+        return plan;
+      },
+      [&](Plan& plan) { state_->execute(plan, {a, b, bias, c}); }, "matmul", [&] { return fmt::format("{}×{} by {}×{}", m, k, k, n); });
+}
+
+std::string DnnlOperations::library() {
+  const dnnl_version_t* version = dnnl_version();
+  return fmt::format("oneDNN {}.{}.{}", version->major, version->minor, version->patch);
+}
+
+}  // namespace starling::cpu

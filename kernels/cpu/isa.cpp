@@ -1,0 +1,50 @@
+#include "kernels/cpu/isa.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "core/error.h"
+
+namespace starling::cpu {
+
+Isa hardware_isa() {
+#if defined(__x86_64__)
+  // Everything that -march=x86-64-v3 and -v4 let the compiler use.
+  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                  __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("f16c") &&
+                  __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("movbe");
+  const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return v4 ? Isa::kAvx512 : v3 ? Isa::kAvx2 : Isa::kScalar;
+#else
+  return Isa::kScalar;
+#endif
+}
+
+Isa detected_isa() {
+  const Isa best = hardware_isa();
+  const char* wanted = std::getenv("STARLING_CPU_ISA");
+  if (!wanted || !*wanted) return best;
+  for (Isa isa : {Isa::kScalar, Isa::kAvx2, Isa::kAvx512}) {
+    if (std::string_view(wanted) == name_of(isa)) return std::min(best, isa);
+  }
+  fail(ExitCode::kUsage, "cpu", "the environment variable STARLING_CPU_ISA is '{}'; allowed: scalar, avx2, avx512", wanted);
+}
+
+const char* name_of(Isa isa) { return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar"; }
+
+std::string_view processor_name() {
+  static const std::string name = [] {
+    std::ifstream file("/proc/cpuinfo");
+    for (std::string line; std::getline(file, line);) {
+      const auto colon = line.find(": ");
+      if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+    }
+    return std::string("unknown processor");
+  }();
+  return name;
+}
+
+}  // namespace starling::cpu

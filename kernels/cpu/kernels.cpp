@@ -1,0 +1,21 @@
+#include "kernels/cpu/kernels.h"
+
+namespace starling::cpu {
+void load(Isa isa, Kernels<float>& table) {
+  using Adder = void (*)(Kernels<float>&);
+  select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
+  select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise, avx512::add_elementwise)(table);
+  select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
+  select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
+}
+
+void load(Isa isa, Kernels<double>& table) {
+  using Adder = void (*)(Kernels<double>&);
+  select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
+  select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise, avx512::add_elementwise)(table);
+  select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
+  select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
+  select_isa<Adder>(isa, scalar::add_plain, avx2::add_plain, avx512::add_plain)(table);
+}
+
+}  // namespace starling::cpu

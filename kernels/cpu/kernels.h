@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/backend.h"
+#include "core/host_device.h"
+#include "kernels/cpu/isa.h"
+
+namespace starling::cpu {
+
+using Index = std::int64_t;
+
+/// The sizes of a convolution or pooling, spelled out.
+struct Geometry {
+  Index images = 0, height = 0, width = 0, channels = 0;
+  Index out_height = 0, out_width = 0, out_channels = 0;
+  Index kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1, groups = 1;
+};
+
+/// How many rows of `channels` values the normalisation kernels take as one long row: enough for 128 values that fill whole vectors.
+STARLING_HD Index fold_rows(Index channels) {
+  if (channels >= 128) return 1;
+  const Index power = channels & -channels;  // the largest power of two that divides it
+  const Index unit = power >= 16 ? 1 : 16 / power;
+  const Index rows = (127 + channels) / channels;
+  return (rows + unit - 1) / unit * unit;
+}
+STARLING_HD Index fold_width(Index channels) { return fold_rows(channels) * channels; }
+/// Rows in a block whose sums gather in T: at most 256 long rows, about 128 KiB of fp32.
+STARLING_HD Index block_rows(Index channels) {
+  const Index width = fold_width(channels);
+  const Index lines = 32768 / width;
+  return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
+}
+
+/// Own kernels for one element type and one instruction set, on plain pointers and ranges; the callers split the work over threads.
+/// T is float or double. Sums over many elements gather in short runs of T and go on in double.
+template <class T>
+struct Kernels {
+  // --- Normalisation (norm_isa.cpp). Rows hold `channels` values; per-channel vectors marked [width] are repeated so that they
+  // --- cover fold_width(channels) values: several short rows are then processed as one long one.
+
+  /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width values.
+  void (*moments)(const T* x, Index rows, Index channels, T* scratch, double* mean, double* m2);
+  /// y = x·scale + shift (+ residual), then max(·, 0) if relu. scale, shift: [width].
+  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const T* scale, const T* shift, bool relu);
+  /// g = (dy + dy2) masked by y > 0; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
+  /// not, the mask is x·scale + shift > 0. mean, scale, shift: [width]; scratch: 2 · width.
+  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const T* mean,
+                      const T* scale, const T* shift, T* scratch, double* sum_g, double* sum_gx);
+  /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
+  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean,
+                        const T* scale, const T* shift, const T* a, const T* b, const T* c);
+  /// sum[channel] += Σ over a block of rows. scratch: width.
+  void (*column_sums)(const T* x, Index rows, Index channels, T* scratch, double* sum);
+  void (*layer_norm_forward)(const T* x, const T* gamma, const T* beta, T* y, T* mean, T* inv_std, Index rows, Index channels, double eps);
+  /// Adds the block's share to sum_g (for dbeta) and sum_gx (for dgamma); dx optional.
+  void (*layer_norm_backward)(const T* x, const T* dy, const T* gamma, const T* mean, const T* inv_std, T* dx, Index rows, Index channels,
+                              double* sum_g, double* sum_gx);
+
+  // --- Elementwise (elementwise_isa.cpp), on n elements.
+  void (*activation_forward)(Activation kind, const T* x, T* y, Index n);
+  void (*activation_backward)(Activation kind, const T* x, const T* dy, T* dx, Index n);
+  void (*add)(const T* a, const T* b, T* y, Index n);
+  void (*fill)(T* y, T value, Index n);
+  /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a multiple of 4.
+  void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter);
+  /// out (+)= Σ weight_k in_k.
+  void (*weighted_sum)(const T* const* in, const T* weight, int terms, T* out, Index n, bool accumulate);
+  /// Σ (x - y)²; y optional.
+  double (*squared_distance)(const T* x, const T* y, Index n);
+
+  // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
+  void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last);
+  void (*max_pool_backward)(const T* dy, const std::int32_t* index, T* dx, const Geometry& g, Index first, Index last);
+  void (*avg_pool_forward)(const T* x, T* y, const Geometry& g, Index first, Index last);
+  void (*avg_pool_backward)(const T* dy, T* dx, const Geometry& g, Index first, Index last);
+  /// y[n,c] = scale · Σ over `pixels` rows of x[n,·,c]. scratch: channels.
+  void (*global_sum)(const T* x, T* y, Index images, Index pixels, Index channels, T scale);
+  void (*global_spread)(const T* dy, T* dx, Index images, Index pixels, Index channels, T scale);
+
+  // --- Loss (loss_isa.cpp), on rows of logits.
+  /// loss[row] of each row; dlogits (optional) = gradient · scale. Labels lie within the classes.
+  void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss, T* dlogits, Index rows, Index classes,
+                                double smoothing, double scale);
+
+  // --- Convolution and matrix product by plain loops (plain_isa.cpp): what fp64 uses.
+  /// Output rows first … last, counted over N·P.
+  void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y, Index first, Index last);
+  /// Input rows first … last, counted over N·H.
+  void (*conv_backward_data)(const Geometry& g, const T* dy, const T* weight, T* dx, Index first, Index last);
+  /// Output channels first … last.
+  void (*conv_backward_weights)(const Geometry& g, const T* x, const T* dy, T* dweight, Index first, Index last, bool accumulate);
+  /// Rows first … last of c[M,N] (+)= op(a)·op(b) + bias.
+  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate,
+                 Index first, Index last);
+};
+
+/// The tables for an instruction set.
+void load(Isa isa, Kernels<float>& table);
+void load(Isa isa, Kernels<double>& table);
+
+}  // namespace starling::cpu
+
+// Each file of kernels sets its members of a table.
+STARLING_DECLARE_PER_ISA(
+    void add_norm(Kernels<float>&); void add_norm(Kernels<double>&); void add_elementwise(Kernels<float>&);
+    void add_elementwise(Kernels<double>&); void add_pool(Kernels<float>&); void add_pool(Kernels<double>&);
+    void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);)

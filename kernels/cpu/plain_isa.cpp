@@ -1,0 +1,135 @@
+#include "kernels/cpu/kernels.h"
+
+// Convolution and matrix product by plain loops in fp64: for gradient checks and parity, where oneDNN has nothing to offer.
+
+namespace starling::cpu::STARLING_ISA {
+namespace {
+
+#define STARLING_LOOP _Pragma("GCC ivdep")
+
+STARLING_HD double dot(const double* __restrict a, const double* __restrict b, Index n) {
+  constexpr Index kLanes = 16;
+  double lane[kLanes] = {};
+  Index i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (Index j = 0; j < kLanes; ++j) lane[j] += a[i + j] * b[i + j];
+  }
+  double sum = 0.0;
+  for (Index j = 0; j < kLanes; ++j) sum += lane[j];
+  for (; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+static void conv_forward(const Geometry& g, const double* x, const double* weight, const double* bias, double* y, Index first, Index last) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+  for (Index row = first; row < last; ++row) {
+    const Index n = row / g.out_height, p = row % g.out_height;
+    for (Index q = 0; q < g.out_width; ++q) {
+      double* out = y + (row * g.out_width + q) * g.out_channels;
+      for (Index o = 0; o < g.out_channels; ++o) out[o] = bias ? bias[o] : 0.0;
+      for (Index kh = 0; kh < g.kernel_h; ++kh) {
+        const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
+        if (h < 0 || h >= g.height) continue;
+        for (Index kw = 0; kw < g.kernel_w; ++kw) {
+          const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
+          if (w < 0 || w >= g.width) continue;
+          const double* pixel = x + ((n * g.height + h) * g.width + w) * g.channels;
+          for (Index o = 0; o < g.out_channels; ++o) {
+            out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + kh * g.kernel_w + kw) * in_group, in_group);
+          }
+        }
+      }
+    }
+  }
+}
+
+static void conv_backward_data(const Geometry& g, const double* dy, const double* weight, double* dx, Index first, Index last) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+  for (Index row = first; row < last; ++row) {
+    const Index n = row / g.height, h = row % g.height;
+    for (Index w = 0; w < g.width; ++w) {
+      double* out = dx + (row * g.width + w) * g.channels;
+      for (Index c = 0; c < g.channels; ++c) out[c] = 0.0;
+      for (Index kh = 0; kh < g.kernel_h; ++kh) {
+        const Index ph = h + g.pad_h - kh * g.dilation_h;
+        if (ph < 0 || ph % g.stride_h != 0 || ph / g.stride_h >= g.out_height) continue;
+        for (Index kw = 0; kw < g.kernel_w; ++kw) {
+          const Index qw = w + g.pad_w - kw * g.dilation_w;
+          if (qw < 0 || qw % g.stride_w != 0 || qw / g.stride_w >= g.out_width) continue;
+          const double* gradient = dy + ((n * g.out_height + ph / g.stride_h) * g.out_width + qw / g.stride_w) * g.out_channels;
+          for (Index o = 0; o < g.out_channels; ++o) {
+            const double* __restrict from = weight + (o * taps + kh * g.kernel_w + kw) * in_group;
+            double* __restrict to = out + o / out_group * in_group;
+            const double factor = gradient[o];
+            STARLING_LOOP for (Index c = 0; c < in_group; ++c) to[c] += factor * from[c];
+          }
+        }
+      }
+    }
+  }
+}
+
+static void conv_backward_weights(const Geometry& g, const double* x, const double* dy, double* dweight, Index first, Index last, bool accumulate) {
+  const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
+  if (!accumulate) {
+    for (Index i = first * taps * in_group; i < last * taps * in_group; ++i) dweight[i] = 0.0;
+  }
+  for (Index row = 0; row < g.images * g.out_height; ++row) {
+    const Index n = row / g.out_height, p = row % g.out_height;
+    for (Index q = 0; q < g.out_width; ++q) {
+      const double* gradient = dy + (row * g.out_width + q) * g.out_channels;
+      for (Index kh = 0; kh < g.kernel_h; ++kh) {
+        const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
+        if (h < 0 || h >= g.height) continue;
+        for (Index kw = 0; kw < g.kernel_w; ++kw) {
+          const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
+          if (w < 0 || w >= g.width) continue;
+          const double* pixel = x + ((n * g.height + h) * g.width + w) * g.channels;
+          for (Index o = first; o < last; ++o) {
+            const double* __restrict from = pixel + o / out_group * in_group;
+            double* __restrict to = dweight + (o * taps + kh * g.kernel_w + kw) * in_group;
+            const double factor = gradient[o];
+            STARLING_LOOP for (Index c = 0; c < in_group; ++c) to[c] += factor * from[c];
+          }
+        }
+      }
+    }
+  }
+}
+
+static void matmul(const double* a, const double* b, const double* bias, double* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
+                   bool accumulate, Index first, Index last) {
+  constexpr Index kPiece = 256;  // of the inner dimension: a piece of b's rows or columns is used again for the next row of c from cache
+  for (Index i = first; i < last; ++i) {
+    double* out = c + i * n;
+    for (Index j = 0; j < n; ++j) out[j] = (accumulate ? out[j] : 0.0) + (bias ? bias[j] : 0.0);
+  }
+  for (Index begin = 0; begin < k; begin += kPiece) {
+    const Index count = k - begin < kPiece ? k - begin : kPiece;
+    for (Index i = first; i < last; ++i) {
+      double row[kPiece];
+      for (Index l = 0; l < count; ++l) row[l] = transpose_a ? a[(begin + l) * m + i] : a[i * k + begin + l];
+      double* __restrict out = c + i * n;
+      if (transpose_b) {
+        for (Index j = 0; j < n; ++j) out[j] += dot(row, b + j * k + begin, count);
+      } else {
+        for (Index l = 0; l < count; ++l) {
+          const double* __restrict from = b + (begin + l) * n;
+          const double factor = row[l];
+          STARLING_LOOP for (Index j = 0; j < n; ++j) out[j] += factor * from[j];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void add_plain(Kernels<double>& table) {
+  table.conv_forward = conv_forward;
+  table.conv_backward_data = conv_backward_data;
+  table.conv_backward_weights = conv_backward_weights;
+  table.matmul = matmul;
+}
+
+}  // namespace starling::cpu::STARLING_ISA

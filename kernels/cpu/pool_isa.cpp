@@ -1,0 +1,160 @@
+#include "kernels/cpu/kernels.h"
+
+namespace starling::cpu::STARLING_ISA {
+namespace {
+
+#define STARLING_LOOP _Pragma("GCC ivdep")
+
+/// Calls f(kernel position, flat input pixel) for the pixels of the window of output (p, q) that lie inside the image.
+template <class F>
+STARLING_HD void for_window(const Geometry& g, Index p, Index q, F f) {
+  for (Index kh = 0; kh < g.kernel_h; ++kh) {
+    const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
+    if (h < 0 || h >= g.height) continue;
+    for (Index kw = 0; kw < g.kernel_w; ++kw) {
+      const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
+      if (w < 0 || w >= g.width) continue;
+      f(h * g.width + w);
+    }
+  }
+}
+
+template <class T>
+static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  for (Index n = first; n < last; ++n) {
+    const T* image = x + n * pixels * channels;
+    for (Index o = 0; o < outputs; ++o) {
+      T* __restrict out = y + (n * outputs + o) * channels;
+      std::int32_t* __restrict where = index ? index + (n * outputs + o) * channels : nullptr;
+      bool started = false;
+      for (Index c = 0; c < channels; ++c) out[c] = -static_cast<T>(__builtin_inf());
+      if (where) {
+        for (Index c = 0; c < channels; ++c) where[c] = -1;
+      }
+      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+        const T* __restrict from = image + pixel * channels;
+        const auto here = static_cast<std::int32_t>(pixel);
+        if (!started) {
+          started = true;
+          for (Index c = 0; c < channels; ++c) out[c] = from[c];
+          if (where) {
+            for (Index c = 0; c < channels; ++c) where[c] = here;
+          }
+        } else if (where) {
+          STARLING_LOOP for (Index c = 0; c < channels; ++c) {
+            const T value = from[c], best = out[c];
+            const bool better = (value > best) | (value != value);  // NaN wins, so that divergence shows
+            out[c] = better ? value : best;
+            where[c] = better ? here : where[c];
+          }
+        } else {
+          STARLING_LOOP for (Index c = 0; c < channels; ++c) {
+            const T value = from[c], best = out[c];
+            out[c] = ((value > best) | (value != value)) ? value : best;
+          }
+        }
+      });
+    }
+  }
+}
+
+template <class T>
+static void max_pool_backward(const T* dy, const std::int32_t* index, T* dx, const Geometry& g, Index first, Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  for (Index n = first; n < last; ++n) {
+    T* image = dx + n * pixels * channels;
+    for (Index i = 0; i < pixels * channels; ++i) image[i] = T(0);
+    for (Index o = 0; o < outputs; ++o) {
+      const T* from = dy + (n * outputs + o) * channels;
+      const std::int32_t* where = index + (n * outputs + o) * channels;
+      for (Index c = 0; c < channels; ++c) {
+        if (where[c] >= 0) image[where[c] * channels + c] += from[c];
+      }
+    }
+  }
+}
+
+template <class T>
+static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  const T share = static_cast<T>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
+  for (Index n = first; n < last; ++n) {
+    const T* image = x + n * pixels * channels;
+    for (Index o = 0; o < outputs; ++o) {
+      T* __restrict out = y + (n * outputs + o) * channels;
+      for (Index c = 0; c < channels; ++c) out[c] = T(0);
+      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+        const T* __restrict from = image + pixel * channels;
+        STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += from[c];
+      });
+      for (Index c = 0; c < channels; ++c) out[c] *= share;
+    }
+  }
+}
+
+template <class T>
+static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first, Index last) {
+  const Index channels = g.channels, pixels = g.height * g.width, outputs = g.out_height * g.out_width;
+  const T share = static_cast<T>(1.0 / static_cast<double>(g.kernel_h * g.kernel_w));
+  for (Index n = first; n < last; ++n) {
+    T* image = dx + n * pixels * channels;
+    for (Index i = 0; i < pixels * channels; ++i) image[i] = T(0);
+    for (Index o = 0; o < outputs; ++o) {
+      const T* __restrict from = dy + (n * outputs + o) * channels;
+      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+        T* __restrict to = image + pixel * channels;
+        STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] += share * from[c];
+      });
+    }
+  }
+}
+
+template <class T>
+static void global_sum(const T* x, T* y, Index images, Index pixels, Index channels, T scale) {
+  for (Index n = 0; n < images; ++n) {
+    T* __restrict out = y + n * channels;
+    for (Index c = 0; c < channels; ++c) out[c] = T(0);
+    const T* image = x + n * pixels * channels;
+    Index p = 0;
+    for (; p + 4 <= pixels; p += 4) {
+      const T* __restrict row = image + p * channels;
+      STARLING_LOOP for (Index c = 0; c < channels; ++c) {
+        out[c] += (row[c] + row[channels + c]) + (row[2 * channels + c] + row[3 * channels + c]);
+      }
+    }
+    for (; p < pixels; ++p) {
+      const T* __restrict row = image + p * channels;
+      STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += row[c];
+    }
+    for (Index c = 0; c < channels; ++c) out[c] *= scale;
+  }
+}
+
+template <class T>
+static void global_spread(const T* dy, T* dx, Index images, Index pixels, Index channels, T scale) {
+  for (Index n = 0; n < images; ++n) {
+    const T* __restrict from = dy + n * channels;
+    for (Index p = 0; p < pixels; ++p) {
+      T* __restrict to = dx + (n * pixels + p) * channels;
+      STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] = from[c] * scale;
+    }
+  }
+}
+
+template <class T>
+static void set(Kernels<T>& table) {
+  table.max_pool_forward = max_pool_forward<T>;
+  table.max_pool_backward = max_pool_backward<T>;
+  table.avg_pool_forward = avg_pool_forward<T>;
+  table.avg_pool_backward = avg_pool_backward<T>;
+  table.global_sum = global_sum<T>;
+  table.global_spread = global_spread<T>;
+}
+
+}  // namespace
+
+void add_pool(Kernels<float>& table) { set(table); }
+void add_pool(Kernels<double>& table) { set(table); }
+
+}  // namespace starling::cpu::STARLING_ISA

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/optimizer.h"
+
+namespace starling::cpu {
+
+/// Backend::update on the CPU: checks the arguments, cuts the bucket into one span a thread, and lets the rule update each.
+/// The bits do not depend on the number of threads.
+void update(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args);
+
+}  // namespace starling::cpu
+
+/// The loops of the built-in rules, one copy per instruction set: kernels/cpu/update_isa.cpp.
+STARLING_DECLARE_PER_ISA(template <class Step> void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span);)
+
+namespace starling::cpu {
+
+/// RuleKernel's Launch for the built-in rules.
+struct IsaLaunch {
+  template <class Step>
+  static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
+    using Function = void (*)(const Step&, const UpdateSpan<typename Step::Real>&);
+    static const Function function =
+        select_isa<Function>(detected_isa(), &scalar::update_span<Step>, &avx2::update_span<Step>, &avx512::update_span<Step>);
+    function(step, span);
+  }
+};
+
+}  // namespace starling::cpu

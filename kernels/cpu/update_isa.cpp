@@ -1,0 +1,32 @@
+// Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused multiply-add (kernels/CMakeLists.txt), so all
+// copies give the same bits.
+#include "kernels/cpu/isa.h"
+#include "kernels/math/rules.h"
+#include "kernels/math/update_loop.h"
+
+namespace starling::cpu::STARLING_ISA {
+
+template <class Step>
+void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) {
+  detail::update_span(step, span);
+}
+
+#define STARLING_UPDATE(...) template void update_span(const rules::__VA_ARGS__&, const UpdateSpan<rules::__VA_ARGS__::Real>&);
+#define STARLING_ACCUM_UPDATE(T, kDecoupled)                                \
+  STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kFirst>)  \
+  STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kMiddle>) \
+  STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kLast>)   \
+  STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kOnly>)
+#define STARLING_UPDATES(T)                 \
+  STARLING_UPDATE(SgdStep<T, false, false>) \
+  STARLING_UPDATE(SgdStep<T, true, false>)  \
+  STARLING_UPDATE(SgdStep<T, true, true>)   \
+  STARLING_UPDATE(AdamStep<T, false>)       \
+  STARLING_UPDATE(AdamStep<T, true>)        \
+  STARLING_ACCUM_UPDATE(T, false)           \
+  STARLING_ACCUM_UPDATE(T, true)
+
+STARLING_UPDATES(float)
+STARLING_UPDATES(double)
+
+}  // namespace starling::cpu::STARLING_ISA

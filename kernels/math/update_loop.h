@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "core/host_device.h"
+#include "kernels/optimizer.h"
+
+// Turns a rule (see kernels/math/rules.h for what one is) into an OptimizerRule: mixing, scaling, decay and the rule in one
+// pass over memory. A rule of one's own is a struct and a registration:
+//
+//     template <class T> struct SignStep {                       // one element, one step
+//       using Real = T;
+//       static constexpr int kStates = 1;
+//       static constexpr unsigned kReads = 1, kWrites = 1;
+//       T lr, beta;
+//       STARLING_HD T operator()(T p, T g, T* state, bool) const {
+//         state[0] = beta * state[0] + (1 - beta) * g;
+//         return p - lr * (state[0] > 0 ? T(1) : T(-1));
+//       }
+//     };
+//     struct Sign {                                              // the settings
+//       double beta = 0.9;
+//       std::vector<std::string> state_names() const { return {"momentum"}; }
+//       template <class T, class Run> void step(double lr, std::int64_t, Run&& run) const { run(SignStep<T>{T(lr), T(beta)}); }
+//     };
+//     optimizers().add("sign", [](ConfigSection& c) -> std::unique_ptr<OptimizerRule> {
+//       return std::make_unique<RuleKernel<Sign>>(Sign{c.number("beta", 0.9, Range::half_open(0, 1), "decay of the mean")}); });
+
+namespace starling {
+namespace detail {
+
+/// Elements that share one decay entry; every span is a multiple of it.
+inline constexpr int kUpdateBlock = 32;
+
+/// Bytes that loads run ahead of the arithmetic: hardware prefetchers stop at page ends and follow eight streams badly.
+inline constexpr std::int64_t kPrefetchBytes = 2048;
+
+template <class T>
+[[gnu::always_inline]] inline void prefetch_block(const T* block) {
+  const char* bytes = reinterpret_cast<const char*>(block) + kPrefetchBytes;
+  for (std::size_t line = 0; line < kUpdateBlock * sizeof(T); line += 64) __builtin_prefetch(bytes + line);
+}
+
+/// One block. Terms is the number of neighbours (0 or more), or -1 where it is known at run time only.
+/// x_out may be x: every element is read before it is written, and elements are independent.
+template <int Terms, class Step, class T, std::size_t... K>
+[[gnu::always_inline]] inline void update_block(const Step& step, const UpdateSpan<T>& span, std::int64_t first, bool decay,
+                                                std::index_sequence<K...>) {
+  const T* x = span.x + first;
+  T* x_out = span.x_out + first;
+  const T* gradient = span.gradient + first;
+  T* const states[sizeof...(K) + 1] = {span.states[K] + first..., nullptr};
+  const T self_weight = span.self_weight, scale = span.gradient_scale;
+  prefetch_block(x);
+  prefetch_block(x_out);
+  prefetch_block(gradient);
+  (prefetch_block(states[K]), ...);
+  if constexpr (Terms > 0) prefetch_block(span.received[0] + first);
+  if constexpr (Terms > 1) prefetch_block(span.received[1] + first);
+  T mixed[Terms < 0 ? kUpdateBlock : 1];
+  if constexpr (Terms < 0) {
+#pragma GCC ivdep
+    for (int i = 0; i < kUpdateBlock; ++i) mixed[i] = self_weight * x[i];
+    for (int k = 0; k < span.terms; ++k) {
+      const T* received = span.received[k] + first;
+      const T weight = span.weights[k];
+      prefetch_block(received);
+#pragma GCC ivdep
+      for (int i = 0; i < kUpdateBlock; ++i) mixed[i] = mixed[i] + weight * received[i];
+    }
+  }
+  const T* received0 = Terms > 0 ? span.received[0] + first : nullptr;
+  const T* received1 = Terms > 1 ? span.received[1] + first : nullptr;
+  const T weight0 = Terms > 0 ? span.weights[0] : T(0);
+  const T weight1 = Terms > 1 ? span.weights[1] : T(0);
+#pragma GCC ivdep
+  for (int i = 0; i < kUpdateBlock; ++i) {
+    T p;
+    if constexpr (Terms < 0) {
+      p = mixed[i];
+    } else if constexpr (Terms == 0) {
+      p = self_weight * x[i];
+    } else {
+      p = self_weight * x[i] + weight0 * received0[i];
+      if constexpr (Terms > 1) p = p + weight1 * received1[i];
+    }
+    T state[sizeof...(K) + 1] = {((Step::kReads >> K) & 1u ? states[K][i] : T(0))..., T(0)};
+    x_out[i] = step(p, scale * gradient[i], state, decay);
+    ((void)((Step::kWrites >> K) & 1u ? states[K][i] = state[K] : T(0)), ...);
+  }
+}
+
+template <int Terms, class Step, class T>
+[[gnu::always_inline]] inline void update_blocks(const Step& given, const UpdateSpan<T>& given_span) {
+  const Step step = given;  // copies, so that the compiler keeps coefficients and pointers in registers
+  const UpdateSpan<T> span = given_span;
+  for (std::int64_t first = 0; first < span.n; first += kUpdateBlock) {
+    update_block<Terms>(step, span, first, span.decay[first / kUpdateBlock] != 0, std::make_index_sequence<Step::kStates>{});
+  }
+}
+
+/// The whole span: c = self_weight·x + Σ weights[k]·received[k] in the order of k, then the step. Elementwise only, so the bits do
+/// not depend on how a bucket is cut into spans.
+template <class Step>
+[[gnu::always_inline]] inline void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) {
+  switch (span.terms) {
+    case 0: update_blocks<0>(step, span); break;
+    case 1: update_blocks<1>(step, span); break;
+    case 2: update_blocks<2>(step, span); break;
+    default: update_blocks<-1>(step, span); break;
+  }
+}
+
+}  // namespace detail
+
+/// Compiles the loop where it is used, with that file's flags (a plug-in's).
+struct InlineLaunch {
+  template <class Step>
+  static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
+    detail::update_span(step, span);
+  }
+};
+
+/// An OptimizerRule made from a rule; see above. Launch decides which compiled loop runs.
+template <class Rule, class Launch = InlineLaunch>
+class RuleKernel : public OptimizerRule {
+ public:
+  explicit RuleKernel(Rule rule) : rule_(std::move(rule)) {}
+  /// For a GPU's backend, which makes its own kernels from the same rule.
+  const Rule& rule() const { return rule_; }
+
+  std::vector<std::string> state_names() const override { return rule_.state_names(); }
+
+  void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
+  void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
+
+  /// p is read and written, g is read, and each state as the step says; the mean over the rule's period().
+  int bytes_per_parameter(int element_size) const override {
+    std::int64_t period = 1, streams = 0;
+    if constexpr (requires { rule_.period(); }) period = rule_.period();
+    for (std::int64_t s = 1; s <= period; ++s) {
+      rule_.template step<float>(0.0, s, [&](const auto& step) {
+        using Step = std::remove_cvref_t<decltype(step)>;
+        streams += 3 + __builtin_popcount(Step::kReads) + __builtin_popcount(Step::kWrites);
+      });
+    }
+    return static_cast<int>((streams * element_size + period / 2) / period);
+  }
+
+ private:
+  template <class T>
+  void run(const UpdateSpan<T>& span, double lr, std::int64_t step) const {
+    rule_.template step<T>(lr, step, [&](const auto& made) { Launch::run(made, span); });
+  }
+
+  Rule rule_;
+};
+
+}  // namespace starling

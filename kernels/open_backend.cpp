@@ -1,0 +1,70 @@
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+
+#include "core/error.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda_plugin.h"
+#include "kernels/optimizer.h"
+
+namespace starling {
+namespace {
+
+/// The folder of the library that this function is in, with a slash, or "".
+std::string own_folder() {
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&kStarlingCudaEntry), &info) == 0 || !info.dli_fname) return {};
+  const std::string path = info.dli_fname;
+  const auto slash = path.rfind('/');
+  return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
+}
+
+std::unique_ptr<Backend> open_cuda() {
+  // Next to this library first, then where the loader searches. The plug-in stays open: its code may run until the process ends.
+  void* library = nullptr;
+  std::string reason;
+  for (const std::string& path : {own_folder() + kStarlingCudaLibrary, std::string(kStarlingCudaLibrary)}) {
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library) break;
+    const char* error = dlerror();
+    // A library that is there but cannot be loaded says more than one that is not.
+    if (reason.empty() || access(path.c_str(), F_OK) == 0) reason = error ? error : "no reason given";
+  }
+  if (!library) {
+    fail(ExitCode::kUsage, "cuda",
+         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); build with -DSTARLING_CUDA=ON on a machine with the CUDA toolkit, or use "
+         "the device 'cpu'",
+         kStarlingCudaLibrary, reason);
+  }
+  const auto open = reinterpret_cast<StarlingCudaOpen>(dlsym(library, kStarlingCudaEntry));
+  if (!open) {
+    fail(ExitCode::kUsage, "cuda", "the plug-in {} has no function {}; build it again from this version's source", kStarlingCudaLibrary,
+         kStarlingCudaEntry);
+  }
+  StarlingCudaOpening opening{kStarlingCudaAbi, -1, nullptr, {}};
+  const std::uint32_t abi = open(&opening);
+  if (abi != kStarlingCudaAbi) {
+    fail(ExitCode::kUsage, "cuda", "the plug-in {} speaks version {} of the interface, this program {}; build both from the same source",
+         kStarlingCudaLibrary, abi, kStarlingCudaAbi);
+  }
+  if (!opening.backend) {
+    opening.message[sizeof(opening.message) - 1] = '\0';
+    fail(ExitCode::kUsage, "cuda", "{}; or use the device 'cpu'", opening.message);
+  }
+  return std::unique_ptr<Backend>(opening.backend);
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> open_backend(DeviceType device, int threads) {
+  switch (device) {
+    case DeviceType::kMeta: return make_meta_backend();
+    case DeviceType::kCpu: return std::make_unique<CpuBackend>(threads);
+    case DeviceType::kCuda: return open_cuda();
+  }
+  fail(ExitCode::kInternal, "backend", "there is no device number {}", static_cast<int>(device));
+}
+
+}  // namespace starling

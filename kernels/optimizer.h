@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "core/registry.h"
+
+namespace starling {
+
+/// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
+///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
+///     g = gradient_scale · gradient
+///     x_out, states = rule(c, g, states)
+/// All tensors hold the same number of elements (a multiple of 32) of one dtype.
+struct UpdateArgs {
+  Tensor x;                       ///< read
+  Tensor x_out;                   ///< written; may be x
+  Tensor gradient;                ///< read
+  std::vector<Tensor> states;     ///< as many as the rule's state_names(); all zero before the first step
+  std::vector<Tensor> received;   ///< what the neighbours sent
+  std::vector<double> weights;    ///< theirs, one each
+  double self_weight = 1.0;
+  double gradient_scale = 1.0;    ///< 1/(loss scale), all-reduce's 1/n and the clip factor, multiplied
+  Tensor decay;                   ///< uint8, one entry per 32 elements: 1 where weight decay applies
+  double lr = 0.0;                ///< of this update
+  std::int64_t step = 1;          ///< the optimizer's s = 1, 2, …
+};
+
+/// The CPU's view of a piece of a bucket: `n` elements (a multiple of 32 from a multiple of 32).
+template <class T>
+struct UpdateSpan {
+  const T* x = nullptr;
+  T* x_out = nullptr;
+  const T* gradient = nullptr;
+  T* states[4] = {};
+  const T* const* received = nullptr;
+  const T* weights = nullptr;
+  int terms = 0;
+  T self_weight = 1;
+  T gradient_scale = 1;
+  const std::uint8_t* decay = nullptr;
+  std::int64_t n = 0;
+};
+
+/// An optimizer's rule: what happens to a parameter, its gradient and its states in one step. Immutable after construction; its
+/// state tensors live in the buckets. A rule outside this tree derives from it too (docs/extending.md); kernels/math/update_loop.h makes both
+/// update() functions from one host-device function.
+class OptimizerRule {
+ public:
+  virtual ~OptimizerRule() = default;
+  /// Names of the state tensors, at most 4, as checkpoints call them: "exp_avg", "exp_avg_sq".
+  virtual std::vector<std::string> state_names() const = 0;
+  /// Updates a span on the CPU. lr and step as in UpdateArgs.
+  virtual void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const = 0;
+  virtual void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const = 0;
+  /// Bytes that one step moves per parameter without mixing (AdamW fp32: 28), for benchmarks.
+  virtual int bytes_per_parameter(int element_size) const = 0;
+};
+
+using OptimizerRegistry = Registry<std::unique_ptr<OptimizerRule>, ConfigSection&>;
+/// By name; a maker reads the rule's keys except `type`, `lr` and `decay`, which belong to the trainer (`weight_decay` is the rule's).
+OptimizerRegistry& optimizers();
+void register_builtin_optimizers();
+
+/// Opens a device. Throws Error(kUsage) with the remedy where it is missing or unusable. `threads` is for the CPU.
+std::unique_ptr<Backend> open_backend(DeviceType device, int threads);
+
+}  // namespace starling

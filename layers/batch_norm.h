@@ -1,0 +1,28 @@
+#pragma once
+
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Batch normalisation (Ioffe and Szegedy 2015, arXiv 1502.03167) over all but the last dimension, of images and vectors. Tensors: weight
+/// (1), bias (0), and the buffers running_mean (0), running_var (1), num_batches_tracked (0), which counts passes in training as PyTorch's
+/// does; the kernel that moves the running statistics counts, so that the count lies where the other buffers do.
+class BatchNorm : public Layer {
+ public:
+  explicit BatchNorm(double eps = 1e-5, double momentum = 0.1) {
+    state_.eps = eps;
+    state_.momentum = momentum;
+  }
+  /// forward() with `+ residual` (if it holds a value), then ReLU if `relu`, in one operation.
+  Variable forward_fused(const Variable& x, bool relu, const Variable& residual, Pass& pass);
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  functions::BatchNormState state_;
+};
+
+}  // namespace starling

@@ -1,0 +1,51 @@
+#include "layers/conv2d.h"
+
+#include <cmath>
+
+#include "layers/builtin.h"
+#include "layers/functions.h"
+#include "layers/window.h"
+
+namespace starling {
+
+Shape Conv2d::build(const Shape& input) {
+  const Window2d& window = options_.window;
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  const std::int64_t channels = input[2];
+  if (channels % window.groups != 0) {
+    bad_shape(input, fmt::format("a number of channels that {} groups divide", window.groups));
+  }
+  const Shape output = window_output(*this, input, window, options_.out_channels);
+
+  const std::int64_t pixels = window.kernel[0] * window.kernel[1];
+  const auto fan_in = static_cast<double>(pixels * (channels / window.groups));
+  const auto fan_out = static_cast<double>(pixels * options_.out_channels);
+  Init init = Init::uniform(1.0 / std::sqrt(fan_in));
+  // Kaiming normal (He et al. 2015, arXiv 1502.01852) for ReLU: gain sqrt(2).
+  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanIn) init = Init::normal(std::sqrt(2.0 / fan_in));
+  if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut) init = Init::normal(std::sqrt(2.0 / fan_out));
+  weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], channels / window.groups}, init,
+                           TensorLayout::kConvWeight);
+  if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, Init::uniform(1.0 / std::sqrt(fan_in)));
+  return output;
+}
+
+Variable Conv2d::compute(const Variable& x, Pass& pass) { return functions::conv2d(x, *weight_, bias_, options_.window, pass); }
+
+void builtin::add_conv2d(LayerRegistry& registry) {
+  registry.add(
+      "conv2d",
+      [](ConfigSection& section) {
+        Conv2dOptions options;
+        options.out_channels = section.required_integer("out_channels", kSizeRange, "channels of the output");
+        options.window = read_window(section, WindowKeys::kConvolution);
+        options.bias = section.boolean("bias", true, "add a learned constant to every channel");
+        if (options.out_channels % options.window.groups != 0) {
+          section.error("groups", fmt::format("{} groups do not divide {} output channels", options.window.groups, options.out_channels));
+        }
+        return std::make_unique<Conv2d>(options);
+      },
+      "2-D convolution");
+}
+
+}  // namespace starling

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "layers/layer.h"
+
+namespace starling {
+
+struct Conv2dOptions {
+  std::int64_t out_channels = 0;
+  Window2d window;
+  bool bias = true;
+  /// What weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5)) is U(±1/sqrt(fan_in)), biases too.
+  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormalFanIn, kKaimingNormalFanOut } init = WeightInit::kDefault;
+};
+
+/// 2-D convolution: {H, W, C} → {P, Q, out_channels}. Tensors: weight (O×kH×kW×C/groups), bias (O).
+class Conv2d : public Layer {
+ public:
+  explicit Conv2d(const Conv2dOptions& options) : options_(options) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  Conv2dOptions options_;
+  Parameter* weight_ = nullptr;
+  Parameter* bias_ = nullptr;
+};
+
+}  // namespace starling

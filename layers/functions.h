@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/autograd.h"
+#include "core/backend.h"
+
+// Functions with gradients: what layers are written with. Each runs its operation on the pass's backend and, where a
+// gradient is wanted, records how to go back. Shapes are those of core/backend.h; parameters may be null where optional.
+namespace starling::functions {
+
+Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window, Pass& pass);
+/// x[N,I] · weightᵀ[I,O] + bias[O]; weight is O×I.
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass);
+
+/// Batch normalisation over all but the last dimension, then + residual (if it holds a value), then ReLU if `relu`, as one operation.
+struct BatchNormState {
+  Parameter* gamma = nullptr;
+  Parameter* beta = nullptr;
+  ModelBuffer* running_mean = nullptr;
+  ModelBuffer* running_var = nullptr;
+  ModelBuffer* batches_tracked = nullptr;  ///< optional int64 scalar: one more with every pass in training
+  double eps = 1e-5, momentum = 0.1;
+};
+/// In training every channel needs two values at least (Error(kUsage)). Otherwise the running statistics are constants.
+Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
+/// Over the last dimension.
+Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
+Variable activation(const Variable& x, Activation kind, Pass& pass);
+Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
+Variable global_avg_pool(const Variable& x, Pass& pass);
+Variable add(const Variable& a, const Variable& b, Pass& pass);
+/// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and half after the old ones.
+Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);
+/// [N,H,W,C] → [N, C·H·W] in PyTorch's order; any other rank is only reshaped.
+Variable flatten(const Variable& x, Pass& pass);
+/// Keeps a value with probability 1 - p and scales it by 1/(1 - p) in training; the identity otherwise. Takes one number of
+/// pass.dropout_counter.
+Variable dropout(const Variable& x, double p, Pass& pass);
+/// Mean over the batch times `scale`; a scalar. labels: int32 [N].
+Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass);
+
+}  // namespace starling::functions

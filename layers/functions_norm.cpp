@@ -1,0 +1,135 @@
+#include <array>
+
+#include "core/error.h"
+#include "layers/functions.h"
+
+namespace starling::functions {
+
+namespace {
+
+/// Where the gradients of a scale and a shift go. Kernels write both, so a frozen one goes to scratch memory.
+struct ScaleShiftTargets {
+  Tensor dgamma, dbeta;
+  bool accumulate = false;
+
+  ScaleShiftTargets(Gradients& g, const Tensor& gamma) {
+    const std::array<Gradients::Target, 2> targets{g.parameter(0), g.parameter(1)};
+    require(!targets[0] || !targets[1] || targets[0].accumulate == targets[1].accumulate, "norm",
+            "scale and shift of one normalisation are shared differently");
+    accumulate = (targets[0] && targets[0].accumulate) || (targets[1] && targets[1].accumulate);
+    dgamma = targets[0] ? targets[0].tensor : scratch(g, gamma);
+    dbeta = targets[1] ? targets[1].tensor : scratch(g, gamma);
+  }
+
+ private:
+  Tensor scratch(Gradients& g, const Tensor& gamma) const {
+    Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
+    if (accumulate) g.backend().fill(tensor, 0.0);
+    return tensor;
+  }
+};
+
+}  // namespace
+
+Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+  const Shape& shape = x.shape();
+  const bool has_residual = static_cast<bool>(residual.value());
+  if (has_residual) {
+    require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}", shape.text(), residual.shape().text());
+  }
+  const Shape channels{shape.back()};
+  if (pass.training && shape.elements() / shape.back() < 2) {
+    fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
+  }
+  BatchNormForward args{.x = x.value(),
+                        .residual = residual.value(),
+                        .gamma = state.gamma->value,
+                        .beta = state.beta->value,
+                        .y = Tensor(pass.backend, shape, x.dtype()),
+                        .running_mean = state.running_mean->value,
+                        .running_var = state.running_var->value,
+                        .eps = state.eps,
+                        .momentum = state.momentum,
+                        .training = pass.training,
+                        .relu = relu};
+  if (pass.training || pass.tape) {
+    args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
+    args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
+  }
+  if (state.batches_tracked) args.batches_tracked = state.batches_tracked->value;
+  pass.backend.batch_norm_forward(args);
+  if (!pass.tape) return Variable(std::move(args.y));
+
+  // Without a residual, the ReLU's mask is found from x again, so that the output need not be kept or read.
+  auto backward = [x_saved = args.x, y_saved = relu && has_residual ? args.y : Tensor(), gamma = args.gamma,
+                   beta = relu && !has_residual ? args.beta : Tensor(), mean = args.saved_mean, inv_std = args.saved_inv_std, relu,
+                   has_residual, training = pass.training](Gradients& g) {
+    std::vector<Tensor> terms = g.take_terms();
+    BatchNormBackward back{.x = x_saved, .y = y_saved, .dy = terms[0], .gamma = gamma, .saved_mean = mean, .saved_inv_std = inv_std};
+    if (terms.size() > 1) back.dy2 = terms[1];
+    back.dx = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
+    back.relu = relu;
+    back.training = training;
+    back.beta = beta;
+
+    Tensor dresidual;
+    if (has_residual && g.wants(1)) {
+      if (!relu && terms.size() == 1) {
+        dresidual = terms[0];  // dy goes through as it is
+      } else {
+        // Written over a gradient term that nobody else holds, where there is one. A term's second handle is in `back`.
+        for (const Tensor& term : terms) {
+          if (!dresidual && term.storage().use_count() == 2) dresidual = term;
+        }
+        if (!dresidual) dresidual = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
+        back.dresidual = dresidual;
+      }
+    }
+    const ScaleShiftTargets targets(g, gamma);
+    back.dgamma = targets.dgamma;
+    back.dbeta = targets.dbeta;
+    back.accumulate = targets.accumulate;
+    g.backend().batch_norm_backward(back);
+    terms.clear();
+    if (has_residual) g.set(1, std::move(dresidual));
+    Tensor dx = std::move(back.dx);
+    back = {};  // so that the receiver of a term may find itself its only holder
+    g.set(0, std::move(dx));
+  };
+  // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of its own.
+  if (has_residual) {
+    return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);
+  }
+  return pass.record("batch_norm", args.y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
+}
+
+Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass) {
+  const std::int64_t features = x.shape().back();
+  const Shape rows{x.shape().elements() / features, features};
+  LayerNormForward args{.x = x.value().reshaped(rows), .gamma = gamma.value, .beta = beta.value, .eps = eps};
+  Tensor y(pass.backend, x.shape(), x.dtype());
+  args.y = y.reshaped(rows);
+  args.saved_mean = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
+  args.saved_inv_std = Tensor(pass.backend, {rows[0]}, gamma.value.dtype());
+  pass.backend.layer_norm_forward(args);
+
+  auto backward = [x_saved = args.x, shape = x.shape(), weight = gamma.value, mean = args.saved_mean,
+                   inv_std = args.saved_inv_std](Gradients& g) {
+    const Shape& flat = x_saved.shape();
+    Tensor dx(g.backend(), shape, x_saved.dtype());
+    const ScaleShiftTargets targets(g, weight);
+    g.backend().layer_norm_backward({.x = x_saved,
+                                     .dy = g.output().reshaped(flat),
+                                     .gamma = weight,
+                                     .saved_mean = mean,
+                                     .saved_inv_std = inv_std,
+                                     .dx = dx.reshaped(flat),
+                                     .dgamma = targets.dgamma,
+                                     .dbeta = targets.dbeta,
+                                     .accumulate = targets.accumulate});
+    g.set(0, std::move(dx));
+  };
+  return pass.record("layer_norm", std::move(y), {x}, {&gamma, &beta}, std::move(backward));
+}
+
+}  // namespace starling::functions

@@ -1,0 +1,55 @@
+#include "core/error.h"
+#include "layers/functions.h"
+
+namespace starling::functions {
+
+namespace {
+
+/// The gradient of the output, or new memory of its shape where somebody else holds it too: for operations that may write in place.
+Tensor own_gradient_memory(const Tensor& dy) {
+  // One handle is here, the caller's; a term that only the pass holds may be overwritten.
+  return dy.exclusive() ? dy : Tensor(dy.backend(), dy.shape(), dy.dtype());
+}
+
+}  // namespace
+
+Variable activation(const Variable& x, Activation kind, Pass& pass) {
+  if (kind == Activation::kNone) return x;
+  Tensor y(pass.backend, x.shape(), x.dtype());
+  pass.backend.activation_forward({.kind = kind, .x = x.value(), .y = y});
+  // ReLU's gradient needs only the output, which the next operation keeps anyway.
+  auto backward = [kind, saved = kind == Activation::kRelu ? y : x.value()](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    Tensor dx = own_gradient_memory(dy);
+    g.backend().activation_backward({.kind = kind, .x = saved, .dy = dy, .dx = dx});
+    g.set(0, std::move(dx));
+  };
+  return pass.record("activation", y, {x}, {}, std::move(backward));
+}
+
+Variable add(const Variable& a, const Variable& b, Pass& pass) {
+  require(a.shape() == b.shape(), "add", "the terms are {} and {}", a.shape().text(), b.shape().text());
+  Tensor y(pass.backend, a.shape(), a.dtype());
+  pass.backend.add({.a = a.value(), .b = b.value(), .y = y});
+  return pass.record("add", std::move(y), {a, b}, {}, [](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    g.set(0, dy);
+    g.set(1, dy);
+  });
+}
+
+Variable dropout(const Variable& x, double p, Pass& pass) {
+  if (!pass.training || p <= 0.0) return x;
+  Dropout args{
+      .x = x.value(), .y = Tensor(pass.backend, x.shape(), x.dtype()), .p = p, .key = pass.dropout_key, .counter = pass.dropout_counter++};
+  pass.backend.dropout(args);
+  auto backward = [p, key = args.key, counter = args.counter](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    Tensor dx = own_gradient_memory(dy);
+    g.backend().dropout({.x = dy, .y = dx, .p = p, .key = key, .counter = counter});
+    g.set(0, std::move(dx));
+  };
+  return pass.record("dropout", std::move(args.y), {x}, {}, std::move(backward));
+}
+
+}  // namespace starling::functions

@@ -1,0 +1,75 @@
+#include "core/error.h"
+#include "layers/functions.h"
+
+namespace starling::functions {
+
+namespace {
+
+/// The gradient of a bias: the sum of dy over all but the last dimension.
+void bias_gradient(Backend& backend, const Tensor& dy, const Gradients::Target& target) {
+  if (!target) return;
+  const std::int64_t channels = dy.shape().back();
+  backend.sum_rows({.x = dy.reshaped({dy.elements() / channels, channels}), .y = target.tensor, .accumulate = target.accumulate});
+}
+
+Variable record_product(std::string_view name, Tensor y, const Variable& x, Parameter& weight, Parameter* bias, Pass& pass,
+                        BackwardFunction backward) {
+  if (bias) return pass.record(name, std::move(y), {x}, {&weight, bias}, std::move(backward));
+  return pass.record(name, std::move(y), {x}, {&weight}, std::move(backward));
+}
+
+}  // namespace
+
+Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window, Pass& pass) {
+  const Shape& in = x.shape();
+  require(in.rank() == 4, "conv2d", "the input is {}, not N×H×W×C", in.text());
+  Tensor y(pass.backend, {in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]}, x.dtype());
+  pass.backend.conv2d_forward({.x = x.value(), .weight = weight.value, .bias = bias ? bias->value : Tensor(), .y = y, .window = window});
+
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.value : Tensor(), in, window,
+                   has_bias = bias != nullptr](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (g.wants(0)) {
+      Tensor dx(g.backend(), in, dy.dtype());
+      g.backend().conv2d_backward_data({.dy = dy, .weight = w, .dx = dx, .window = window});
+      g.set(0, std::move(dx));
+    }
+    const Gradients::Target dw = g.parameter(0);
+    Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
+    if (dw) {
+      const bool together = db && db.accumulate == dw.accumulate;
+      g.backend().conv2d_backward_weights({.x = x_saved,
+                                           .dy = dy,
+                                           .dweight = dw.tensor,
+                                           .dbias = together ? db.tensor : Tensor(),
+                                           .window = window,
+                                           .accumulate = dw.accumulate});
+      if (together) db = {};
+    }
+    bias_gradient(g.backend(), dy, db);
+  };
+  return record_product("conv2d", std::move(y), x, weight, bias, pass, std::move(backward));
+}
+
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass) {
+  require(x.shape().rank() == 2, "linear", "the input is {}, not N×F", x.shape().text());
+  Tensor y(pass.backend, {x.shape()[0], weight.shape[0]}, x.dtype());
+  pass.backend.matmul({.a = x.value(), .b = weight.value, .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true});
+
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.value : Tensor(), in = x.shape(),
+                   has_bias = bias != nullptr](Gradients& g) {
+    const Tensor& dy = g.output();
+    if (g.wants(0)) {
+      Tensor dx(g.backend(), in, dy.dtype());
+      g.backend().matmul({.a = dy, .b = w, .c = dx});
+      g.set(0, std::move(dx));
+    }
+    if (const Gradients::Target dw = g.parameter(0)) {
+      g.backend().matmul({.a = dy, .b = x_saved, .c = dw.tensor, .transpose_a = true, .accumulate = dw.accumulate});
+    }
+    if (has_bias) bias_gradient(g.backend(), dy, g.parameter(1));
+  };
+  return record_product("linear", std::move(y), x, weight, bias, pass, std::move(backward));
+}
+
+}  // namespace starling::functions

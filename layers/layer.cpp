@@ -1,0 +1,205 @@
+#include "layers/layer.h"
+
+#include <unordered_set>
+
+#include "core/backend.h"
+#include "core/dtype.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "core/trace.h"
+
+namespace starling {
+
+namespace {
+
+/// More elements than this in one tensor is a slip of the pen in a config; below it, element counts cannot overflow.
+constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
+
+std::string join(const std::string& prefix, const std::string& name) {
+  if (prefix.empty() || name.empty()) return prefix + name;
+  return prefix + "." + name;
+}
+
+std::string shown(const std::string& name) { return name.empty() ? "model" : name; }
+
+/// Refuses empty and absurd shapes, whose element count would overflow.
+void check_size(const Shape& shape, std::string_view owner, std::string_view what) {
+  std::int64_t product = 1;
+  for (std::int64_t size : shape.sizes()) {
+    if (size < 1 || __builtin_mul_overflow(product, size, &product) || product > kMaxElements) {
+      fail(ExitCode::kUsage, "layer", "{}: {} would be {}, of which no dimension may be 0 and which may have 2^40 elements at most", owner,
+           what, shape.text());
+    }
+  }
+}
+
+template <class T>
+void copy_as(const std::vector<double>& numbers, const Tensor& to) {
+  std::vector<T> converted(numbers.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if constexpr (std::is_same_v<T, double>) {
+      converted[i] = numbers[i];
+    } else {
+      converted[i] = T(static_cast<float>(numbers[i]));
+    }
+  }
+  to.backend().copy_from_host(converted.data(), to);
+}
+
+/// Draws by memory order: the distribution does not depend on the layout.
+void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::uint32_t tensor, const std::string& name) {
+  require(static_cast<bool>(to), "model", "{} has no memory to be initialised", name);
+  if (to.backend().device() == DeviceType::kMeta) return;
+  if (init.kind == Init::Kind::kConstant) {
+    to.backend().fill(to, init.a);
+    return;
+  }
+  std::vector<double> numbers(static_cast<std::size_t>(to.elements()));
+  fill_random(init, seed, tensor, to.elements(), numbers.data());
+  switch (to.dtype()) {
+    case DType::kFloat32: return copy_as<float>(numbers, to);
+    case DType::kFloat64: return copy_as<double>(numbers, to);
+    case DType::kBFloat16: return copy_as<BFloat16>(numbers, to);
+    case DType::kFloat16: return copy_as<Float16>(numbers, to);
+    case DType::kInt64:
+    case DType::kInt32:
+    case DType::kUInt8: break;
+  }
+  fail(ExitCode::kInternal, "model", "{}: random initial values for a {} tensor", name, name_of(to.dtype()));
+}
+
+}  // namespace
+
+Shape Layer::setup(const Shape& input, std::string name) {
+  require(!built_, "layer", "{} was set up twice", shown(name));
+  built_ = true;
+  name_ = std::move(name);
+  check_size(input, shown(name_), "the input");
+  input_ = input;
+  output_ = build(input);
+  check_size(output_, shown(name_), "the output");
+  return output_;
+}
+
+void Layer::check_input(const Variable& x) const {
+  require(built_, "layer", "{} was used before it was set up", shown(name_));
+  require(static_cast<bool>(x.value()), "layer", "{}: the input holds no value", shown(name_));
+  require(x.shape().rank() > 0 && x.shape().without_batch() == input_, "layer", "{}: an input of {}, but batches of {} were declared",
+          shown(name_), x.shape().text(), input_.text());
+  require(is_floating(x.dtype()), "layer", "{}: an input of type {}, but floating point is needed", shown(name_), name_of(x.dtype()));
+  for (const Parameter& parameter : parameters_) {
+    require(static_cast<bool>(parameter.value), "layer", "{} has no memory", parameter.name);
+    require(!parameter.is_weight() || parameter.value.dtype() == x.dtype(), "layer", "{} is {}, but its input is {}", parameter.name,
+            name_of(parameter.value.dtype()), name_of(x.dtype()));
+  }
+  for (const ModelBuffer& buffer : buffers_) require(static_cast<bool>(buffer.value), "layer", "{} has no memory", buffer.name);
+}
+
+Variable Layer::forward(const Variable& x, Pass& pass) {
+  return shell(x, [&] { return compute(x, pass); });
+}
+
+Variable Layer::shell(const Variable& x, const std::function<Variable()>& body) const {
+  check_input(x);
+  const TraceSpan span("forward", name_);
+  try {
+    return body();
+  } catch (const Error& error) {
+    // The innermost layer puts its name to what a backend says.
+    const std::string_view text = error.what();
+    if (text.starts_with("[layer] ")) throw;
+    throw Error(error.code(), "layer", shown(name_) + ": " + std::string(text));
+  }
+}
+
+std::vector<Parameter*> Layer::parameters() {
+  std::vector<Parameter*> result;
+  for (Parameter& parameter : parameters_) result.push_back(&parameter);
+  for (const auto& child : children_) {
+    for (Parameter* parameter : child->parameters()) result.push_back(parameter);
+  }
+  return result;
+}
+
+std::vector<ModelBuffer*> Layer::buffers() {
+  std::vector<ModelBuffer*> result;
+  for (ModelBuffer& buffer : buffers_) result.push_back(&buffer);
+  for (const auto& child : children_) {
+    for (ModelBuffer* buffer : child->buffers()) result.push_back(buffer);
+  }
+  return result;
+}
+
+Parameter& Layer::add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout) {
+  check_size(shape, shown(name_), name);
+  Parameter& parameter = parameters_.emplace_back();
+  parameter.name = join(name_, name);
+  parameter.shape = shape;
+  parameter.layout = layout;
+  parameter.init = init;
+  return parameter;
+}
+
+ModelBuffer& Layer::add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype) {
+  check_size(shape, shown(name_), name);
+  ModelBuffer& buffer = buffers_.emplace_back();
+  buffer.name = join(name_, name);
+  buffer.shape = shape;
+  buffer.init = init;
+  buffer.dtype = dtype;
+  return buffer;
+}
+
+void Layer::bad_shape(const Shape& input, std::string_view needed) const {
+  fail(ExitCode::kUsage, "layer", "{}: an input of {}, but {} is needed", shown(name_), input.text(), needed);
+}
+
+void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input) {
+  child->setup(input, join(name_, name));
+  children_.push_back(std::move(child));
+}
+
+Model::Model(std::unique_ptr<Layer> root, const Shape& input) : root_(std::move(root)) {
+  root_->setup(input, "");
+  parameters_ = root_->parameters();
+  buffers_ = root_->buffers();
+  std::unordered_set<std::string> names;
+  const auto check_unique = [&](const std::string& name) {
+    if (!names.insert(name).second) fail(ExitCode::kUsage, "model", "two tensors are named {}; names must be unique", name);
+  };
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    check_unique(parameters_[i]->name);
+    parameters_[i]->index = static_cast<int>(i);
+  }
+  for (const ModelBuffer* buffer : buffers_) check_unique(buffer->name);
+}
+
+std::int64_t Model::parameter_count() const {
+  std::int64_t count = 0;
+  for (const Parameter* parameter : parameters_) {
+    if (parameter->trainable) count += parameter->shape.elements();
+  }
+  return count;
+}
+
+void Model::allocate(Backend& backend, DType dtype) {
+  for (Parameter* parameter : parameters_) {
+    parameter->value = Tensor(backend, parameter->shape, dtype);
+    parameter->grad = parameter->trainable ? Tensor(backend, parameter->shape, dtype) : Tensor();
+  }
+  allocate_buffers(backend, dtype);
+}
+
+void Model::allocate_buffers(Backend& backend, DType dtype) {
+  for (ModelBuffer* buffer : buffers_) {
+    buffer->value = Tensor(backend, buffer->shape, is_floating(buffer->dtype) ? dtype : buffer->dtype);
+  }
+}
+
+void Model::initialise(std::uint64_t seed) {
+  std::uint32_t tensor = 0;
+  for (const Parameter* parameter : parameters_) write_initial(parameter->value, parameter->init, seed, tensor++, parameter->name);
+  for (const ModelBuffer* buffer : buffers_) write_initial(buffer->value, buffer->init, seed, tensor++, buffer->name);
+}
+
+}  // namespace starling

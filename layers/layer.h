@@ -1,0 +1,119 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/config.h"
+#include "core/parameter.h"
+#include "core/registry.h"
+
+namespace starling {
+
+/// A function with parameters. Authors derive from it and write two functions, build() and compute(); the public shell checks
+/// shapes and names the layer in every error and trace.
+///
+/// Shapes given to build() are of one sample, without the batch dimension: {H, W, C} for images, {F} for vectors.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+  Layer() = default;
+  Layer(const Layer&) = delete;
+  Layer& operator=(const Layer&) = delete;
+
+  /// Infers sizes from one sample's shape, declares parameters and buffers, and returns the output sample's shape. `name` is the
+  /// layer's path ("layer1.0.conv1"), used in errors and as prefix of its tensors' names. Called once.
+  Shape setup(const Shape& input, std::string name);
+
+  /// Runs the layer on a batch (first dimension: samples).
+  Variable forward(const Variable& x, Pass& pass);
+
+  const std::string& name() const { return name_; }
+  const Shape& input_shape() const { return input_; }
+  const Shape& output_shape() const { return output_; }
+
+  /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
+  std::vector<Parameter*> parameters();
+  std::vector<ModelBuffer*> buffers();
+
+ protected:
+  /// Declares parameters, buffers and children; returns the output shape. Throws through bad_shape() if `input` does not fit.
+  virtual Shape build(const Shape& input) = 0;
+  virtual Variable compute(const Variable& x, Pass& pass) = 0;
+
+  Parameter& add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout = TensorLayout::kPlain);
+  ModelBuffer& add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype = DType::kFloat32);
+  /// Adds a child and sets it up for `input`; returns it. An empty name puts the child's tensors under this layer's own prefix.
+  template <class L>
+  L& add_child(const std::string& name, std::unique_ptr<L> child, const Shape& input) {
+    L& reference = *child;
+    adopt(name, std::move(child), input);
+    return reference;
+  }
+  /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
+  [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
+  /// What forward() wraps around compute(): checks of `x`, a trace range, the layer's name in errors. For layers with a second entry.
+  Variable shell(const Variable& x, const std::function<Variable()>& body) const;
+
+ private:
+  void check_input(const Variable& x) const;
+  void adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input);
+
+  std::string name_;
+  Shape input_, output_;
+  bool built_ = false;
+  std::deque<Parameter> parameters_;  // deques: references stay valid
+  std::deque<ModelBuffer> buffers_;
+  std::vector<std::unique_ptr<Layer>> children_;
+};
+
+using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
+/// Layers of `sequential` by `type`; a maker reads the layer's keys (all but `type`).
+LayerRegistry& layers();
+/// Models by `model.type`; a model is a layer that takes one input sample to logits {classes}. Makers read all keys but `type` and
+/// `num_classes` (which every model takes as given in ModelSite).
+struct ModelSite {
+  std::int64_t num_classes = 10;
+};
+using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelSite&>;
+ModelRegistry& models();
+void register_builtin_layers();
+void register_builtin_models();
+
+/// A model with its tensors collected: parameters get indices, all names are unique.
+class Model {
+ public:
+  /// `input`: one sample's shape {H, W, C}. Errors are Error(kUsage) that name the layer.
+  Model(std::unique_ptr<Layer> root, const Shape& input);
+  Variable forward(const Variable& x, Pass& pass) { return root_->forward(x, pass); }
+  const Shape& input_shape() const { return root_->input_shape(); }
+  const Shape& output_shape() const { return root_->output_shape(); }
+  const std::vector<Parameter*>& parameters() const { return parameters_; }
+  const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
+  std::int64_t parameter_count() const;
+
+  /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and buffers; counters stay int64),
+  /// uninitialised. The trainer uses buckets instead; this serves tests, evaluation and tracing on the meta backend.
+  void allocate(Backend& backend, DType dtype);
+  /// Memory for the buffers alone.
+  void allocate_buffers(Backend& backend, DType dtype);
+  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone.
+  void initialise(std::uint64_t seed);
+
+ private:
+  std::unique_ptr<Layer> root_;
+  std::vector<Parameter*> parameters_;
+  std::vector<ModelBuffer*> buffers_;
+};
+
+/// Reads `model` of a config (all its keys: `type`, `num_classes`, and those of the type) and makes it for inputs of one sample's shape.
+/// `classes`: the default of `num_classes`. The model's output must be {num_classes}; Error(kUsage) names both numbers otherwise.
+/// In describe mode only the two common keys are declared and null is returned; makers in models() declare the rest.
+std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, std::int64_t classes = 10);
+
+}  // namespace starling

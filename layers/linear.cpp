@@ -1,0 +1,34 @@
+#include "layers/linear.h"
+
+#include <cmath>
+
+#include "layers/builtin.h"
+#include "layers/functions.h"
+#include "layers/window.h"
+
+namespace starling {
+
+Shape Linear::build(const Shape& input) {
+  if (input.rank() != 1) bad_shape(input, "a flat vector (put a flatten layer before)");
+  const auto fan_in = static_cast<double>(input[0]);
+  const Init uniform = Init::uniform(1.0 / std::sqrt(fan_in));
+  weight_ = &add_parameter("weight", {out_features_, input[0]},
+                           init_ == WeightInit::kKaimingNormal ? Init::normal(std::sqrt(2.0 / fan_in)) : uniform);
+  if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, uniform);
+  return {out_features_};
+}
+
+Variable Linear::compute(const Variable& x, Pass& pass) { return functions::linear(x, *weight_, bias_, pass); }
+
+void builtin::add_linear(LayerRegistry& registry) {
+  registry.add(
+      "linear",
+      [](ConfigSection& section) {
+        const std::int64_t out_features = section.required_integer("out_features", kSizeRange, "length of the output vector");
+        const bool bias = section.boolean("bias", true, "add a learned vector");
+        return std::make_unique<Linear>(out_features, bias);
+      },
+      "matrix product with a learned matrix");
+}
+
+}  // namespace starling

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "layers/layer.h"
+
+namespace starling {
+
+/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)), PyTorch's default.
+class Linear : public Layer {
+ public:
+  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal };
+  explicit Linear(std::int64_t out_features, bool bias = true, WeightInit init = WeightInit::kDefault)
+      : out_features_(out_features), has_bias_(bias), init_(init) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override;
+
+ private:
+  std::int64_t out_features_;
+  bool has_bias_;
+  WeightInit init_;
+  Parameter* weight_ = nullptr;
+  Parameter* bias_ = nullptr;
+};
+
+}  // namespace starling

@@ -1,0 +1,67 @@
+#include <mutex>
+
+#include "core/error.h"
+#include "layers/builtin.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+LayerRegistry& layers() {
+  static LayerRegistry registry("layer");
+  return registry;
+}
+
+ModelRegistry& models() {
+  static ModelRegistry registry("model");
+  return registry;
+}
+
+void register_builtin_layers() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    LayerRegistry& registry = layers();
+    builtin::add_conv2d(registry);
+    builtin::add_linear(registry);
+    builtin::add_batch_norm(registry);
+    builtin::add_layer_norm(registry);
+    builtin::add_relu(registry);
+    builtin::add_gelu(registry);
+    builtin::add_silu(registry);
+    builtin::add_max_pool2d(registry);
+    builtin::add_avg_pool2d(registry);
+    builtin::add_global_avg_pool(registry);
+    builtin::add_flatten(registry);
+    builtin::add_dropout(registry);
+    builtin::add_residual(registry);
+    builtin::add_sequential(registry);
+  });
+}
+
+void register_builtin_models() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    ModelRegistry& registry = models();
+    builtin::add_mlp(registry);
+    builtin::add_sequential_model(registry);
+    builtin::add_resnet_cifar(registry);
+    builtin::add_resnet(registry);
+  });
+}
+
+std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, std::int64_t classes) {
+  const std::string type = section.required_text("type", "which model; its other keys depend on it");
+  ModelSite site;
+  site.num_classes = section.integer("num_classes", classes, Range::closed(1, 1 << 24), "number of classes, that is of logits");
+  if (section.describing()) return nullptr;
+  auto root = models().make(type, section.path("type"), section, site);
+  section.finish();
+  auto model = std::make_unique<Model>(std::move(root), input);
+  if (model->output_shape() != Shape{site.num_classes}) {
+    section.error("type", fmt::format("the last layer of this {} gives {} features, but num_classes is {}; end it with a linear layer of "
+                                      "{} features",
+                                      type, model->output_shape().text(), site.num_classes, site.num_classes));
+  }
+  return model;
+}
+
+}  // namespace starling

@@ -1,0 +1,105 @@
+#include "layers/sequential.h"
+
+#include "layers/activation.h"
+#include "layers/batch_norm.h"
+#include "layers/builtin.h"
+#include "layers/functions.h"
+
+namespace starling {
+
+Shape Sequential::build(const Shape& input) {
+  Shape shape = input;
+  int index = 0;
+  for (auto& pending : pending_) {
+    Layer& layer = add_child(std::to_string(index++), std::move(pending), shape);
+    shape = layer.output_shape();
+    const auto* activation = dynamic_cast<const ActivationLayer*>(&layer);
+    if (activation && activation->kind() == Activation::kRelu && !steps_.empty()) {
+      Step& before = steps_.back();
+      if ((before.batch_norm || before.residual) && !before.relu) {
+        before.relu = true;
+        continue;
+      }
+    }
+    steps_.push_back({&layer, dynamic_cast<BatchNorm*>(&layer), dynamic_cast<Residual*>(&layer), false});
+  }
+  pending_.clear();
+  return shape;
+}
+
+Variable Sequential::Step::run(const Variable& x, Pass& pass) const {
+  if (relu && batch_norm) return batch_norm->forward_fused(x, true, {}, pass);
+  if (relu && residual) return residual->forward_fused(x, true, pass);
+  return layer->forward(x, pass);
+}
+
+Variable Sequential::run(const Variable& x, std::size_t count, Pass& pass) const {
+  Variable value = x;
+  for (std::size_t i = 0; i < count; ++i) value = steps_[i].run(value, pass);
+  return value;
+}
+
+Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, steps_.size(), pass); }
+
+Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, bool relu, Pass& pass) {
+  const bool fused = !steps_.empty() && steps_.back().batch_norm && !steps_.back().relu;
+  const Variable value = shell(x, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
+  const Variable other = shortcut ? shortcut->forward(x, pass) : x;
+  if (fused) return steps_.back().batch_norm->forward_fused(value, relu, other, pass);
+  const Variable sum = functions::add(value, other, pass);
+  return relu ? functions::activation(sum, Activation::kRelu, pass) : sum;
+}
+
+Shape Residual::build(const Shape& input) {
+  body_ = &add_child("layers", std::move(pending_body_), input);
+  if (pending_shortcut_) shortcut_ = &add_child("shortcut", std::move(pending_shortcut_), input);
+  const Shape& other = shortcut_ ? shortcut_->output_shape() : input;
+  if (body_->output_shape() != other) {
+    fail(ExitCode::kUsage, "layer", "{}: layers give {} but the shortcut gives {}; they must agree", name(), body_->output_shape().text(),
+         other.text());
+  }
+  return other;
+}
+
+Variable Residual::compute(const Variable& x, Pass& pass) { return body_->forward_residual(x, shortcut_, false, pass); }
+
+Variable Residual::forward_fused(const Variable& x, bool relu, Pass& pass) {
+  return shell(x, [&] { return body_->forward_residual(x, shortcut_, relu, pass); });
+}
+
+std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key, bool required, const std::string& doc) {
+  std::vector<std::unique_ptr<Layer>> result;
+  std::vector<ConfigSection> items = section.sections(key, required, doc);
+  if (section.describing()) return result;
+  for (ConfigSection& item : items) {
+    const std::string type = item.required_text("type", "which layer; its other keys depend on it");
+    result.push_back(layers().make(type, item.path("type"), item));
+    item.finish();
+  }
+  return result;
+}
+
+void builtin::add_sequential(LayerRegistry& registry) {
+  registry.add(
+      "sequential",
+      [](ConfigSection& section) {
+        return std::make_unique<Sequential>(read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}"));
+      },
+      "layers one after the other");
+}
+
+void builtin::add_residual(LayerRegistry& registry) {
+  registry.add(
+      "residual",
+      [](ConfigSection& section) {
+        auto body = std::make_unique<Sequential>(read_layers(section, "layers", true, "the layers whose output the shortcut is added to"));
+        const bool has_shortcut = section.has("shortcut");
+        auto other = read_layers(section, "shortcut", false, "the layers of the shortcut; none: the input itself is added");
+        std::unique_ptr<Sequential> shortcut;
+        if (has_shortcut && !other.empty()) shortcut = std::make_unique<Sequential>(std::move(other));
+        return std::make_unique<Residual>(std::move(body), std::move(shortcut));
+      },
+      "layers(x) + shortcut(x)");
+}
+
+}  // namespace starling

@@ -1,0 +1,22 @@
+#pragma once
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "core/shape.h"
+
+namespace starling {
+
+class Layer;
+
+/// Widths that a config may ask for: a bound that keeps element counts far from overflow.
+inline const Range kSizeRange = Range::closed(1, 1 << 24);
+
+enum class WindowKeys : std::uint8_t { kConvolution, kPooling };
+
+/// Reads kernel_size, stride, padding (and, for convolutions, dilation and groups) with PyTorch's meanings and defaults.
+Window2d read_window(ConfigSection& section, WindowKeys keys);
+
+/// {P, Q, channels} for an image {H, W, C}; Error(kUsage) naming `layer` where the padded image is smaller than the window.
+Shape window_output(const Layer& layer, const Shape& input, const Window2d& window, std::int64_t channels);
+
+}  // namespace starling

@@ -1,0 +1,61 @@
+# Functions that the scripts of this folder share; sourced, not run.
+# Environment: STARLING_BUILD (build folder, default <root>/build), STARLING_JOBS (compile jobs), STARLING_SKIP_SETUP=1 (install nothing).
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+build=${STARLING_BUILD:-$root/build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
+
+say() { printf '==> %s\n' "$*"; }
+warn() { printf 'warning: %s\n' "$*" >&2; }
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 2
+}
+
+# Compile jobs: as many as cores, but at least 1.5 GB of memory each.
+compile_jobs() {
+  if [ -n "${STARLING_JOBS:-}" ]; then
+    echo "$STARLING_JOBS"
+    return
+  fi
+  local cores available jobs
+  cores=$(nproc)
+  available=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)
+  jobs=$((${available:-1500} / 1500))
+  [ "$jobs" -lt 1 ] && jobs=1
+  [ "$jobs" -gt "$cores" ] && jobs=$cores
+  echo "$jobs"
+}
+
+# configure [CMAKE ARGUMENT...]: configures $build once; a folder that is configured already keeps its generator.
+configure() {
+  local arguments=()
+  if [ ! -f "$build/CMakeCache.txt" ]; then
+    arguments+=(-DCMAKE_BUILD_TYPE=Release)
+    if command -v ninja >/dev/null; then arguments+=(-G Ninja); fi
+  fi
+  say "configuring in $build"
+  cmake -S "$root" -B "$build" "${arguments[@]}" "$@" >"$build.log" 2>&1 || {
+    tail -40 "$build.log" >&2
+    die "cmake failed; its whole output is in $build.log (a build folder of another checkout or generator can be removed: rm -r '$build')"
+  }
+  mv "$build.log" "$build/configure.log"
+}
+
+# compile [TARGET...]: builds the targets (all without one) in $build.
+compile() {
+  local jobs targets=()
+  jobs=$(compile_jobs)
+  if [ $# -gt 0 ]; then targets=(--target "$@"); fi
+  say "building ${*:-everything} with $jobs job(s)"
+  cmake --build "$build" --parallel "$jobs" "${targets[@]}" || die "the build failed; the compiler's message stands above"
+}
+
+# What Open MPI needs to be told: that root may run it in a container, to be quiet about hardware, and to give stopped ranks a minute to save.
+mpi_environment() {
+  if [ "$(id -u)" = 0 ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  fi
+  export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-60}
+  export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
+}

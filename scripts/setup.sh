@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Installs what Starling needs from Debian's or Ubuntu's packages. Does nothing, and needs no network, where all is there.
+#   scripts/setup.sh [PACKAGE...]     further packages to install with them
+# STARLING_SKIP_SETUP=1 leaves the system alone (for other distributions, where the libraries come from elsewhere).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev libcli11-dev nlohmann-json3-dev doctest-dev
+  libfmt-dev libspdlog-dev zlib1g-dev dataset-fashion-mnist "$@")
+
+if [ "${STARLING_SKIP_SETUP:-0}" = 1 ]; then
+  say "set-up skipped (STARLING_SKIP_SETUP=1)"
+  exit 0
+fi
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  die "this is not Debian or Ubuntu: install the counterparts of '${packages[*]}' yourself, then set STARLING_SKIP_SETUP=1"
+fi
+
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+missing=()
+for package in "${packages[@]}"; do
+  installed "$package" || missing+=("$package")
+done
+if [ ${#missing[@]} = 0 ]; then exit 0; fi
+
+say "installing ${missing[*]}"
+as_root=()
+if [ "$(id -u)" != 0 ]; then
+  command -v sudo >/dev/null || die "missing packages: ${missing[*]}; become root, or install sudo, and run: apt-get install ${missing[*]}"
+  as_root=(sudo)
+fi
+apt() { "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 "$@"; }
+apt update || warn "apt-get update failed; going on with the package lists that are there"
+apt install -y --no-install-recommends "${missing[@]}" ||
+  die "apt-get could not install ${missing[*]}; its message stands above. Without network: copy the packages to this machine, or set STARLING_SKIP_SETUP=1 where the libraries come from elsewhere"
+
+for package in "${missing[@]}"; do
+  installed "$package" || die "apt-get ended without an error, but $package is not installed"
+done
+say "installed ${missing[*]}"

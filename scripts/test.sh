@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs all tests.
+#   scripts/test.sh [ARG...]        ARGs go to ctest: -L unit, -R topology, -V, ...
+# Environment: STARLING_BUILD (build), STARLING_JOBS, STARLING_DATA (real data sets for the tests that want them, default <build>/data).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+"$root/scripts/setup.sh"
+configure -DSTARLING_TESTS=ON
+compile
+mpi_environment
+export STARLING_DATA=${STARLING_DATA:-$build/data}
+say "testing"
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"

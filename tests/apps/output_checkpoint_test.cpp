@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+
+#include <set>
+#include <string>
+
+#include "apps/output/checkpoint.h"
+#include "tests/apps/data_test_support.h"
+
+using namespace starling;
+using namespace starling::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+SafetensorsFile file_of(float value) {
+  SafetensorsFile file;
+  FileTensor tensor{DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
+  std::memcpy(tensor.bytes.data(), &value, 4);
+  file.tensors["model.weight"] = tensor;
+  file.metadata["step"] = "7";
+  return file;
+}
+
+float value_of(const SafetensorsFile& file) {
+  float value = 0.0f;
+  std::memcpy(&value, file.tensors.at("model.weight").bytes.data(), 4);
+  return value;
+}
+
+void save(const CheckpointFolder& checkpoints, std::int64_t step, int keep, int ranks = 2) {
+  checkpoints.begin(step);
+  for (int rank = 0; rank < ranks; ++rank) checkpoints.write(step, rank, file_of(static_cast<float>(step * 10 + rank)));
+  checkpoints.complete(step, keep);
+}
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("apps/checkpoint: what was written is read back, and the newest are kept") {
+  const TemporaryFolder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  CHECK(!checkpoints.newest());
+  save(checkpoints, 5, 2);
+  CHECK(checkpoints.newest() == 5);
+  CHECK(names_in(checkpoints.step_folder(5)) == std::set<std::string>{"DONE", "rank-0.safetensors", "rank-1.safetensors"});
+  for (const std::int64_t step : {10, 100, 20}) save(checkpoints, step, 3);
+  CHECK(checkpoints.newest() == 100);
+  CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-10", "step-100", "step-20"});
+  save(checkpoints, 101, 2);
+  CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-100", "step-101"});
+  CHECK(value_of(checkpoints.read(101, 1)) == 1011.0f);
+  CHECK(checkpoints.read(100, 0).metadata.at("step") == "7");
+  save(checkpoints, 102, 1);
+  CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-102"});
+  save(checkpoints, 102, 0);  // the one just written always stays
+  CHECK(checkpoints.newest() == 102);
+}
+
+TEST_CASE("apps/checkpoint: incomplete ones do not count and go away") {
+  const TemporaryFolder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  save(checkpoints, 10, 2);
+  checkpoints.begin(20);
+  checkpoints.write(20, 0, file_of(1.0f));
+  CHECK(checkpoints.newest() == 10);  // as after a crash in the middle of step 20
+  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), "step-20"));
+
+  // Names that are none of ours are left alone.
+  for (const std::string name : {"step-", "step-x", "step-0x10", "step-007", "step--3", "other"})
+    fs::create_directories(folder / ("checkpoints/" + name));
+  write_bytes(folder / "checkpoints/step-99", {1});
+  CHECK(checkpoints.newest() == 10);
+
+  save(checkpoints, 30, 5);
+  const auto names = names_in(folder / "checkpoints");
+  CHECK(names.count("step-20") == 0);
+  CHECK(names.count("step-10") == 1);
+  CHECK(names.count("other") == 1);
+  CHECK(names.count("step-007") == 1);
+}
+
+TEST_CASE("apps/checkpoint: beginning a step again empties it") {
+  const TemporaryFolder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  save(checkpoints, 10, 2, 4);
+  checkpoints.begin(10);
+  CHECK(names_in(checkpoints.step_folder(10)).empty());
+  CHECK(!checkpoints.newest());
+  checkpoints.write(10, 0, file_of(3.0f));
+  checkpoints.complete(10, 2);
+  CHECK(names_in(checkpoints.step_folder(10)) == std::set<std::string>{"DONE", "rank-0.safetensors"});
+}
+
+TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with the file's name") {
+  const TemporaryFolder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  save(checkpoints, 10, 2);
+  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(11, 0); }), "step-11"));
+  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }), checkpoints.rank_file(10, 2)));
+  const std::string bytes = read_text(checkpoints.rank_file(10, 1));
+  write_bytes(checkpoints.rank_file(10, 1), Bytes(bytes.begin(), bytes.end() - 1));
+  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }), checkpoints.rank_file(10, 1)));
+
+  write_bytes(folder / "file", {1});
+  CHECK(has(message_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }), folder / "file"));
+}

@@ -1,0 +1,254 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/output/event_file.h"
+#include "apps/output/metrics.h"
+#include "tests/apps/data_test_support.h"
+
+using namespace starling;
+using namespace starling::test;
+using nlohmann::json;
+
+namespace {
+
+std::vector<json> lines_of(const std::string& path) {
+  std::vector<json> lines;
+  std::istringstream in(read_text(path));
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+std::set<std::int64_t> steps_of(const std::string& path) {
+  std::set<std::int64_t> steps;
+  for (const json& line : lines_of(path)) steps.insert(line.at("step").get<std::int64_t>());
+  return steps;
+}
+
+MetricsLine line_at(std::int64_t step) {
+  MetricsLine line;
+  line.step = step;
+  line.loss = 1.0 / static_cast<double>(step);
+  return line;
+}
+
+std::uint64_t number_at(const std::string& bytes, std::size_t at, int size) {
+  std::uint64_t value = 0;
+  for (int i = size - 1; i >= 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes.at(at + static_cast<std::size_t>(i)));
+  return value;
+}
+
+std::uint64_t varint(const std::string& bytes, std::size_t& at) {
+  std::uint64_t value = 0;
+  for (int shift = 0;; shift += 7) {
+    const auto byte = static_cast<unsigned char>(bytes.at(at++));
+    value |= std::uint64_t{byte & 0x7fu} << shift;
+    if (byte < 0x80) return value;
+  }
+}
+
+/// The fields of a protocol buffer message: varints and fixed numbers as numbers, the rest as bytes.
+struct Message {
+  std::map<int, std::uint64_t> numbers;
+  std::map<int, std::string> bytes;
+  explicit Message(const std::string& data) {
+    for (std::size_t at = 0; at < data.size();) {
+      const std::uint64_t tag = varint(data, at);
+      const int field = static_cast<int>(tag >> 3), type = static_cast<int>(tag & 7);
+      if (type == 0) {
+        numbers[field] = varint(data, at);
+      } else if (type == 2) {
+        const std::uint64_t size = varint(data, at);
+        bytes[field] = data.substr(at, size);
+        at += size;
+      } else {
+        REQUIRE((type == 1 || type == 5));
+        numbers[field] = number_at(data, at, type == 1 ? 8 : 4);
+        at += type == 1 ? 8 : 4;
+      }
+    }
+  }
+};
+
+std::vector<std::string> event_files(const std::string& folder) {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename().string().starts_with("events.out.tfevents.")) files.push_back(entry.path().string());
+  }
+  return files;
+}
+
+/// The payloads of a TFRecord file, its lengths and sums checked.
+std::vector<std::string> records_of(const std::string& path) {
+  const std::string bytes = read_text(path);
+  const auto sum = [](const std::string& data) {
+    const std::uint64_t crc = crc32c(data);
+    return ((((crc << 32) | crc) >> 15) + 0xa282ead8u) & 0xffffffffu;
+  };
+  std::vector<std::string> records;
+  for (std::size_t at = 0; at < bytes.size();) {
+    const std::uint64_t size = number_at(bytes, at, 8);
+    REQUIRE(number_at(bytes, at + 8, 4) == sum(bytes.substr(at, 8)));
+    records.push_back(bytes.substr(at + 12, size));
+    REQUIRE(number_at(bytes, at + 12 + size, 4) == sum(records.back()));
+    at += size + 16;
+  }
+  return records;
+}
+
+}  // namespace
+
+TEST_CASE("apps/metrics: CRC-32C known answers") {
+  CHECK(crc32c("123456789") == 0xE3069283u);
+  CHECK(crc32c("") == 0u);
+  CHECK(crc32c(std::string(32, '\0')) == 0x8A9136AAu);  // RFC 3720, B.4
+  CHECK(crc32c(std::string(32, '\xff')) == 0x62A8AB43u);
+}
+
+TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exact numbers") {
+  const TemporaryFolder folder;
+  MetricsLine line;
+  line.step = 12;
+  line.epoch = 0.1;
+  line.loss = 1.0 / 3.0;
+  line.lr = 1e-3;
+  line.images_per_second = 812.5;
+  line.step_ms = std::nextafter(0.1, 1.0);
+  line.wait_ms = 5e-324;
+  MetricsLine evaluation;
+  evaluation.step = std::int64_t{1} << 53;
+  evaluation.test_loss = 1e300;
+  evaluation.test_accuracy = 1.0;
+  evaluation.test_top5 = 0.5;
+  evaluation.consensus_distance = 0.25;
+  evaluation.bucket_consensus = {0.125, 1.0 / 7.0};
+  {
+    MetricsWriter writer(folder / "new/folder", false, 0);
+    writer.write(line);
+    writer.write(evaluation);
+    CHECK(lines_of(folder / "new/folder/metrics.jsonl").size() == 2);  // there at once
+  }
+  const auto lines = lines_of(folder / "new/folder/metrics.jsonl");
+  CHECK(lines[0] == json{{"step", 12},
+                         {"epoch", 0.1},
+                         {"loss", 1.0 / 3.0},
+                         {"lr", 1e-3},
+                         {"images_per_second", 812.5},
+                         {"step_ms", std::nextafter(0.1, 1.0)},
+                         {"wait_ms", 5e-324}});
+  CHECK(lines[1] == json{{"step", std::int64_t{1} << 53},
+                         {"epoch", 0.0},
+                         {"test_loss", 1e300},
+                         {"test_accuracy", 1.0},
+                         {"test_top5", 0.5},
+                         {"consensus_distance", 0.25},
+                         {"consensus_distance_per_bucket", {0.125, 1.0 / 7.0}}});
+  CHECK(event_files(folder / "new/folder").empty());
+}
+
+TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
+  const TemporaryFolder folder;
+  MetricsLine line = line_at(1);
+  line.loss = std::numeric_limits<double>::quiet_NaN();
+  line.lr = -std::numeric_limits<double>::infinity();
+  line.bucket_consensus = {1.0, std::numeric_limits<double>::infinity()};
+  MetricsWriter(folder.path(), true, 0).write(line);
+  const auto lines = lines_of(folder / "metrics.jsonl");
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0]["loss"].is_null());
+  CHECK(lines[0]["lr"].is_null());
+  CHECK(lines[0]["consensus_distance_per_bucket"][1].is_null());
+}
+
+TEST_CASE("apps/metrics: a resumed run goes on after its step") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "metrics.jsonl";
+  {
+    MetricsWriter writer(folder.path(), false, 0);
+    for (std::int64_t step = 10; step <= 100; step += 10) writer.write(line_at(step));
+  }
+  const std::string whole = read_text(path);
+  MetricsWriter(folder.path(), false, 100);
+  CHECK(read_text(path) == whole);
+  MetricsWriter(folder.path(), false, 60).write(line_at(70));
+  CHECK(steps_of(path) == std::set<std::int64_t>{10, 20, 30, 40, 50, 60, 70});
+  CHECK(lines_of(path).size() == 7);
+  CHECK(whole.starts_with(read_text(path).substr(0, whole.find("\"step\":70"))));
+
+  // Torn and foreign lines go; a line without its end is torn even if it parses.
+  write_bytes(path, [] {
+    const std::string text = "{\"step\":1}\n{\"step\":2,\"lo\n[3]\n\n{\"step\":\"4\"}\n{\"step\":5}\n{\"step\":6}";
+    return Bytes(text.begin(), text.end());
+  }());
+  MetricsWriter(folder.path(), false, 50);
+  CHECK(read_text(path) == "{\"step\":1}\n{\"step\":5}\n");
+
+  MetricsWriter(folder.path(), false, 0);
+  CHECK(read_text(path) == "");
+}
+
+TEST_CASE("apps/metrics: TensorBoard's event file") {
+  const TemporaryFolder folder;
+  MetricsLine line;
+  line.step = 300;
+  line.loss = 0.5;
+  line.lr = 0.25;
+  line.images_per_second = 100.0;
+  line.wait_ms = 2.0;
+  line.test_loss = 3.0;
+  line.test_accuracy = 0.75;
+  line.consensus_distance = 0.125;
+  {
+    MetricsWriter writer(folder.path(), true, 200);
+    writer.write(line);
+  }
+  const auto files = event_files(folder.path());
+  REQUIRE(files.size() == 1);
+  const auto records = records_of(files[0]);
+  REQUIRE(records.size() == 9);
+  const Message version(records[0]), start(records[1]);
+  CHECK(version.bytes.at(3) == "brain.Event:2");
+  CHECK(start.numbers.at(2) == 201);
+  CHECK(Message(start.bytes.at(7)).numbers.at(1) == 1);
+  std::map<std::string, float> scalars;
+  for (std::size_t i = 2; i < records.size(); ++i) {
+    const Message event(records[i]);
+    CHECK(event.numbers.at(2) == 300);
+    double wall_time;
+    std::memcpy(&wall_time, &event.numbers.at(1), 8);
+    CHECK(wall_time > 1.6e9);
+    const Message value(Message(event.bytes.at(5)).bytes.at(1));
+    const auto bits = static_cast<std::uint32_t>(value.numbers.at(2));
+    std::memcpy(&scalars[value.bytes.at(1)], &bits, 4);
+  }
+  CHECK(scalars == std::map<std::string, float>{{"loss", 0.5f},
+                                                {"learning_rate", 0.25f},
+                                                {"images_per_second", 100.0f},
+                                                {"wait_ms", 2.0f},
+                                                {"test/loss", 3.0f},
+                                                {"test/accuracy", 0.75f},
+                                                {"consensus_distance", 0.125f}});
+}
+
+TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
+  if (!std::filesystem::exists("/dev/full")) return;  // Linux has it
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
+  const auto error = message_of(ExitCode::kOutput, [&] {
+    MetricsWriter writer(folder.path(), false, 0);
+    writer.write(line_at(1));
+  });
+  CHECK(has(error, folder / "metrics.jsonl"));
+  CHECK(has(error, "No space left"));
+  CHECK(has(error, "--output"));
+
+  write_bytes(folder / "file", {1});
+  CHECK(has(message_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
+}

@@ -1,0 +1,111 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "apps/output/progress.h"
+#include "apps/output/signals.h"
+#include "tests/apps/data_test_support.h"
+
+using namespace starling;
+using namespace starling::test;
+
+namespace {
+
+/// What `action` prints on stdout.
+template <class Action>
+std::string printed_by(Action&& action) {
+  const TemporaryFolder folder;
+  std::fflush(stdout);
+  const int saved = ::dup(STDOUT_FILENO);
+  const int file = ::open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
+  ::dup2(file, STDOUT_FILENO);
+  action();
+  std::fflush(stdout);
+  ::dup2(saved, STDOUT_FILENO);
+  ::close(saved);
+  ::close(file);
+  return read_text(folder / "out");
+}
+
+/// The exit status of a child that catches signals, gets `signals` and then ends with 7 if a stop was asked for, else 8.
+int status_after(const std::vector<int>& signals) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    install_stop_signals();
+    request_stop(false);
+    for (const int signal : signals) ::raise(signal);
+    ::_exit(stop_requested() ? 7 : 8);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+}  // namespace
+
+TEST_CASE("apps/progress: durations") {
+  CHECK(duration_text(0.0) == "0:00");
+  CHECK(duration_text(245.4) == "4:05");
+  CHECK(duration_text(59.7) == "1:00");
+  CHECK(duration_text(3723.0) == "1:02:03");
+  CHECK(duration_text(100 * 3600.0) == "100:00:00");
+  CHECK(duration_text(-1.0) == "0:00");
+  CHECK(duration_text(1.0 / 0.0) == "?");
+}
+
+TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is no terminal") {
+  const std::string text = printed_by([] {
+    Progress progress(1000, 0, false);
+    for (int step = 1; step <= 1000; ++step) progress.update(step, step / 100.0, 2.5, 0.1, 1234.0);
+    progress.message("test accuracy 91.2%");
+    progress.finish();
+  });
+  CHECK(std::count(text.begin(), text.end(), '\n') == 3);
+  CHECK(has(text, "step 1/1000 0%  epoch 0.01  loss 2.5000  lr 0.1  1234 img/s"));
+  CHECK(has(text, "left\ntest accuracy 91.2%\n"));
+  CHECK(has(text, "step 1000/1000 100%  epoch 10.00"));
+  CHECK(!has(text, "\r"));
+  CHECK(!has(text, "\x1b"));
+}
+
+TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
+  const std::string text = printed_by([] {
+    Progress progress(8, 4, true);
+    progress.update(6, 1.5, 0.25, 0.01, 10.0);
+    progress.message("checkpoint");
+    progress.update(8, 2.0, 0.125, 0.01, 10.0);
+    progress.finish();
+  });
+  CHECK(has(text, "\r[##################......] step 6/8 75%"));
+  CHECK(has(text, "\r\x1b[Kcheckpoint\n"));
+  CHECK(has(text, "[########################] step 8/8 100%"));
+  CHECK(text.back() == '\n');
+  CHECK(printed_by([] { Progress(10, 0, true).finish(); }) == "");
+}
+
+TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT ends at once") {
+  CHECK(status_after({}) == 8);
+  CHECK(status_after({SIGUSR1}) == 7);
+  CHECK(status_after({SIGUSR1, SIGUSR1}) == 7);
+  CHECK(status_after({SIGTERM}) == 7);
+  CHECK(status_after({SIGINT}) == 7);
+  CHECK(status_after({SIGTERM, SIGUSR1}) == 7);
+  CHECK(status_after({SIGUSR1, SIGTERM}) == 7);
+  CHECK(status_after({SIGTERM, SIGTERM}) == 128 + SIGTERM);
+  CHECK(status_after({SIGINT, SIGINT}) == 128 + SIGINT);
+  CHECK(status_after({SIGINT, SIGTERM}) == 128 + SIGTERM);
+}
+
+TEST_CASE("apps/signals: a request can be made and taken back") {
+  request_stop(true);
+  CHECK(stop_requested());
+  request_stop(false);
+  CHECK(!stop_requested());
+}

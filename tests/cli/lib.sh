@@ -1,0 +1,86 @@
+# What the command-line tests share; sourced by *_test.sh. STARLING_BUILD names the build folder (default: build).
+set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+mpi_environment
+export OMPI_MCA_odls_base_sigkill_timeout=20
+export train=$build/bin/starling-train
+[ -x "$train" ] || die "$train is missing; build it first"
+work=$(mktemp -d "${TMPDIR:-/tmp}/starling-cli.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+cd "$work" || exit 1
+checks=0
+failures=0
+
+ranks() { # COUNT COMMAND...: the command under mpirun
+  local count=$1
+  shift
+  mpirun --oversubscribe -n "$count" "$@"
+}
+
+export -f ranks
+
+failed() { # NAME: reports a failure with the last command's output
+  failures=$((failures + 1))
+  echo "FAILED  $1"
+  if [ -f "$work/.out" ]; then sed 's/^/    | /' "$work/.out" | tail -25; fi
+}
+
+# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (or one of "1|75") within a minute, and its output matches the extended
+# regular expression. A failing command says so in at most 5 lines of stderr (mpirun's own farewell is not counted). Exported functions
+# are commands too.
+check() {
+  local name=$1 expected=$2 pattern=$3 status=0
+  shift 3
+  checks=$((checks + 1))
+  timeout 100 bash -c '"$@"' _ "$@" >"$work/.stdout" 2>"$work/.stderr" </dev/null || status=$?
+  cat "$work/.stdout" "$work/.stderr" >"$work/.out"
+  if ! [[ "|$expected|" == *"|$status|"* ]]; then
+    failed "$name: exit status $status instead of $expected"
+  elif ! grep -qE -e "$pattern" "$work/.out"; then
+    failed "$name: no line of the output matches '$pattern'"
+  elif [ "$expected" = 2 ] && [ "$(grep -c '^\(rank\|\[\|starling\)' "$work/.stderr")" -gt 5 ]; then
+    failed "$name: more than 5 lines on stderr"
+  else
+    echo "ok      $name"
+    return 0
+  fi
+  return 1
+}
+
+# verify NAME COMMAND...: the command succeeds.
+verify() {
+  local name=$1
+  shift
+  checks=$((checks + 1))
+  if "$@" >"$work/.out" 2>&1; then echo "ok      $name"; else failed "$name"; fi
+}
+
+finish() {
+  echo "$((checks - failures)) of $checks checks passed"
+  [ "$failures" = 0 ] && [ "$checks" -gt 0 ]
+  exit
+}
+
+# A run of a second: small.json in the working folder.
+small_config() {
+  cat >small.json <<'END'
+{
+  "model": {"type": "mlp", "hidden": [32]},
+  "data": {"type": "synthetic", "limit": 1024, "test_limit": 256},
+  "batch_size": 16,
+  "steps": 12,
+  "optimizer": {"type": "sgd", "lr": 0.02},
+  "evaluate": {"every_epochs": 0},
+  "checkpoint": {"every_epochs": 0},
+  "log_every": 1
+}
+END
+}
+
+# The training losses of an output folder, as `step loss` lines.
+losses() { sed -n 's/^{.*"step": *\([0-9]*\).*$/\1 &/p' "$1/metrics.jsonl" | sed -nE 's/^([0-9]+) .*[{,] *"loss": *([^,}]*).*$/\1 \2/p'; }
+same_losses() { # FOLDER FOLDER
+  [ -n "$(losses "$1")" ] && diff <(losses "$1") <(losses "$2")
+}
+# A number of a JSON file with one key a line or one line in all.
+json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Runs the commands that README.md and docs/*.md show. A line before each ```sh block says what is to be done with it:
+#   <!-- test: run -->            run it in a scratch folder that looks like the repository's root
+#   <!-- test: skip REASON -->    do not (network, long, another machine)
+# A ```sh block without such a line fails.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+for entry in "$root"/*; do
+  case $(basename "$entry") in runs | build*) ;; *) ln -s "$entry" . ;; esac
+done
+ln -s "$build" build
+export STARLING_BUILD=$build STARLING_SKIP_SETUP=1
+
+for file in "$root"/README.md "$root"/CONTRIBUTING.md "$root"/docs/*.md; do
+  [ -f "$file" ] || continue
+  # One file per block: NUMBER-LINE-MODE.
+  rm -rf .blocks && mkdir .blocks
+  awk '/^<!-- test: / { mode = $3; next }
+       /^```sh$/ { n++; name = sprintf(".blocks/%03d-%d-%s", n, NR, mode == "" ? "unmarked" : mode); printf "" > name; inside = 1; next }
+       /^```/ { inside = 0; mode = ""; next }
+       inside { print > name }
+       !inside && NF { mode = "" }' "$file"
+  for block in .blocks/*; do
+    [ -f "$block" ] || continue
+    line=$(basename "$block" | cut -d- -f2)
+    case $block in
+      *-run) check "$(basename "$file") line $line: $(head -1 "$block")" 0 "" bash -euo pipefail "$block" ;;
+      *-skip) echo "skipped $(basename "$file") line $line" ;;
+      *) verify "$(basename "$file") line $line: the block is marked <!-- test: run --> or <!-- test: skip REASON -->" false ;;
+    esac
+  done
+done
+finish

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Signals, resume, and a rank that dies.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+small_config
+sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
+
+wait_for_lines() { # FOLDER COUNT: until metrics.jsonl has that many
+  for _ in $(seq 300); do
+    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
+    sleep 0.1
+  done
+  echo "no metrics after 30 s" >"$work/.out"
+  return 1
+}
+newest() { ls "$1/checkpoints" | sed 's/step-//' | sort -n | tail -1; }
+ended() { # NAME STATUS PID: the process ends so within 25 s
+  local name=$1 expected=$2 pid=$3 status=0
+  checks=$((checks + 1))
+  (sleep 25 && kill -KILL "$pid") 2>/dev/null &
+  local guard=$!
+  wait "$pid" || status=$?
+  kill "$guard" 2>/dev/null
+  if [[ "|$expected|" == *"|$status|"* ]]; then echo "ok      $name"; else
+    cp "$name.log" "$work/.out" 2>/dev/null
+    failed "$name: exit status $status instead of $expected"
+  fi
+}
+
+for signal in TERM INT USR1; do
+  (trap - INT; exec "$train" small.json --output "alone-$signal") >"alone-$signal.log" 2>&1 &
+  pid=$!
+  wait_for_lines "alone-$signal" 5 || failed "one rank runs"
+  kill -"$signal" $pid
+  ended "alone-$signal" 75 $pid
+  verify "SIG$signal leaves a checkpoint" test -f "alone-$signal/checkpoints/step-$(newest "alone-$signal")/DONE"
+done
+steps=$(($(newest alone-TERM) + 10))
+check "resume goes on" 0 "" "$train" small.json --set steps=$steps --output alone-TERM --resume latest
+check "a run without stop" 0 "" "$train" small.json --set steps=$steps --output straight
+verify "the losses are the same to the bit" same_losses straight alone-TERM
+verify "the model too" cmp straight/model.safetensors alone-TERM/model.safetensors
+
+mpirun --oversubscribe -n 2 "$train" small.json --output two >two.log 2>&1 &
+pid=$!
+wait_for_lines two 5 || failed "two ranks run"
+kill -USR1 $pid
+ended two "75" $pid
+steps=$(($(newest two) + 10))
+check "two ranks resume" 0 "" ranks 2 "$train" small.json --set steps=$steps --output two --resume latest
+check "two ranks without stop" 0 "" ranks 2 "$train" small.json --set steps=$steps --output two-straight
+verify "the losses are the same to the bit on two ranks" same_losses two-straight two
+verify "the model too" cmp two-straight/model.safetensors two/model.safetensors
+
+mpirun --oversubscribe -n 2 "$train" small.json --output term >term.log 2>&1 &
+pid=$!
+wait_for_lines term 5 || failed "two ranks run"
+kill -TERM $pid
+ended term "1|75|143" $pid
+verify "SIGTERM to mpirun leaves a checkpoint" bash -c 'ls term/checkpoints/*/DONE'
+
+check "another number of ranks is refused" 2 "rank" "$train" small.json --set steps=$steps --output two --resume latest
+check "another batch size is refused" 2 "batch_size" ranks 2 "$train" small.json --set steps=$steps --set batch_size=32 --output two --resume latest
+check "another log interval is not" 0 "" ranks 2 "$train" small.json --set steps=$((steps + 2)) --set log_every=2 --output two --resume latest
+check "latest without a checkpoint starts afresh" 0 "no checkpoint|afresh|from the start" "$train" small.json --set steps=3 --output fresh --resume latest
+check "a folder without checkpoint cannot be resumed" 2 "nowhere" "$train" small.json --set steps=3 --output fresh2 --resume nowhere
+truncate -s 100 "alone-INT/checkpoints/step-$(newest alone-INT)/rank-0.safetensors"
+check "a damaged checkpoint is refused" 2 "rank-0\.safetensors" "$train" small.json --output alone-INT --resume latest
+
+mpirun --oversubscribe -n 3 "$train" small.json --output killed >killed.log 2>&1 &
+pid=$!
+wait_for_lines killed 5 || failed "three ranks run"
+victim=$(pgrep -P $pid -x starling-train | tail -1)
+kill -KILL "$victim"
+ended killed "137|1|3" $pid
+finish

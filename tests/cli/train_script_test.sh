@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# scripts/train.sh from another folder, on few images: trains, says where things lie, and can be stopped and resumed.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export STARLING_BUILD=$build STARLING_SKIP_SETUP=1 STARLING_RANKS=2
+few=(--set data.limit=2048 --set data.test_limit=512 --set evaluate.every_epochs=0)
+
+STARLING_OUTPUT=$work/a check "a short training" 0 "Test accuracy: 0\.[0-9]+" "$root/scripts/train.sh" "${few[@]}" --set steps=4
+for word in model.safetensors metrics.jsonl "Try next"; do verify "the last lines name $word" grep -qF "$word" "$work/.stdout"; done
+check "a folder in use" 2 "a" "$root/scripts/train.sh" "${few[@]}" --set steps=4 --output "$work/a"
+check "a dry run" 0 "parameters" "$root/scripts/train.sh" --dry-run
+check "a bad number of ranks" 2 "STARLING_RANKS" env STARLING_RANKS=many "$root/scripts/train.sh"
+
+"$root/scripts/train.sh" "${few[@]}" --set steps=100000 --set log_every=1 --output "$work/b" >b.log 2>&1 &
+pid=$!
+for _ in $(seq 600); do
+  [ "$(cat b/metrics.jsonl 2>/dev/null | wc -l)" -ge 3 ] && break
+  sleep 0.1
+done
+kill -TERM $pid
+status=0
+wait $pid || status=$?
+cp b.log .out
+verify "a stop ends with 75 (it was $status)" test $status = 75
+cp b.log .out
+verify "and says how to resume" grep -q -- "--resume latest" b.log
+verify "and leaves a checkpoint" bash -c 'ls b/checkpoints/*/DONE'
+steps=$(($(ls b/checkpoints | sed 's/step-//' | sort -n | tail -1) + 2))
+check "the resume that it names" 0 "Test accuracy" "$root/scripts/train.sh" "${few[@]}" --set steps=$steps --output "$work/b" --resume latest
+finish

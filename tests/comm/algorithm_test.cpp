@@ -1,0 +1,219 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "comm/fake_transport.h"
+#include "core/config.h"
+#include "core/trace.h"
+#include "kernels/optimizer.h"
+#include "support.h"
+
+using namespace starling;
+using test::Job;
+using test::run_fake;
+
+namespace {
+
+const nlohmann::json kAdamW = {{"type", "adamw"}, {"weight_decay", 0.1}};
+
+double largest_difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    REQUIRE(a[i].size() == b[i].size());
+    for (std::size_t e = 0; e < a[i].size(); ++e) largest = std::max(largest, std::abs(a[i][e] - b[i][e]));
+  }
+  return largest;
+}
+
+}  // namespace
+
+TEST_CASE("comm/algorithm: gossip and all-reduce follow the contract, compared with a plain rewriting of it") {
+  for (const int n : {1, 2, 3, 4, 5, 8}) {
+    for (const char* type : {"ring", "one-peer-exp", "base-2", "complete", "random-matching", "allreduce"}) {
+      const std::string name = type;
+      if ((name == "ring" && n % 2) || (name == "one-peer-exp" && (n & (n - 1)))) continue;
+      for (const double clip : {0.0, 3.0}) {
+        Job job;
+        job.algorithm = name == "allreduce" ? "allreduce" : "gossip";
+        job.topology = {{"type", type}};
+        job.dtype = DType::kFloat64;
+        job.clip.norm = clip;
+        job.start_apart = true;
+        job.steps = 8;
+        CAPTURE(n);
+        CAPTURE(name);
+        CAPTURE(clip);
+        CHECK(largest_difference(run_fake(job, n), run_plain(job, n)) < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("comm/algorithm: custom rows and weighted groups mix as their matrix says") {
+  Job job;
+  job.dtype = DType::kFloat64;
+  job.start_apart = true;
+  job.topology = nlohmann::json::parse(R"({"type": "custom", "rounds": [
+    {"rows": [[[0, 0.5], [1, 0.25], [2, 0.25]], [[0, 0.25], [1, 0.75]], [[0, 0.25], [2, 0.5], [3, 0.25]], [[2, 0.25], [3, 0.75]]]},
+    [{"ranks": [1, 2, 3], "weight": 0.5}], [{"ranks": [0, 3], "weight": 0.8}]]})");
+  CHECK(largest_difference(run_fake(job, 4), run_plain(job, 4)) < 1e-12);
+}
+
+TEST_CASE("comm/algorithm: with lr 0 gossip keeps the mean and reaches consensus after the stated rounds") {
+  struct Case {
+    const char* type;
+    int n, rounds;
+  };
+  for (const auto& [type, n, rounds] : {Case{"one-peer-exp", 8, 3}, Case{"complete", 5, 1}, Case{"one-peer-exp", 4, 2}, Case{"ring", 2, 1}}) {
+    Job job;
+    job.topology = {{"type", type}};
+    job.dtype = DType::kFloat64;
+    job.lr = 0.0;
+    job.start_apart = true;
+    job.steps = 1;
+    const auto start = run_fake(job, n);
+    job.steps = rounds + 1;  // step 0 mixes nothing
+    const auto end = run_fake(job, n);
+    job.steps = rounds;
+    const auto before = run_fake(job, n);
+    CAPTURE(type);
+    for (std::size_t e = 0; e < start[0].size(); e += 13) {
+      double mean = 0.0;
+      for (const auto& rank : start) mean += rank[e] / n;
+      for (const auto& rank : end) CHECK(rank[e] == doctest::Approx(mean).epsilon(1e-14));
+    }
+    CHECK(std::abs(before[0][0] - before.back()[0]) > 0.1);  // and not earlier
+  }
+}
+
+TEST_CASE("comm/algorithm: update mode, bucket size, overlap, delays, a slow rank and the order of gradients change no bit") {
+  for (const char* type : {"one-peer-exp", "complete", "random-matching"}) {
+    Job job;
+    job.topology = {{"type", type}};
+    job.optimizer = kAdamW;
+    const auto expected = run_fake(job, 4);
+    const auto same = [&](const Job& other, const test::FakeRun& fake = {}) { return run_fake(other, 4, fake) == expected; };
+    CAPTURE(type);
+    CHECK(same(job));
+    Job other = job;
+    other.in_backward = false;
+    CHECK(same(other));
+    for (const double bytes : {1.0, 300.0, 1e9}) {
+      other = job;
+      other.bucket_bytes = bytes;
+      CHECK(same(other));
+    }
+    other = job;
+    other.overlap = false;
+    CHECK(same(other));
+    for (const std::uint64_t seed : {1, 2, 3}) CHECK(same(job, {0.002, seed}));
+    other = job;
+    other.slow_rank = 2;
+    CHECK(same(other, {0.001, 9}));
+    other = job;
+    other.ready_shuffle = 5;
+    CHECK(same(other, {0.001, 4}));
+  }
+}
+
+TEST_CASE("comm/algorithm: a global clip norm gives the same bits for every bucket size; a bucket's own norm clips in either mode") {
+  Job job;
+  job.topology = {{"type", "one-peer-exp"}};
+  job.clip = {2.0, false};
+  const auto expected = run_fake(job, 4);
+  for (const double bytes : {1.0, 300.0, 1e9}) {
+    job.bucket_bytes = bytes;
+    CHECK(run_fake(job, 4) == expected);
+  }
+  Job unclipped = job;
+  unclipped.clip = {};
+  CHECK(run_fake(unclipped, 4) != expected);
+  job.clip.per_bucket = true;
+  job.bucket_bytes = 600;
+  const auto in_backward = run_fake(job, 4);
+  job.in_backward = false;
+  CHECK(run_fake(job, 4) == in_backward);
+  CHECK(in_backward != expected);
+  // One bucket: its norm is the global one, but for the order of an fp64 sum.
+  job.bucket_bytes = 1e9;
+  CHECK(largest_difference(run_fake(job, 4), expected) < 1e-6);
+}
+
+TEST_CASE("comm/algorithm: all-reduce gives every rank the same bits, and delays and modes change none") {
+  Job job;
+  job.algorithm = "allreduce";
+  job.optimizer = kAdamW;
+  for (const int n : {2, 3, 5}) {
+    const auto expected = run_fake(job, n);
+    for (const auto& rank : expected) CHECK(rank == expected[0]);
+    Job other = job;
+    other.in_backward = false;
+    CHECK(run_fake(other, n, {0.002, 5}) == expected);
+    other = job;
+    other.bucket_bytes = 1e9;
+    other.overlap = false;
+    CHECK(run_fake(other, n) == expected);
+    other = job;
+    other.slow_rank = n - 1;
+    CHECK(run_fake(other, n, {0.001, 6}) == expected);
+  }
+}
+
+TEST_CASE("comm/algorithm: evaluation in between, and a resume, change no bit") {
+  for (const char* type : {"one-peer-exp", "complete", "random-matching"}) {
+    Job job;
+    job.topology = {{"type", type}};
+    const auto expected = run_fake(job, 4);
+    CAPTURE(type);
+    for (const int every : {1, 2}) {
+      Job other = job;
+      other.finish_every = every;
+      CHECK(run_fake(other, 4, {0.001, 3}) == expected);
+    }
+    for (const int after : {1, 2, 5}) {
+      Job other = job;
+      other.resume_after = after;
+      CHECK(run_fake(other, 4) == expected);
+    }
+  }
+}
+
+TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto transport = make_single_transport();
+  register_builtin_algorithms();
+  register_builtin_optimizers();
+  test::TinyModel model({Shape{4}});
+  const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1);
+  std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
+  const nlohmann::json config = nlohmann::json::object();
+  ConfigSection section(config, "test");
+  const auto rule = optimizers().make("sgd", "type", section);
+  const AlgorithmSite site{*backend, *transport, *rule, buckets};
+  const auto gossip = algorithms().make("gossip", "sync.algorithm", site);
+  gossip->begin({3, 4, 0.1});
+  CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);
+  gossip->resume(3);
+  gossip->bucket_ready(0);
+  gossip->backward_done();
+  CHECK(test::error_text([&] { algorithms().make("gosip", "sync.algorithm", site); }).find("did you mean 'gossip'") != std::string::npos);
+}
+
+TEST_CASE("comm/algorithm: exchanges and updates show on the timeline with their bucket") {
+  Job job;
+  job.steps = 2;
+  job.bucket_bytes = 1e9;
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < 2; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld world(2);
+  std::string events;
+  world.run([&](Transport& transport) {
+    Tracer tracer(transport.rank());
+    Tracer::install(&tracer);
+    test::run_job(job, transport, *backends[static_cast<std::size_t>(transport.rank())]);
+    Tracer::install(nullptr);
+    if (transport.rank() == 0) events = tracer.events({});
+  });
+  CHECK(events.find("update bucket 0") != events.npos);
+  CHECK(events.find("exchange bucket 0") != events.npos);
+}

@@ -1,0 +1,115 @@
+#include "comm/bucket.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+
+#include "comm/fake_transport.h"
+#include "core/error.h"
+#include "kernels/optimizer.h"
+#include "support.h"
+
+using namespace starling;
+using test::TinyModel;
+
+TEST_CASE("comm/bucket: parameters take multiples of 32 elements, and a bucket closes when it reaches its size") {
+  TinyModel model({Shape{5}, Shape{32}, Shape{33}, Shape{2, 40}, Shape{1}});
+  // In traced order 1 → 32, 80 → 96, 33 → 64, 32 → 32, 5 → 32 elements; 128 elements in fp32 close a bucket.
+  const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 512);
+  REQUIRE(plan.buckets.size() == 2);
+  CHECK(plan.buckets[0].elements == 128);
+  CHECK(plan.buckets[1].elements == 128);
+  REQUIRE(plan.buckets[0].slots.size() == 2);
+  CHECK(plan.buckets[0].slots[0].parameter->name == "p4");
+  CHECK(plan.buckets[0].slots[0].elements == 1);
+  CHECK(plan.buckets[0].slots[1].offset == 32);
+  CHECK(plan.buckets[0].slots[1].elements == 80);
+  CHECK(plan.buckets[1].slots[1].offset == 64);
+  CHECK(plan.bucket_of == std::vector<int>{1, 1, 1, 0, 0});
+}
+
+TEST_CASE("comm/bucket: one byte more or less moves the boundary; a tiny size gives a bucket a parameter") {
+  TinyModel model({Shape{32}, Shape{32}, Shape{32}});
+  CHECK(plan_buckets(model.order, {}, DType::kFloat32, 256).buckets.size() == 2);
+  CHECK(plan_buckets(model.order, {}, DType::kFloat32, 256.5).buckets.size() == 1);
+  CHECK(plan_buckets(model.order, {}, DType::kFloat64, 256).buckets.size() == 3);
+  CHECK(plan_buckets(model.order, {}, DType::kFloat32, 1).buckets.size() == 3);
+  CHECK(plan_buckets(model.order, {}, DType::kFloat32, 1e18).buckets.size() == 1);
+}
+
+TEST_CASE("comm/bucket: unused parameters join the last bucket, frozen ones none") {
+  TinyModel model({Shape{32}, Shape{32}, Shape{32}, Shape{32}});
+  model.parameters[1]->trainable = false;
+  const BucketPlan plan = plan_buckets({model.order[0], model.order[1], model.order[2]}, {model.parameters[0].get()}, DType::kFloat32, 128);
+  REQUIRE(plan.buckets.size() == 2);
+  CHECK(plan.buckets[1].slots.size() == 2);
+  CHECK(plan.buckets[1].slots[1].parameter->name == "p0");
+  CHECK(plan.bucket_of == std::vector<int>{1, -1, 1, 0});
+  CHECK(plan_buckets({}, {model.parameters[0].get()}, DType::kFloat32, 128).buckets.size() == 1);
+  CHECK(plan_buckets({}, {}, DType::kFloat32, 128).buckets.empty());
+}
+
+TEST_CASE("comm/bucket: values and gradients are zeroed views, decay marks weights only") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  TinyModel model({Shape{3, 11}, Shape{5}});
+  const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
+  const std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 2, false);
+  REQUIRE(buckets.size() == 1);
+  CHECK(buckets[0].states.size() == 2);
+  CHECK(model.parameters[0]->value.shape() == Shape{3, 11});
+  CHECK(model.parameters[0]->value.raw() == buckets[0].parameters.raw() + 128);
+  CHECK(model.parameters[1]->grad.raw() == buckets[0].gradients.raw());
+  for (const Tensor& tensor : {buckets[0].parameters, buckets[0].gradients, buckets[0].states[1]}) {
+    for (const double value : test::numbers(tensor)) CHECK(value == 0.0);
+  }
+  const auto decay = buckets[0].decay.span<std::uint8_t>();
+  CHECK(std::vector<int>(decay.begin(), decay.end()) == std::vector<int>{0, 1, 1});
+  const std::vector<Bucket> all = make_buckets(plan, *backend, DType::kFloat64, 0, true);
+  for (const std::uint8_t mark : all[0].decay.span<std::uint8_t>()) CHECK(mark == 1);
+}
+
+TEST_CASE("comm/bucket: ranks that disagree all stop with the first differing name of each side") {
+  FakeWorld world(3);
+  std::atomic<int> told{0};
+  world.run([&](Transport& transport) {
+    TinyModel model({Shape{4}, Shape{5}, Shape{6}});
+    if (transport.rank() == 2) model.parameters[1]->name = "other";
+    const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
+    const std::string text = test::error_text([&] { agree_on_plan(plan, DType::kFloat32, transport); });
+    if (text.find("ranks 0 and 2") != text.npos && text.find("place 1") != text.npos && text.find("rank 0 has 'p1' (5 fp32") != text.npos &&
+        text.find("rank 2 has 'other' (5 fp32") != text.npos) {
+      ++told;
+    }
+  });
+  CHECK(told == 3);
+}
+
+TEST_CASE("comm/bucket: shapes, types, bucket sizes and missing parameters are compared too") {
+  const auto text_for = [](const std::function<std::string(Transport&, TinyModel&)>& body) {
+    std::vector<std::string> texts(2);
+    FakeWorld world(2);
+    world.run([&](Transport& transport) {
+      TinyModel model({Shape{4}, Shape{40}});
+      texts[static_cast<std::size_t>(transport.rank())] = body(transport, model);
+    });
+    CHECK(texts[0] == texts[1]);
+    return texts[0];
+  };
+  const auto agree = [](Transport& t, const std::vector<Parameter*>& order, DType dtype, double bytes) {
+    const BucketPlan plan = plan_buckets(order, {}, dtype, bytes);
+    return test::error_text([&] { agree_on_plan(plan, dtype, t); });
+  };
+  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, DType::kFloat32, 1e9); }).empty());
+  CHECK(text_for([&](Transport& t, TinyModel& m) {
+          if (t.rank()) m.parameters[1]->shape = Shape{20, 2};
+          return agree(t, m.order, DType::kFloat32, 1e9);
+        }).find("20×2") != std::string::npos);
+  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, t.rank() ? DType::kFloat64 : DType::kFloat32, 1e9); }).find("fp64") !=
+        std::string::npos);
+  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, DType::kFloat32, t.rank() ? 8 : 1e9); }).find("bucket 1") !=
+        std::string::npos);
+  CHECK(text_for([&](Transport& t, TinyModel& m) {
+          if (t.rank()) m.order.pop_back();
+          return agree(t, m.order, DType::kFloat32, 1e9);
+        }).find("rank 1 has no more parameters") != std::string::npos);
+}

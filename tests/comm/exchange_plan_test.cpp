@@ -1,0 +1,86 @@
+#include "comm/exchange_plan.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "support.h"
+
+using namespace starling;
+
+TEST_CASE("comm/exchange_plan: a pair sends and receives with its weights") {
+  Round round;
+  round.groups = {{{0, 3}, 0.25}};
+  const Exchange a = plan_exchange(round, 3);
+  CHECK(a.kind == Exchange::Kind::kNeighbours);
+  CHECK(a.send_to == std::vector<int>{0});
+  CHECK(a.receive_from == std::vector<int>{0});
+  CHECK(a.self_weight == 0.25);
+  CHECK(a.weights == std::vector<double>{0.75});
+  CHECK(plan_exchange(round, 1).kind == Exchange::Kind::kNone);
+  CHECK(plan_exchange(round, 1).self_weight == 1.0);
+}
+
+TEST_CASE("comm/exchange_plan: a group of three or more is one sum") {
+  Round round;
+  round.groups = {{{1, 2, 5}, 0.5}, {{0, 3, 4, 6}, 0.25}, {{7}, 1.0}};
+  const Exchange a = plan_exchange(round, 2);
+  CHECK(a.kind == Exchange::Kind::kGroupSum);
+  CHECK(a.group == std::vector<int>{1, 2, 5});
+  CHECK(a.received() == 1);
+  CHECK(a.self_weight == doctest::Approx(0.25));  // w - ω = 1/2 - 1/4
+  CHECK(a.weights == std::vector<double>{0.25});
+  const Exchange b = plan_exchange(round, 6);
+  CHECK(b.self_weight == doctest::Approx(0.0));  // uniform: the sum says it all
+  CHECK(b.weights[0] == doctest::Approx(0.25));
+  CHECK(plan_exchange(round, 7).kind == Exchange::Kind::kNone);
+}
+
+TEST_CASE("comm/exchange_plan: rows become sends and receives") {
+  Round round;  // 0 hears 1 and 2; 1 hears 0; 2 hears nobody
+  round.rows = {{{0, 0.5}, {1, 0.3}, {2, 0.2}}, {{0, 0.6}, {1, 0.4}}, {{2, 1.0}}};
+  const Exchange a = plan_exchange(round, 0);
+  CHECK(a.kind == Exchange::Kind::kNeighbours);
+  CHECK(a.send_to == std::vector<int>{1});
+  CHECK(a.receive_from == std::vector<int>{1, 2});
+  CHECK(a.self_weight == 0.5);
+  CHECK(a.weights == std::vector<double>{0.3, 0.2});
+  const Exchange c = plan_exchange(round, 2);
+  CHECK(c.send_to == std::vector<int>{0});
+  CHECK(c.receive_from.empty());
+  CHECK(c.self_weight == 1.0);
+}
+
+TEST_CASE("comm/exchange_plan: over every topology the plans of all ranks fit together and give back the matrix") {
+  for (const char* type : {"complete", "ring", "one-peer-exp", "base-2", "random-matching"}) {
+    for (const int n : {2, 4, 8, 16}) {
+      const auto topology = test::make_test_topology({{"type", type}}, n);
+      for (int k = 0; k < 12; ++k) {
+        const Round round = topology->round(k);
+        std::vector<Exchange> plans;
+        for (int i = 0; i < n; ++i) plans.push_back(plan_exchange(round, i));
+        for (int i = 0; i < n; ++i) {
+          CAPTURE(type);
+          CAPTURE(n);
+          CAPTURE(k);
+          CAPTURE(i);
+          const Exchange& plan = plans[static_cast<std::size_t>(i)];
+          std::vector<double> row(static_cast<std::size_t>(n), 0.0);
+          row[static_cast<std::size_t>(i)] = plan.self_weight;
+          for (const int j : plan.group) {
+            row[static_cast<std::size_t>(j)] += plan.weights[0];
+            CHECK(plans[static_cast<std::size_t>(j)].group == plan.group);
+          }
+          for (std::size_t m = 0; m < plan.receive_from.size(); ++m) {
+            const auto j = static_cast<std::size_t>(plan.receive_from[m]);
+            row[j] += plan.weights[m];
+            CHECK(std::count(plans[j].send_to.begin(), plans[j].send_to.end(), i) == 1);
+          }
+          std::vector<double> expected(static_cast<std::size_t>(n), 0.0);
+          for (const auto& [j, w] : Topology::row(round, i)) expected[static_cast<std::size_t>(j)] = w;
+          for (std::size_t j = 0; j < expected.size(); ++j) CHECK(row[j] == doctest::Approx(expected[j]).epsilon(1e-15));
+        }
+      }
+    }
+  }
+}

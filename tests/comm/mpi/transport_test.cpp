@@ -1,0 +1,174 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "../support.h"
+#include "comm/fake_transport.h"
+#include "comm/rank_order_sum.h"
+#include "core/error.h"
+#include "kernels/optimizer.h"
+#include "world.h"
+
+using namespace starling;
+using test::Job;
+using test::session;
+
+namespace {
+
+double number(int rank, std::int64_t i) { return std::sin(0.1 * static_cast<double>(i) + rank) * std::pow(10.0, rank % 3); }
+
+Tensor filled(Backend& backend, std::int64_t count, DType dtype, int rank) {
+  Tensor tensor(backend, Shape{count}, dtype);
+  test::set_numbers(tensor, [&](std::int64_t i) { return number(rank, i); });
+  return tensor;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+
+/// The sum over `group`, made here.
+Tensor expected_sum(Backend& backend, const std::vector<int>& group, std::int64_t count, DType dtype) {
+  std::vector<Tensor> terms;
+  std::vector<const std::byte*> in;
+  for (const int r : group) terms.push_back(filled(backend, count, dtype, r));
+  for (const Tensor& term : terms) in.push_back(term.raw());
+  Tensor out(backend, Shape{count}, dtype);
+  sum_in_rank_order(dtype, in.data(), static_cast<int>(in.size()), count, out.raw());
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("comm/mpi: the control plane") {
+  const auto t = session().make_transport(20.0);
+  const int n = t->size(), r = t->rank();
+  REQUIRE(n > 1);
+  CHECK(t->name() == "mpi");
+  CHECK(t->local_size() == n);
+  CHECK(t->local_rank() == r);
+  t->barrier();
+  std::vector<std::uint32_t> data(1 << 20, static_cast<std::uint32_t>(r));
+  t->broadcast(data.data(), data.size() * 4, n - 1);
+  CHECK(data.front() == static_cast<std::uint32_t>(n - 1));
+  CHECK(data.back() == static_cast<std::uint32_t>(n - 1));
+  const auto all = t->all_gather(std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
+  for (int j = 0; j < n; ++j) CHECK(all[static_cast<std::size_t>(j)] == std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
+  std::vector<double> values(5000, 0.1 * (r + 1)), most(3, r);
+  double expected = 0.1;
+  for (int j = 1; j < n; ++j) expected += 0.1 * (j + 1);
+  t->sum(values.data(), values.size());
+  CHECK(values.front() == expected);
+  CHECK(values.back() == expected);
+  t->max(most.data(), most.size());
+  CHECK(most[2] == n - 1);
+}
+
+TEST_CASE("comm/mpi: neighbour exchanges of many sizes, several in flight, waited for in another order") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto t = session().make_transport(20.0);
+  const int n = t->size(), r = t->rank();
+  Exchange exchange;  // a directed ring, and for more than two ranks a second neighbour
+  exchange.kind = Exchange::Kind::kNeighbours;
+  for (const int step : {1, 2}) {
+    if (step >= n) continue;
+    exchange.send_to.push_back((r + step) % n);
+    exchange.receive_from.push_back((r - step + n) % n);
+  }
+  std::sort(exchange.send_to.begin(), exchange.send_to.end());
+  std::sort(exchange.receive_from.begin(), exchange.receive_from.end());
+  const std::vector<std::int64_t> sizes{1, 32, 1000, 70'000, 300'000, 5'000'000, 64};
+  std::vector<Ticket> tickets;
+  std::vector<std::vector<Tensor>> received;
+  for (std::size_t b = 0; b < sizes.size(); ++b) {
+    received.emplace_back();
+    for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) received.back().emplace_back(*backend, Shape{sizes[b]}, DType::kFloat32);
+    tickets.push_back(t->start_exchange(exchange, filled(*backend, sizes[b], DType::kFloat32, r), received.back(), {1, static_cast<int>(b), 0}));
+  }
+  for (std::size_t b = sizes.size(); b-- > 0;) t->wait(tickets[b]);
+  for (std::size_t b = 0; b < sizes.size(); ++b) {
+    for (std::size_t k = 0; k < received[b].size(); ++k) {
+      CHECK(same_bits(received[b][k], filled(*backend, sizes[b], DType::kFloat32, exchange.receive_from[k])));
+    }
+  }
+}
+
+TEST_CASE("comm/mpi: sums have the bits of rank order for every size, in fp32 and fp64, in place or not, in groups") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto t = session().make_transport(20.0);
+  const int n = t->size(), r = t->rank();
+  std::vector<int> everyone;
+  for (int j = 0; j < n; ++j) everyone.push_back(j);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    std::vector<Ticket> tickets;
+    std::vector<Tensor> outs;
+    const std::vector<std::int64_t> sizes{1, 31, 32, 33, 4096, 20'001, 1'000'003, 128};
+    for (std::size_t b = 0; b < sizes.size(); ++b) {
+      const Tensor in = filled(*backend, sizes[b], dtype, r);
+      outs.push_back(b % 2 ? in : Tensor(*backend, Shape{sizes[b]}, dtype));
+      tickets.push_back(t->start_sum(in, outs.back(), {2, static_cast<int>(b), 0}));
+    }
+    for (const Ticket ticket : tickets) t->wait(ticket);
+    for (std::size_t b = 0; b < sizes.size(); ++b) {
+      CAPTURE(sizes[b]);
+      CHECK(same_bits(outs[b], expected_sum(*backend, everyone, sizes[b], dtype)));
+    }
+  }
+  if (n < 4) return;
+  Exchange exchange;  // ranks 0, 1, 3 sum; 2 does something else with everyone afterwards
+  exchange.kind = Exchange::Kind::kGroupSum;
+  exchange.group = {0, 1, 3};
+  const Tensor in = filled(*backend, 50'000, DType::kFloat32, r), out(*backend, Shape{50'000}, DType::kFloat32);
+  const Tensor sum(*backend, Shape{50'000}, DType::kFloat32);
+  Ticket first = 0;
+  if (r != 2) first = t->start_exchange(exchange, in, {out}, {3, 0, 0});
+  t->wait(t->start_sum(in, sum, {3, 1, 0}));
+  if (r != 2) {
+    t->wait(first);
+    CHECK(same_bits(out, expected_sum(*backend, exchange.group, 50'000, DType::kFloat32)));
+  }
+  CHECK(same_bits(sum, expected_sum(*backend, everyone, 50'000, DType::kFloat32)));
+}
+
+TEST_CASE("comm/mpi: training gives the bits of the fake transport") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto t = session().make_transport(20.0);
+  for (const char* type : {"base-2", "complete", "random-matching", "allreduce"}) {
+    Job job;
+    job.algorithm = std::string(type) == "allreduce" ? "allreduce" : "gossip";
+    job.topology = {{"type", type}};
+    job.optimizer = {{"type", "adamw"}};
+    job.steps = 12;
+    job.slow_rank = 1;
+    const auto expected = test::run_fake(job, t->size());
+    CAPTURE(type);
+    CHECK(test::run_job(job, *t, *backend) == expected[static_cast<std::size_t>(t->rank())]);
+    job.finish_every = 3;
+    job.bucket_bytes = 1e9;
+    CHECK(test::run_job(job, *t, *backend) == expected[static_cast<std::size_t>(t->rank())]);
+  }
+}
+
+TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages do no harm") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const Tensor in = filled(*backend, 300'000, DType::kFloat32, session().rank()), out(*backend, in.shape(), in.dtype());
+  {
+    const auto t = session().make_transport(session().rank() == 0 ? 1.4 : 20.0);
+    t->wait(t->start_sum(in, out, {7, 2, 7}));
+    if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+    const Ticket ticket = t->start_sum(in, out, {8, 4, 8});
+    if (session().rank() == 0) {
+      const std::string text = test::error_text([&] { t->wait(ticket); });
+      CAPTURE(text);
+      for (const char* part : {"rank 0 waited 1.4 s", "step 8, bucket 4", "rank 1 last heard of", "alive, last started the exchange of step 7, bucket 2"}) {
+        CHECK(text.find(part) != std::string::npos);
+      }
+      CHECK(test::error_text([&] { t->barrier(); }).find("earlier wait") != std::string::npos);
+      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    } else {
+      CHECK(test::error_text([&] { t->wait(ticket); }) == "");
+    }
+  }
+}

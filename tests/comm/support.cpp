@@ -1,0 +1,195 @@
+#include "support.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "comm/fake_transport.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/philox.h"
+#include "kernels/optimizer.h"
+
+namespace starling::test {
+namespace {
+
+const std::vector<Shape>& job_shapes() {
+  static const std::vector<Shape> shapes{Shape{7, 5}, Shape{33}, Shape{6, 3, 3, 2}, Shape{1}, Shape{100}, Shape{17, 9}, Shape{32}};
+  return shapes;
+}
+
+double start_value(int rank, bool apart, std::int64_t i) { return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0); }
+double target(int rank, std::int64_t i) { return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1)); }
+double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
+
+std::uint32_t noise(int a, std::int64_t b) { return philox(7, static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b)).v[0]; }
+
+}  // namespace
+
+std::vector<double> numbers(const Tensor& tensor) {
+  std::vector<double> values;
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    values.push_back(tensor.dtype() == DType::kFloat64 ? tensor.data<double>()[i] : static_cast<double>(tensor.data<float>()[i]));
+  }
+  return values;
+}
+
+void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value) {
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) {
+    if (tensor.dtype() == DType::kFloat64) {
+      tensor.data<double>()[i] = value(i);
+    } else {
+      tensor.data<float>()[i] = static_cast<float>(value(i));
+    }
+  }
+}
+
+TinyModel::TinyModel(const std::vector<Shape>& shapes) {
+  for (const Shape& shape : shapes) {
+    auto parameter = std::make_unique<Parameter>();
+    parameter->index = static_cast<int>(parameters.size());
+    parameter->name = "p" + std::to_string(parameters.size());
+    parameter->shape = shape;
+    order.insert(order.begin(), parameter.get());
+    parameters.push_back(std::move(parameter));
+  }
+}
+
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks) {
+  register_builtin_topologies();
+  ConfigSection section(config, "test");
+  return make_topology(section, {ranks, ranks});
+}
+
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend) {
+  register_builtin_algorithms();
+  register_builtin_optimizers();
+  const int rank = transport.rank();
+  TinyModel model(job_shapes());
+  const BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
+  agree_on_plan(plan, job.dtype, transport);
+  ConfigSection section(job.optimizer, "test");
+  section.text("type", "sgd", "");
+  const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false);
+  std::unique_ptr<Topology> topology;
+  if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
+  const AlgorithmSite site{backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap};
+  auto algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+  std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
+
+  std::int64_t at = 0;
+  std::vector<std::int64_t> first;
+  for (const auto& parameter : model.parameters) {
+    first.push_back(at);
+    set_numbers(parameter->value, [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
+    at += parameter->shape.elements();
+  }
+  for (int step = 0; step < job.steps; ++step) {
+    scheduler->begin_step({step, step + 1, job.lr});
+    // All gradients belong to x(t), the parameters before this step's mix: so they are computed before any bucket is updated.
+    std::vector<std::vector<double>> before;
+    for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
+    std::vector<Parameter*> order = model.order;
+    if (job.ready_shuffle) {
+      for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
+    }
+    for (Parameter* parameter : order) {
+      const auto p = static_cast<std::size_t>(parameter->index);
+      set_numbers(parameter->grad, [&](std::int64_t i) { return curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)); });
+      if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
+      scheduler->ready(*parameter);
+    }
+    scheduler->end_backward();
+    if (job.finish_every && (step + 1) % job.finish_every == 0) {
+      algorithm->finish();
+      std::vector<Tensor> in;
+      for (const Bucket& bucket : buckets) in.push_back(bucket.parameters);
+      mean_model(transport, in);
+    }
+    if (job.resume_after == step + 1) {
+      algorithm->finish();
+      scheduler.reset();
+      algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+      algorithm->resume(step + 1);
+      scheduler.emplace(plan, buckets, *algorithm, false);
+    }
+  }
+  algorithm->finish();
+  std::vector<double> result;
+  for (const auto& parameter : model.parameters) {
+    for (const double value : numbers(parameter->value)) result.push_back(value);
+  }
+  return result;
+}
+
+std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake) {
+  std::vector<std::vector<double>> results(static_cast<std::size_t>(ranks));
+  std::vector<std::unique_ptr<Backend>> backends;  // outlive the world, whose messages hold tensors
+  for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld world(ranks, {20.0, fake.most_delay_seconds, fake.seed, 0});
+  world.run([&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    results[r] = run_job(job, transport, *backends[r]);
+  });
+  return results;
+}
+
+std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
+  const auto n = static_cast<std::size_t>(ranks);
+  std::vector<double> curvatures;
+  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
+    curvatures.insert(curvatures.end(), static_cast<std::size_t>(job_shapes()[p].elements()), curvature(p));
+  }
+  const std::size_t size = curvatures.size();
+  std::vector<std::vector<double>> x(n, std::vector<double>(size)), g = x, c = x;
+  std::unique_ptr<Topology> topology;
+  if (job.algorithm == "gossip") topology = make_test_topology(job.topology, ranks);
+  for (int i = 0; i < ranks; ++i) {
+    for (std::size_t e = 0; e < size; ++e) x[static_cast<std::size_t>(i)][e] = start_value(i, job.start_apart, static_cast<std::int64_t>(e));
+  }
+  for (int t = 0; t < job.steps; ++t) {
+    c = x;
+    for (std::size_t i = 0; i < n; ++i) {
+      for (std::size_t e = 0; e < size; ++e) g[i][e] = curvatures[e] * (x[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
+    }
+    if (topology && t >= 1) {
+      const Round round = topology->round(t - 1);
+      for (std::size_t i = 0; i < n; ++i) {
+        std::fill(c[i].begin(), c[i].end(), 0.0);
+        for (const auto& [j, w] : Topology::row(round, static_cast<int>(i))) {
+          for (std::size_t e = 0; e < size; ++e) c[i][e] += w * x[static_cast<std::size_t>(j)][e];
+        }
+      }
+    }
+    if (!topology) {
+      for (std::size_t e = 0; e < size; ++e) {
+        double mean = 0.0;
+        for (std::size_t i = 0; i < n; ++i) mean += g[i][e] / ranks;
+        for (std::size_t i = 0; i < n; ++i) g[i][e] = mean;
+      }
+    }
+    for (std::size_t i = 0; i < n; ++i) {
+      double norm = 0.0;
+      for (const double v : g[i]) norm += v * v;
+      const double factor = job.clip.norm > 0.0 ? std::min(1.0, job.clip.norm / (std::sqrt(norm) + 1e-6)) : 1.0;
+      for (std::size_t e = 0; e < size; ++e) x[i][e] = c[i][e] - job.lr * factor * g[i][e];
+    }
+  }
+  return x;
+}
+
+std::string error_text(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+}  // namespace starling::test

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/algorithm.h"
+#include "comm/averaging.h"
+#include "comm/bucket.h"
+#include "comm/transport.h"
+#include "core/parameter.h"
+#include "topology/topology.h"
+
+namespace starling::test {
+
+/// Parameters of odd shapes, named p0, p1, …; `order` is the order in which their gradients become ready (reversed).
+struct TinyModel {
+  explicit TinyModel(const std::vector<Shape>& shapes);
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  std::vector<Parameter*> order;
+};
+
+/// A run on quadratics: rank i's loss is Σ (1 + p/4)/2 (x - target_i)², with targets that differ by rank and element.
+struct Job {
+  std::string algorithm = "gossip";
+  nlohmann::json topology = {{"type", "ring"}};
+  nlohmann::json optimizer = {{"type", "sgd"}};
+  DType dtype = DType::kFloat32;
+  int steps = 6;
+  double lr = 0.1;
+  double bucket_bytes = 600;
+  bool in_backward = true, overlap = true;
+  ClipSettings clip;
+  bool start_apart = false;  ///< ranks start from different numbers
+  int finish_every = 0;      ///< finish() and a mean model after so many steps
+  int resume_after = 0;      ///< a new algorithm resumes from the saved numbers after so many steps
+  int slow_rank = -1;        ///< sleeps in its backward pass
+  int ready_shuffle = 0;     ///< another order of readiness than the traced one
+};
+
+/// This rank's parameters after the run, in the model's order.
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend);
+/// All ranks on a fake world.
+struct FakeRun {
+  double most_delay_seconds = 0.0;
+  std::uint64_t seed = 0;
+};
+std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake = {});
+
+/// semantics.md sections 2 and 4 for SGD without momentum, written plainly in fp64.
+std::vector<std::vector<double>> run_plain(const Job& job, int ranks);
+
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks);
+/// The text of the Error that `body` throws; empty if it throws none.
+std::string error_text(const std::function<void()>& body);
+std::vector<double> numbers(const Tensor& tensor);
+void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value);
+
+}  // namespace starling::test

@@ -1,0 +1,292 @@
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/autograd.h"
+#include "tests/core/errors.h"
+#include "tests/core/host_backend.h"
+
+using namespace starling;
+using starling::test::contains;
+using starling::test::error_of;
+using starling::test::HostBackend;
+
+namespace {
+
+float value(const Tensor& tensor) { return tensor.span<float>()[0]; }
+
+/// A scalar graph: parameters, and the three functions x·p, a·b, a+b with their gradients written out.
+struct Graph {
+  HostBackend backend;
+  std::vector<std::unique_ptr<Parameter>> parameters;
+  Tape tape{backend};
+  std::vector<std::string> ready;
+
+  Graph() {
+    tape.set_ready_observer([this](Parameter& parameter) { ready.push_back(parameter.name); });
+  }
+  Tensor scalar(float number) {
+    Tensor tensor(backend, Shape{}, DType::kFloat32);
+    tensor.span<float>()[0] = number;
+    return tensor;
+  }
+  Parameter& parameter(const std::string& name, float number, bool trainable = true) {
+    auto p = std::make_unique<Parameter>();
+    p->name = name;
+    p->index = static_cast<int>(parameters.size());
+    p->value = scalar(number);
+    p->grad = scalar(1e30f);  // must be overwritten, not added to
+    p->trainable = trainable;
+    parameters.push_back(std::move(p));
+    return *parameters.back();
+  }
+  Variable scale(const Variable& x, Parameter& p) {
+    const Tensor saved = x.value();
+    return tape.record("scale", scalar(value(saved) * value(p.value)), {x}, {&p}, [this, saved, &p](Gradients& g) {
+      if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(p.value)));
+      if (const auto target = g.parameter(0)) {
+        float& grad = target.tensor.span<float>()[0];
+        grad = (target.accumulate ? grad : 0.0f) + value(g.output()) * value(saved);
+      }
+    });
+  }
+  Variable add(const Variable& a, const Variable& b) {
+    return tape.record("add", scalar(value(a.value()) + value(b.value())), {a, b}, {}, [](Gradients& g) {
+      g.set(0, g.output());
+      g.set(1, g.output());
+    });
+  }
+  Variable multiply(const Variable& a, const Variable& b) {
+    return tape.record("multiply", scalar(value(a.value()) * value(b.value())), {a, b}, {}, [this, a, b](Gradients& g) {
+      if (g.wants(0)) g.set(0, scalar(value(g.output()) * value(b.value())));
+      if (g.wants(1)) g.set(1, scalar(value(g.output()) * value(a.value())));
+    });
+  }
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("core/autograd: a chain's gradients, and parameters ready in reverse order") {
+  Graph graph;
+  Parameter &a = graph.parameter("a", 2), &b = graph.parameter("b", 3), &c = graph.parameter("c", 5);
+  const Variable x(graph.scalar(7));
+  const Variable loss = graph.scale(graph.scale(graph.scale(x, a), b), c);
+  CHECK(value(loss.value()) == 210);
+  CHECK(graph.tape.nodes() == 3);
+  graph.tape.backward(loss);
+  CHECK(value(c.grad) == 42);
+  CHECK(value(b.grad) == 70);
+  CHECK(value(a.grad) == 105);
+  CHECK(graph.ready == Names{"c", "b", "a"});
+  CHECK(graph.tape.nodes() == 0);
+}
+
+TEST_CASE("core/autograd: the seed scales every gradient") {
+  Graph graph;
+  Parameter& a = graph.parameter("a", 2);
+  graph.tape.backward(graph.scale(Variable(graph.scalar(3)), a), 0.25);
+  CHECK(value(a.grad) == 0.75f);
+}
+
+TEST_CASE("core/autograd: a shared parameter sums over its uses and is reported once, after its last use") {
+  Graph graph;
+  Parameter &shared = graph.parameter("shared", 2), &middle = graph.parameter("middle", 3);
+  const Variable x(graph.scalar(5));
+  // shared² · middle · x
+  const Variable loss = graph.scale(graph.scale(graph.scale(x, shared), middle), shared);
+  graph.tape.backward(loss);
+  CHECK(value(shared.grad) == 2 * 2 * 3 * 5);
+  CHECK(value(middle.grad) == 4 * 5);
+  CHECK(graph.ready == Names{"middle", "shared"});
+}
+
+TEST_CASE("core/autograd: one node that lists a parameter twice") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 3);
+  // y = p·p, as a node with two parameter places
+  const Variable loss = graph.tape.record("square", graph.scalar(9), {}, {&p, &p}, [&](Gradients& g) {
+    for (int j = 0; j < 2; ++j) {
+      const auto target = g.parameter(j);
+      float& grad = target.tensor.span<float>()[0];
+      grad = (target.accumulate ? grad : 0.0f) + value(p.value);
+    }
+  });
+  graph.tape.backward(loss);
+  CHECK(value(p.grad) == 6);
+  CHECK(graph.ready == Names{"p"});
+}
+
+TEST_CASE("core/autograd: micro-batches accumulate, and only the last one reports") {
+  Graph graph;
+  Parameter &a = graph.parameter("a", 2), &b = graph.parameter("b", 3);
+  for (int micro = 0; micro < 3; ++micro) {
+    const Variable x(graph.scalar(static_cast<float>(micro + 1)));
+    graph.tape.backward(graph.scale(graph.scale(x, a), b), 1.0, micro > 0, micro == 2);
+    if (micro < 2) CHECK(graph.ready.empty());
+  }
+  CHECK(value(a.grad) == 3 * (1 + 2 + 3));
+  CHECK(value(b.grad) == 2 * (1 + 2 + 3));
+  CHECK(graph.ready == Names{"b", "a"});
+  // The next group overwrites.
+  graph.tape.backward(graph.scale(Variable(graph.scalar(10)), a));
+  CHECK(value(a.grad) == 10);
+}
+
+TEST_CASE("core/autograd: frozen parameters get nothing and report nothing") {
+  Graph graph;
+  Parameter &frozen = graph.parameter("frozen", 2, false), &live = graph.parameter("live", 3);
+  const Variable below = graph.scale(Variable(graph.scalar(5)), frozen);
+  CHECK_FALSE(below.requires_grad());
+  CHECK(graph.tape.nodes() == 0);
+  const Variable loss = graph.scale(graph.scale(below, live), frozen);
+  CHECK(graph.tape.nodes() == 2);
+  graph.tape.backward(loss);
+  CHECK(value(live.grad) == 20);
+  CHECK(value(frozen.grad) == 1e30f);
+  CHECK(graph.ready == Names{"live"});
+}
+
+TEST_CASE("core/autograd: branches sum, and a gradient shared by two inputs is never changed in place") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 3);
+  const Variable x = graph.tape.leaf(graph.scalar(2)), y = graph.tape.leaf(graph.scalar(5));
+  // loss = (x + y) + (p·x + x): both additions hand one tensor to two inputs; dx = 1 + p + 1, dy = 1
+  const Variable loss = graph.add(graph.add(x, y), graph.add(graph.scale(x, p), x));
+  graph.tape.backward(loss);
+  CHECK(value(Tape::gradient(x)) == 5);
+  CHECK(value(Tape::gradient(y)) == 1);
+  CHECK(value(p.grad) == 2);
+}
+
+TEST_CASE("core/autograd: the same value as both inputs") {
+  Graph graph;
+  const Variable x = graph.tape.leaf(graph.scalar(3));
+  const Variable squared = graph.multiply(x, x);
+  graph.tape.backward(graph.add(squared, squared));
+  CHECK(value(Tape::gradient(x)) == 12);
+  CHECK_FALSE(Tape::gradient(graph.tape.leaf(graph.scalar(1))));
+}
+
+TEST_CASE("core/autograd: max_terms leaves that many terms unsummed") {
+  for (const int max_terms : {1, 2, 3}) {
+    Graph graph;
+    const Variable x = graph.tape.leaf(graph.scalar(2));
+    std::size_t seen = 0;
+    float sum = 0;
+    const Variable copy = graph.tape.record(
+        "copy", graph.scalar(2), {x}, {},
+        [&](Gradients& g) {
+          const std::vector<Tensor> terms = g.take_terms();
+          seen = terms.size();
+          for (const Tensor& term : terms) sum += value(term);
+          g.set(0, graph.scalar(sum));
+        },
+        max_terms);
+    Parameter &a = graph.parameter("a", 10), &b = graph.parameter("b", 100), &c = graph.parameter("c", 1000);
+    graph.backend.additions = 0;
+    graph.tape.backward(graph.add(graph.add(graph.scale(copy, a), graph.scale(copy, b)), graph.scale(copy, c)));
+    CHECK(seen == static_cast<std::size_t>(max_terms));
+    CHECK(graph.backend.additions == 3 - max_terms);
+    CHECK(sum == 1110);
+    CHECK(value(Tape::gradient(x)) == 1110);
+  }
+}
+
+TEST_CASE("core/autograd: what the loss does not depend on is skipped and not reported") {
+  Graph graph;
+  Parameter &used = graph.parameter("used", 2), &unused = graph.parameter("unused", 3);
+  const Variable x(graph.scalar(5));
+  const Variable kept = graph.scale(x, used);
+  graph.scale(kept, unused);
+  graph.tape.backward(kept);
+  CHECK(value(used.grad) == 5);
+  CHECK(value(unused.grad) == 1e30f);
+  CHECK(graph.ready == Names{"used"});
+  // A parameter whose last use is skipped but which got a gradient before is reported.
+  graph.ready.clear();
+  graph.scale(x, used);
+  graph.tape.backward(graph.scale(x, used));
+  CHECK(graph.ready == Names{"used"});
+}
+
+TEST_CASE("core/autograd: memory falls as the backward pass goes") {
+  const auto backend = make_meta_backend();
+  constexpr int kNodes = 8;
+  const Shape shape{1000};
+  const std::size_t bytes = 4000;
+  std::vector<Parameter> parameters(kNodes);
+  std::vector<std::size_t> in_use;
+  Tape tape(*backend);
+  tape.set_ready_observer([&](Parameter&) { in_use.push_back(backend->memory_stats().in_use); });
+  const std::size_t before = backend->memory_stats().in_use;
+  {
+    Variable x(Tensor(*backend, shape, DType::kFloat32));
+    for (int i = 0; i < kNodes; ++i) {
+      Parameter& p = parameters[static_cast<std::size_t>(i)];
+      p.name = std::to_string(i);
+      p.index = i;
+      p.grad = Tensor(*backend, Shape{1}, DType::kFloat32);
+      const Tensor saved = x.value();
+      x = tape.record("layer", Tensor(*backend, shape, DType::kFloat32), {x}, {&p}, [saved](Gradients& g) {
+        g.parameter(0);
+        if (g.wants(0)) g.set(0, Tensor(g.backend(), saved.shape(), saved.dtype()));
+      });
+    }
+    x = tape.record("sum", Tensor(*backend, Shape{}, DType::kFloat32), {x}, {},
+                    [shape](Gradients& g) { g.set(0, Tensor(g.backend(), shape, DType::kFloat32)); });
+    CHECK(backend->memory_stats().in_use == before + kNodes * bytes + kNodes * 4 + 4);  // the last output is not saved by anyone
+    tape.backward(x);
+  }
+  REQUIRE(in_use.size() == kNodes);
+  for (std::size_t i = 0; i + 2 < in_use.size(); ++i) CHECK(in_use[i] == in_use[i + 1] + bytes);
+  parameters.clear();
+  CHECK(backend->memory_stats().in_use == before);
+}
+
+TEST_CASE("core/autograd: misuse is an internal error that says what happened") {
+  Graph graph;
+  const Variable plain(graph.scalar(1));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(plain); }), "no trainable parameter"));
+  const Variable wide = graph.tape.leaf(Tensor(graph.backend, Shape{2}, DType::kFloat32));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(wide); }), "from a scalar"));
+  Parameter lost;
+  lost.name = "fc.weight";
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.record("x", graph.scalar(1), {}, {&lost}, nullptr); }), "fc.weight"));
+  Parameter& bare = graph.parameter("bare", 1);
+  bare.grad = {};
+  const Variable loss = graph.scale(plain, bare);
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { graph.tape.backward(loss); }), "bare has no gradient memory"));
+}
+
+TEST_CASE("core/autograd: a pass that throws or is cleared leaves no trace in the next") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 2);
+  const Variable x(graph.scalar(3));
+  graph.scale(x, p);
+  graph.tape.clear();
+  CHECK(graph.tape.nodes() == 0);
+  graph.tape.backward(graph.scale(x, p));
+  CHECK(value(p.grad) == 3);
+  CHECK(graph.ready == Names{"p"});
+
+  const Variable thrower = graph.tape.record("bad", graph.scalar(1), {graph.scale(x, p)}, {},
+                                             [](Gradients&) { fail(ExitCode::kInternal, "test", "thrown on purpose"); });
+  CHECK_THROWS_AS(graph.tape.backward(thrower), Error);
+  graph.tape.clear();
+  graph.ready.clear();
+  graph.tape.backward(graph.scale(x, p));
+  CHECK(graph.ready == Names{"p"});
+}
+
+TEST_CASE("core/autograd: a pass without a tape records nothing") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 2);
+  Pass pass{graph.backend};
+  CHECK_FALSE(pass.record("x", graph.scalar(1), {}, {&p}, nullptr).requires_grad());
+  pass.tape = &graph.tape;
+  CHECK(pass.record("x", graph.scalar(1), {}, {&p}, nullptr).requires_grad());
+}

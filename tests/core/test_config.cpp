@@ -1,0 +1,312 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "core/config.h"
+#include "core/config_doc.h"
+#include "tests/core/errors.h"
+
+using namespace starling;
+using nlohmann::json;
+using starling::test::contains;
+using starling::test::error_of;
+
+namespace {
+
+ConfigSection config(const std::string& text) { return ConfigSection(parse_json(text, "run.json"), "run.json"); }
+
+/// The error of reading `text` by `read`; checks that it starts with the file and the path.
+template <class Read>
+std::string config_error(const std::string& text, const std::string& path, const Read& read) {
+  const std::string error = error_of(
+      ExitCode::kUsage,
+      [&] {
+        ConfigSection section = config(text);
+        read(section);
+      },
+      420);
+  CHECK_MESSAGE(error.starts_with("[config] run.json: " + path + ": "), error);
+  return error;
+}
+
+}  // namespace
+
+TEST_CASE("core/config: range") {
+  CHECK(Range::any().text().empty());
+  CHECK(Range::positive().text() == "> 0");
+  CHECK(Range::at_least(1).text() == ">= 1");
+  CHECK(Range::closed(0, 1).text() == "0 … 1");
+  CHECK(Range::half_open(0, 1).text() == ">= 0 and < 1");
+  CHECK(Range{.max = 3}.text() == "<= 3");
+  CHECK(Range{.max = 3, .open_max = true}.text() == "< 3");
+  CHECK(Range::positive().contains(1e-300));
+  CHECK_FALSE(Range::positive().contains(0));
+  CHECK(Range::closed(0, 1).contains(1));
+  CHECK_FALSE(Range::half_open(0, 1).contains(1));
+  CHECK(Range::half_open(0, 1).contains(0));
+  for (const double odd : {std::nan(""), HUGE_VAL, -HUGE_VAL}) CHECK_FALSE(Range::any().contains(odd));
+}
+
+TEST_CASE("core/config: values, defaults, and the resolved config") {
+  ConfigSection c = config(R"({"lr": 1, "n": 3.0, "big": 1e3, "on": false, "name": "x", "mode": "b", "betas": [0.5, 1], "widths": [4, 5e0],
+                              "plugins": ["a.so"], "kernel": 3, "stride": [1, 2], "bucket": "auto", "sub": {"x": 2}, "list": [{"y": 1}, {"y": 2}],
+                              "odd": [1, {"k": "v"}]})");
+  CHECK(c.number("lr", 0.1, Range::positive(), "") == 1.0);
+  CHECK(c.number("momentum", 0.9, Range::half_open(0, 1), "") == 0.9);
+  CHECK(c.integer("n", 1, Range::at_least(1), "") == 3);
+  CHECK(c.required_integer("big", Range::any(), "") == 1000);
+  CHECK(c.integer("steps", 7, Range::any(), "") == 7);
+  CHECK_FALSE(c.boolean("on", true, ""));
+  CHECK(c.boolean("off", true, ""));
+  CHECK(c.text("name", "", "") == "x");
+  CHECK(c.text("init", "", "").empty());
+  CHECK(c.choice("mode", "a", {"a", "b"}, "") == "b");
+  CHECK(c.numbers("betas", {}, Range::closed(0, 1), "") == std::vector<double>{0.5, 1.0});
+  CHECK(c.integers("widths", {1}, Range::at_least(1), "") == std::vector<std::int64_t>{4, 5});
+  CHECK(c.texts("plugins", {}, "") == std::vector<std::string>{"a.so"});
+  CHECK(c.required_pair("kernel", Range::at_least(1), "") == std::vector<std::int64_t>{3, 3});
+  CHECK(c.pair("stride", {1}, Range::at_least(1), "") == std::vector<std::int64_t>{1, 2});
+  CHECK(c.pair("padding", {0, 0}, Range::at_least(0), "") == std::vector<std::int64_t>{0, 0});
+  std::string word = "left over";
+  CHECK(c.number_or_word("bucket", 25, Range::positive(), {"auto"}, word, "") == 0);
+  CHECK(word == "auto");
+  CHECK(c.number_or_word("timeout", 300, Range::positive(), {"never"}, word, "") == 300);
+  CHECK(word.empty());
+  ConfigSection sub = c.section("sub", "");
+  CHECK(sub.integer("x", 1, Range::any(), "") == 2);
+  CHECK(sub.path("x") == "sub.x");
+  CHECK(c.section("absent", "").integer("z", 5, Range::any(), "") == 5);
+  std::vector<ConfigSection> list = c.sections("list", true, "");
+  REQUIRE(list.size() == 2);
+  for (ConfigSection& item : list) item.integer("y", 0, Range::any(), "");
+  CHECK(list[1].path("y") == "list[1].y");
+  CHECK(c.sections("none", false, "").empty());
+  CHECK(c.raw("odd", "list", "")[1]["k"] == "v");
+  CHECK(c.raw("even", "list", "").is_null());
+  CHECK(c.has("lr"));
+  CHECK_FALSE(c.has("momentum"));
+  CHECK_NOTHROW(c.finish());
+  c.resolve("momentum", 0.5);
+  c.resolve("steps", nullptr);
+  c.resolve("derived", "yes");
+  CHECK(c.resolved() == json::parse(R"({"lr": 1.0, "momentum": 0.5, "n": 3, "big": 1000, "on": false, "off": true, "name": "x", "init": "",
+      "mode": "b", "betas": [0.5, 1.0], "widths": [4, 5], "plugins": ["a.so"], "kernel": [3, 3], "stride": [1, 2], "padding": [0, 0],
+      "bucket": "auto", "timeout": 300.0, "sub": {"x": 2}, "absent": {"z": 5}, "list": [{"y": 1}, {"y": 2}], "none": [], "odd": [1, {"k": "v"}],
+      "derived": "yes"})"));
+}
+
+TEST_CASE("core/config: reading the resolved config gives the same again") {
+  const auto read = [](ConfigSection& c) {
+    ConfigSection optimizer = c.section("optimizer", "");
+    optimizer.number("lr", 0.1, Range::positive(), "");
+    optimizer.numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), "");
+    optimizer.finish();
+    c.pair("kernel", {3}, Range::at_least(1), "");
+    c.finish();
+    return c.resolved();
+  };
+  ConfigSection first = config("{}");
+  const json resolved = read(first);
+  ConfigSection second(resolved, "again");
+  CHECK(read(second) == resolved);
+}
+
+TEST_CASE("core/config: numbers that are wrong") {
+  const auto number = [](ConfigSection& c) { c.section("optimizer", "").number("lr", 0.1, Range::positive(), "learning rate"); };
+  CHECK(contains(config_error(R"({"optimizer": {"lr": -1}})", "optimizer.lr", number), "expected a number > 0, found -1"));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": "0.1"}})", "optimizer.lr", number), "found the string \"0.1\""));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": null}})", "optimizer.lr", number), "found null"));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": true}})", "optimizer.lr", number), "found true"));
+  CHECK(contains(config_error(R"({"optimizer": {"lr": [1]}})", "optimizer.lr", number), "found the list [1]"));
+  for (const double odd : {std::nan(""), HUGE_VAL}) {
+    ConfigSection c(json{{"lr", odd}}, "made");
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { c.number("lr", 1, Range::any(), ""); }), "not finite"));
+  }
+  const auto integer = [](ConfigSection& c) { c.integer("n", 1, Range::at_least(1), ""); };
+  for (const char* text : {"1.5", "0", "-3", "1e19", "-1e300", "18446744073709551615", "9223372036854775808", "\"1\"", "{}", "1e-5", "false"}) {
+    CAPTURE(text);
+    CHECK(contains(config_error(std::string("{\"n\": ") + text + "}", "n", integer), "expected an integer >= 1, found "));
+  }
+  ConfigSection c = config(R"({"a": 9223372036854775807, "b": -9223372036854775808, "c": -9.223372036854775808e18, "d": 1e18})");
+  CHECK(c.integer("a", 0, Range::any(), "") == INT64_MAX);
+  CHECK(c.integer("b", 0, Range::any(), "") == INT64_MIN);
+  CHECK(c.integer("c", 0, Range::any(), "") == INT64_MIN);
+  CHECK(c.integer("d", 0, Range::any(), "") == 1'000'000'000'000'000'000);
+}
+
+TEST_CASE("core/config: other types that are wrong") {
+  CHECK(contains(config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }), "expected true or false, found 1"));
+  CHECK(contains(config_error(R"({"s": 1})", "s", [](ConfigSection& c) { c.text("s", "", ""); }), "expected a string, found 1"));
+  CHECK(contains(config_error(R"({"s": ""})", "s", [](ConfigSection& c) { c.required_text("s", ""); }), "not empty"));
+  const auto choice = [](ConfigSection& c) { c.choice("device", "auto", {"auto", "cpu", "cuda"}, ""); };
+  CHECK(contains(config_error(R"({"device": "CPU"})", "device", choice), "unknown value 'CPU'; did you mean 'cpu'?; allowed: auto, cpu, cuda"));
+  CHECK(contains(config_error(R"({"device": 3})", "device", choice), "expected one of auto, cpu, cuda, found 3"));
+  const auto numbers = [](ConfigSection& c) { c.section("optimizer", "").numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), ""); };
+  CHECK(contains(config_error(R"({"optimizer": {"betas": 0.9}})", "optimizer.betas", numbers), "expected a list of numbers >= 0 and < 1, found 0.9"));
+  CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, 1.5]}})", "optimizer.betas", numbers), "found 1.5 as item 2 of 2"));
+  CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, "x"]}})", "optimizer.betas", numbers), "the string \"x\" as item 2"));
+  const auto integers = [](ConfigSection& c) { c.integers("hidden", {}, Range::at_least(1), ""); };
+  CHECK(contains(config_error(R"({"hidden": [512, 2.5]})", "hidden", integers), "found 2.5 as item 2 of 2"));
+  CHECK(contains(config_error(R"({"hidden": [0]})", "hidden", integers), ">= 1, found 0"));
+  CHECK(contains(config_error(R"({"plugins": ["a", 1]})", "plugins", [](ConfigSection& c) { c.texts("plugins", {}, ""); }), "found 1 as item 2"));
+  const auto pair = [](ConfigSection& c) { c.pair("kernel_size", {1}, Range::at_least(1), ""); };
+  for (const char* text : {"0", "[1]", "[1, 2, 3]", "[1, 0]", "\"3\"", "[1, [2]]", "1.5"}) {
+    CAPTURE(text);
+    config_error(std::string("{\"kernel_size\": ") + text + "}", "kernel_size", pair);
+  }
+  const auto word = [](ConfigSection& c) {
+    std::string result;
+    c.section("sync", "").number_or_word("bucket_mb", 25, Range::positive(), {"auto"}, result, "");
+  };
+  CHECK(contains(config_error(R"({"sync": {"bucket_mb": "auot"}})", "sync.bucket_mb", word), "did you mean 'auto'?"));
+  CHECK(contains(config_error(R"({"sync": {"bucket_mb": 0}})", "sync.bucket_mb", word), "expected a number > 0, or \"auto\", found 0"));
+}
+
+TEST_CASE("core/config: objects and lists of objects that are wrong") {
+  const auto section = [](ConfigSection& c) { c.section("sync", "").section("topology", ""); };
+  CHECK(contains(config_error(R"({"sync": {"topology": "ring"}})", "sync.topology", section), R"(expected an object, e.g. {"type": "..."}, found the string "ring")"));
+  CHECK(contains(config_error(R"({"sync": [1]})", "sync", section), "expected an object, {…}, found the list [1]"));
+  ConfigSection absent = config(R"({"sync": null})");
+  CHECK(absent.section("sync", "").number("x", 2, Range::any(), "") == 2);
+  CHECK_FALSE(absent.has("sync"));
+  const auto sections = [](ConfigSection& c) { c.section("model", "").sections("layers", true, ""); };
+  CHECK(contains(config_error(R"({"model": {}})", "model.layers", sections), "is required and missing"));
+  CHECK(contains(config_error(R"({"model": {"layers": []}})", "model.layers", sections), "at least one"));
+  CHECK(contains(config_error(R"({"model": {"layers": {"type": "relu"}}})", "model.layers", sections), "expected a list of objects"));
+  CHECK(contains(config_error(R"({"model": {"layers": [{}, "relu"]}})", "model.layers[1]", sections), "found the string \"relu\""));
+  for (const char* text : {"[]", "1", "null", "\"x\""}) {
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { ConfigSection(parse_json(text, "run.json"), "run.json"); }),
+                   "[config] run.json: expected an object, {…}, at the top, found "));
+  }
+}
+
+TEST_CASE("core/config: missing and unknown keys") {
+  const auto required = [](ConfigSection& c) { c.section("model", "").required_integer("num_classes", Range::at_least(2), ""); };
+  CHECK(contains(config_error("{}", "model.num_classes", required), "is required and missing; expected an integer >= 2"));
+  config_error("{}", "x", [](ConfigSection& c) { c.required_number("x", Range::any(), ""); });
+  config_error("{}", "x", [](ConfigSection& c) { c.required_text("x", ""); });
+  config_error("{}", "x", [](ConfigSection& c) { c.required_pair("x", Range::any(), ""); });
+  const auto unknown = [](ConfigSection& c) {
+    ConfigSection optimizer = c.section("optimizer", "");
+    optimizer.number("lr", 0.1, Range::any(), "");
+    optimizer.number("weight_decay", 0.1, Range::any(), "");
+    optimizer.finish();
+  };
+  CHECK(contains(config_error(R"({"optimizer": {"Weight_Decai": 1}})", "optimizer.Weight_Decai", unknown),
+                 "unknown key; did you mean 'weight_decay'?; known: lr, weight_decay"));
+  CHECK(contains(config_error(R"({"optimizer": {"zzzzzz": 1}})", "optimizer.zzzzzz", unknown), "unknown key; known: lr, weight_decay"));
+  // A key named in every way that could break a line or a terminal, or that is long.
+  const std::string odd = config_error("{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}", "optimizer.a\\x1b[31m\\n\\x00kkk", [&](ConfigSection& c) {
+    try {
+      unknown(c);
+    } catch (const Error& error) {
+      throw Error(error.code(), "config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what()));
+    }
+  });
+  CHECK(contains(odd, "unknown key"));
+  config("{}").finish();
+}
+
+TEST_CASE("core/config: values that are long or not printable are echoed short and escaped") {
+  const auto number = [](ConfigSection& c) { c.number("lr", 0.1, Range::any(), ""); };
+  const std::string error = config_error("{\"lr\": \"a\\n\\u001b]0;\\u0007" + std::string(100'000, 'x') + "\"}", "lr", number);
+  CHECK(error.size() < 200);
+  CHECK(error.find('\x1b') == std::string::npos);
+  CHECK(contains(error, "a\\n\\u001b"));
+  const auto choice = [](ConfigSection& c) { c.choice("lr", "a", {"a"}, ""); };
+  CHECK(config_error("{\"lr\": \"" + std::string(100'000, 'y') + "\"}", "lr", choice).size() < 200);
+  CHECK(config_error("{\"lr\": [" + std::string(100'000, '1') + "e-99999]}", "lr", number).size() < 200);
+}
+
+TEST_CASE("core/config: errors of callers carry file and path") {
+  ConfigSection c = config(R"({"sync": {"topology": {"type": "ring"}}})");
+  ConfigSection topology = c.section("sync", "").section("topology", "");
+  CHECK(error_of(ExitCode::kUsage, [&] { topology.error("type", "needs at least 2 ranks"); }) ==
+        "[config] run.json: sync.topology.type: needs at least 2 ranks");
+  CHECK(error_of(ExitCode::kUsage, [&] { topology.error("", "x"); }) == "[config] run.json: sync.topology: x");
+  CHECK(error_of(ExitCode::kUsage, [&] { c.error("", "x"); }) == "[config] run.json: x");
+  CHECK(topology.path() == "sync.topology");
+  CHECK(c.path().empty());
+}
+
+TEST_CASE("core/config: a section read by two readers knows the keys of both") {
+  ConfigSection c = config(R"({"optimizer": {"type": "sgd", "momentum": 0.5}})");
+  CHECK(c.section("optimizer", "").required_text("type", "") == "sgd");
+  CHECK(c.section("optimizer", "").number("momentum", 0, Range::any(), "") == 0.5);
+  ConfigSection again = c.section("optimizer", "");
+  CHECK(again.required_text("type", "") == "sgd");
+  CHECK_NOTHROW(again.finish());
+  CHECK(c.declared().size() == 3);
+}
+
+TEST_CASE("core/config: describing lists every key with its default, and its table is Markdown") {
+  ConfigSection c = ConfigSection::describe();
+  CHECK(c.describing());
+  CHECK(c.required_number("half", Range::closed(0.25, 0.5), "") >= 0.25);
+  CHECK(c.required_integer("n", Range::at_least(3), "count | of\nthings") == 3);
+  CHECK(c.required_text("name", "").empty());
+  CHECK(c.required_pair("kernel", Range::at_least(1), "") == std::vector<std::int64_t>{1, 1});
+  ConfigSection optimizer = c.section("optimizer", "the rule");
+  CHECK(optimizer.describing());
+  optimizer.number("lr", 1e-3, Range::positive(), "learning rate");
+  optimizer.choice("decay", "weights", {"weights", "all"}, "what decays");
+  CHECK(c.sections("layers", true, "").empty());
+  const std::vector<ConfigKey> keys = c.declared();
+  REQUIRE(keys.size() == 8);
+  CHECK(keys[1].path == "n");
+  CHECK(keys[1].default_text == "required");
+  CHECK(keys[1].allowed == ">= 3");
+  CHECK(keys[4].path == "optimizer");
+  CHECK(keys[4].type == "object");
+  CHECK(keys[5].path == "optimizer.lr");
+  CHECK(keys[5].default_text == "0.001");
+  CHECK(keys[6].allowed == "weights, all");
+  const std::string table = config_markdown("Keys", keys);
+  CHECK(contains(table, "## Keys\n\n| key | type | default | allowed | meaning |\n|---|---|---|---|---|\n"));
+  CHECK(contains(table, "| `n` | integer | required | >= 3 | count \\| of things |\n"));
+  CHECK(contains(table, "| `optimizer.lr` | number | `0.001` | > 0 | learning rate |\n"));
+}
+
+TEST_CASE("core/config: --set") {
+  json c = parse_json(R"({"sync": {"topology": {"type": "ring"}}, "model": {"layers": [{"type": "relu"}, {"type": "gelu"}]}, "lr": 1, "none": null})", "x");
+  apply_setting(c, "sync.topology.type=base-2");
+  apply_setting(c, "sync.bucket_mb=2.5");
+  apply_setting(c, "optimizer.betas=[0.9, 0.99]");
+  apply_setting(c, "model.layers.1.type=silu");
+  apply_setting(c, "lr=1e-3");
+  apply_setting(c, "none.a.b={\"k\": true}");
+  apply_setting(c, "name=a=b");
+  apply_setting(c, "quoted=\"3\"");
+  apply_setting(c, "empty=");
+  apply_setting(c, "gone=null");
+  CHECK(c == json::parse(R"({"sync": {"topology": {"type": "base-2"}, "bucket_mb": 2.5}, "optimizer": {"betas": [0.9, 0.99]},
+      "model": {"layers": [{"type": "relu"}, {"type": "silu"}]}, "lr": 0.001, "none": {"a": {"b": {"k": true}}}, "name": "a=b", "quoted": "3",
+      "empty": "", "gone": null})"));
+
+  const json before = c;
+  const auto error = [&](const std::string& setting) {
+    const std::string text = error_of(ExitCode::kUsage, [&] { apply_setting(c, setting); }, 420);
+    CHECK(text.starts_with("[config] --set "));
+    CHECK(c == before);
+    return text;
+  };
+  CHECK(contains(error("lr"), "no '='"));
+  CHECK(contains(error("=3"), "no key before '='"));
+  CHECK(contains(error("a..b=3"), "a part of the path is empty"));
+  CHECK(contains(error(".a=3"), "empty"));
+  CHECK(contains(error("a.=3"), "empty"));
+  CHECK(contains(error("lr.x=3"), "'lr' is a number, so it has no 'x'"));
+  CHECK(contains(error("name.x.y=3"), "'name' is a string"));
+  CHECK(contains(error("model.layers.2.type=x"), "expected an index from 0 to 1, found '2'"));
+  CHECK(contains(error("model.layers.first=x"), "'model.layers' is a list"));
+  CHECK(contains(error("model.layers.-1=x"), "is a list"));
+  CHECK(contains(error("model.layers.99999999999999999999=x"), "is a list"));
+  CHECK(contains(error("new.lr={\"a\": 1, \"a\": 2}"), "given twice"));
+  CHECK(contains(error("new=[1, 2"), "not valid JSON"));
+  std::string deep;
+  for (int i = 0; i < 1000; ++i) deep += "a.";
+  CHECK(contains(error(deep + "b=1"), "more than 32 parts"));
+  CHECK(error("\n\x1b" + std::string(10'000, 'x')).size() < 300);
+}

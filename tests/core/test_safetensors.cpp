@@ -1,0 +1,286 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "core/safetensors.h"
+#include "tests/core/errors.h"
+#include "tests/core/folder.h"
+
+using namespace starling;
+using starling::test::contains;
+using starling::test::error_of;
+
+namespace {
+
+FileTensor tensor_of(DType dtype, const Shape& shape) {
+  FileTensor tensor{dtype, shape, {}};
+  tensor.bytes.resize(static_cast<std::size_t>(shape.elements()) * size_of(dtype));
+  for (std::size_t i = 0; i < tensor.bytes.size(); ++i) tensor.bytes[i] = static_cast<std::byte>(i * 7 + static_cast<std::size_t>(dtype));
+  return tensor;
+}
+
+SafetensorsFile sample() {
+  SafetensorsFile file;
+  file.tensors["u8"] = tensor_of(DType::kUInt8, Shape{3});
+  file.tensors["conv.weight"] = tensor_of(DType::kFloat32, Shape{2, 3, 1, 1});
+  file.tensors["half"] = tensor_of(DType::kFloat16, Shape{5});
+  file.tensors["bf"] = tensor_of(DType::kBFloat16, Shape{1, 1});
+  file.tensors["double"] = tensor_of(DType::kFloat64, Shape{});
+  file.tensors["steps"] = tensor_of(DType::kInt64, Shape{});
+  file.tensors["labels"] = tensor_of(DType::kInt32, Shape{2});
+  file.tensors["empty"] = tensor_of(DType::kFloat32, Shape{4, 0});
+  file.metadata = {{"format", "pt"}, {"öd\n", "x"}};
+  return file;
+}
+
+std::string bytes_of(const std::string& header, std::size_t data) {
+  const std::uint64_t length = header.size();
+  std::string result(8, '\0');
+  std::memcpy(result.data(), &length, 8);
+  return result + header + std::string(data, 'd');
+}
+
+}  // namespace
+
+TEST_CASE("core/safetensors: what is written is read back") {
+  const test::Folder folder;
+  const SafetensorsFile file = sample();
+  write_safetensors(folder / "a.safetensors", file);
+  CHECK(folder.files() == 1);
+  const SafetensorsFile again = read_safetensors(folder / "a.safetensors");
+  CHECK(again.metadata == file.metadata);
+  REQUIRE(again.tensors.size() == file.tensors.size());
+  for (const auto& [name, tensor] : file.tensors) {
+    CAPTURE(name);
+    const FileTensor& other = again.tensors.at(name);
+    CHECK(other.dtype == tensor.dtype);
+    CHECK(other.shape == tensor.shape);
+    CHECK(other.bytes == tensor.bytes);
+  }
+  // The same content gives the same bytes, and the data starts on a multiple of 8.
+  const std::string first = folder.read("a.safetensors");
+  write_safetensors(folder / "a.safetensors", again);
+  CHECK(folder.read("a.safetensors") == first);
+  std::uint64_t header = 0;
+  std::memcpy(&header, first.data(), 8);
+  CHECK(header % 8 == 0);
+  write_safetensors(folder / "none.safetensors", {});
+  CHECK(read_safetensors(folder / "none.safetensors").tensors.empty());
+}
+
+TEST_CASE("core/safetensors: the layout of the file, byte by byte") {
+  const test::Folder folder;
+  const std::string header = R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[8,10]},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}} )";
+  const std::string path = folder.write("hand.safetensors", bytes_of(header, 8) + "xy");
+  const SafetensorsFile file = read_safetensors(path);
+  CHECK(file.tensors.at("a").shape == Shape{1, 2});
+  CHECK(file.tensors.at("a").bytes == std::vector<std::byte>(8, std::byte{'d'}));
+  CHECK(file.tensors.at("b").bytes == std::vector<std::byte>{std::byte{'x'}, std::byte{'y'}});
+  CHECK(file.metadata.empty());
+}
+
+TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
+  const test::Folder folder;
+  const auto error = [&](const std::string& content) {
+    const std::string path = folder.write("bad.safetensors", content);
+    const std::string text = error_of(ExitCode::kUsage, [&] { read_safetensors(path); });
+    CHECK(text.starts_with("[safetensors] " + path + ": "));
+    return text;
+  };
+  const auto entry = [&](const std::string& text, std::size_t data = 0) { return error(bytes_of(fmt::format("{{\"w\":{}}}", text), data)); };
+  CHECK(contains(error(""), "0 bytes are too few"));
+  CHECK(contains(error("1234567"), "7 bytes are too few"));
+  for (const std::uint64_t length : {std::uint64_t{3}, std::uint64_t{1} << 31, std::uint64_t{1} << 62, std::uint64_t{1} << 63, ~std::uint64_t{0},
+                                     ~std::uint64_t{0} - 7}) {
+    std::string content(10, '\0');
+    std::memcpy(content.data(), &length, 8);
+    CHECK(contains(error(content), "the header says to be " + std::to_string(length) + " bytes long"));
+  }
+  CHECK(contains(error(std::string(8, '\0')), "not a JSON object"));
+  CHECK(contains(error(bytes_of("[]", 0)), "not a JSON object"));
+  CHECK(contains(error(bytes_of("\xef\xbb\xbf{}", 0)), "not a JSON object"));
+  CHECK(contains(error(bytes_of("{\"w\": ", 0)), "header: line 1, column"));
+  CHECK(contains(error(bytes_of("{} x", 0)), "header: line 1, column 4"));
+  CHECK(contains(error(bytes_of("{" + std::string(100'000, '['), 0)), "header: line 1"));
+  CHECK(contains(error(bytes_of(R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0)),
+                 "the key 'w' is given twice"));
+  CHECK(contains(entry("3"), "tensor 'w': its entry must be an object, found 3"));
+  CHECK(contains(entry(R"({"shape":[0],"data_offsets":[0,0]})"), "'dtype' is missing"));
+  CHECK(contains(entry(R"({"dtype":"F32","data_offsets":[0,0]})"), "'shape' is missing"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[0]})"), "'data_offsets' is missing"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1})"), "unknown key 'x'"));
+  CHECK(contains(entry(R"({"dtype":"F8_E4M3","shape":[0],"data_offsets":[0,0]})"), "dtype \"F8_E4M3\" is not among F64, F32"));
+  CHECK(contains(entry(R"({"dtype":7,"shape":[0],"data_offsets":[0,0]})"), "dtype 7"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":3,"data_offsets":[0,0]})"), "shape must be a list"));
+  for (const char* size : {"-1", "1.0", "\"1\"", "9223372036854775808", "1e3", "null"}) {
+    CAPTURE(size);
+    CHECK(contains(entry(std::string(R"({"dtype":"F32","shape":[)") + size + R"(],"data_offsets":[0,0]})"), "no whole number below 2^63"));
+  }
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1,1,1,1,1,1,1],"data_offsets":[0,4]})", 4), "7 dimensions"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]})"), "too large"));
+  CHECK(contains(entry(R"({"dtype":"U8","shape":[9223372036854775807,2,0],"data_offsets":[0,0]})"), "too large"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]})"), "too large"));
+  for (const char* offsets : {"[0]", "[0,4,8]", "[-1,3]", "[0,4.0]", "{}", "null", "[\"0\",4]"}) {
+    CAPTURE(offsets);
+    CHECK(contains(entry(std::string(R"({"dtype":"F32","shape":[1],"data_offsets":)") + offsets + "}", 4), "two whole numbers"));
+  }
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 3), "do not lie in the 3 bytes of data"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,0]})", 4), "do not lie in"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[18446744073709551612,18446744073709551615]})", 4), "do not lie in"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[2],"data_offsets":[0,4]})", 4), "takes 8 bytes, its offsets say 4"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8), "before it 4 bytes belong to no tensor"));
+  CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 9), "5 bytes at its end"));
+  CHECK(contains(error(bytes_of("{}", 1)), "1 bytes at its end"));
+  CHECK(contains(error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})", 5)),
+                 "tensor 'b': its bytes overlap"));
+  CHECK(contains(error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 3)),
+                 "its bytes overlap"));
+  CHECK(contains(error(bytes_of(R"({"__metadata__":3})", 0)), "__metadata__ must be an object of strings"));
+  CHECK(contains(error(bytes_of(R"({"__metadata__":{"a":1}})", 0)), "__metadata__ 'a' must be a string"));
+  // A name that is long or not printable must not spoil the line.
+  CHECK(error(bytes_of("{\"" + std::string(100'000, 'n') + "\\n\\u001b\":3}", 0)).size() < 400);
+
+  const auto open_error = [](const std::string& path) { return error_of(ExitCode::kUsage, [&] { read_safetensors(path); }); };
+  CHECK(contains(open_error(folder / "none"), "No such file"));
+  CHECK(contains(open_error(folder / ""), "is a folder"));
+  CHECK(contains(open_error("/dev/zero"), "not a regular file"));
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(contains(open_error(folder / "pipe"), "not a regular file"));
+}
+
+TEST_CASE("core/safetensors: every truncation and every changed byte of the header is read or refused") {
+  const test::Folder folder;
+  write_safetensors(folder / "good", sample());
+  const std::string good = folder.read("good");
+  std::uint64_t header = 0;
+  std::memcpy(&header, good.data(), 8);
+  int read = 0, refused = 0;
+  // Thousands of files: in memory, for the disk's sake.
+  const int memory = ::memfd_create("changed", 0);
+  REQUIRE(memory >= 0);
+  const std::string path = fmt::format("/proc/self/fd/{}", memory);
+  const auto attempt = [&](const std::string& content) {
+    REQUIRE(::ftruncate(memory, static_cast<off_t>(content.size())) == 0);
+    REQUIRE(::pwrite(memory, content.data(), content.size(), 0) == static_cast<ssize_t>(content.size()));
+    try {
+      const SafetensorsFile file = read_safetensors(path);
+      std::size_t total = 0;
+      for (const auto& [name, tensor] : file.tensors) {
+        total += tensor.bytes.size();
+        CHECK(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype) == tensor.bytes.size());
+      }
+      CHECK(total <= content.size());
+      ++read;
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      ++refused;
+    }
+  };
+  for (std::size_t length = 0; length < good.size(); ++length) attempt(good.substr(0, length));
+  CHECK(read == 0);
+  for (std::size_t i = 0; i < 8 + header; ++i) {
+    for (const unsigned mask : {0x01u, 0x04u, 0x20u, 0x80u, 0xffu}) {
+      std::string changed = good;
+      changed[i] = static_cast<char>(static_cast<unsigned char>(changed[i]) ^ mask);
+      attempt(changed);
+    }
+  }
+  CHECK(read > 0);      // a changed letter of a name is as good as the old one
+  CHECK(refused > 4 * read);
+  ::close(memory);
+}
+
+TEST_CASE("core/safetensors: writing refuses what it could not read") {
+  const test::Folder folder;
+  SafetensorsFile file;
+  file.tensors["a"] = tensor_of(DType::kFloat32, Shape{2});
+  file.tensors["a"].bytes.pop_back();
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "'a': shape 2 of fp32 does not take 7 bytes"));
+  file.tensors.clear();
+  file.tensors["__metadata__"] = tensor_of(DType::kFloat32, Shape{2});
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "__metadata__"));
+  file.tensors.clear();
+  file.tensors["\xff"] = tensor_of(DType::kFloat32, Shape{2});
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "UTF-8"));
+  CHECK(folder.files() == 0);
+}
+
+TEST_CASE("core/safetensors: a write that fails names file, reason and remedy, and leaves the old file") {
+  const test::Folder folder;
+  const auto error = [](const std::string& path) { return error_of(ExitCode::kOutput, [&] { write_safetensors(path, sample()); }); };
+  CHECK(contains(error("/dev/full"), "/dev/full: could not be written: No space left on device; free some space"));
+  CHECK(contains(error(folder / "none/a"), "none/a: could not be written: No such file or directory; its folder must exist"));
+  CHECK(contains(error(folder / ""), "Is a directory"));
+  CHECK(contains(error(""), "could not be written"));
+  CHECK(contains(error(folder / std::string(300, 'n')), "choose a shorter name"));
+  CHECK(folder.files() == 0);
+
+  const std::string path = folder.write("model", "old");
+  struct rlimit before {};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const auto handler = ::signal(SIGXFSZ, SIG_IGN);
+  struct rlimit small = before;
+  small.rlim_cur = 100;
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  std::string text;
+  try {
+    write_safetensors(path, sample());
+  } catch (const Error& caught) {
+    text = caught.what();
+    CHECK(caught.code() == ExitCode::kOutput);
+  }
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, handler);
+  CHECK(contains(text, "File too large; raise the limit of file sizes"));
+  CHECK(folder.read("model") == "old");
+  CHECK(folder.files() == 1);
+
+  write_file_atomically(path, "new", 3);
+  CHECK(folder.read("model") == "new");
+  CHECK_NOTHROW(write_file_atomically("/dev/null", "x", 1));
+  struct stat status {};
+  CHECK((::stat("/dev/null", &status) == 0 && S_ISCHR(status.st_mode)));
+  CHECK(folder.files() == 1);
+}
+
+TEST_CASE("core/safetensors: layouts") {
+  // O=2, kH=2, kW=3, I=4 in memory.
+  const Shape memory{2, 2, 3, 4};
+  CHECK(file_shape(memory, TensorLayout::kConvWeight) == Shape{2, 4, 2, 3});
+  CHECK(file_shape(memory, TensorLayout::kPlain) == memory);
+  const auto check = [&]<class T>(T) {
+    std::vector<T> numbers(48), file(48), back(48);
+    for (std::size_t i = 0; i < 48; ++i) numbers[i] = static_cast<T>(i);
+    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kConvWeight, sizeof(T),
+                   reinterpret_cast<std::byte*>(file.data()));
+    for (std::size_t o = 0; o < 2; ++o) {
+      for (std::size_t h = 0; h < 2; ++h) {
+        for (std::size_t w = 0; w < 3; ++w) {
+          for (std::size_t i = 0; i < 4; ++i) CHECK(file[((o * 4 + i) * 2 + h) * 3 + w] == numbers[((o * 2 + h) * 3 + w) * 4 + i]);
+        }
+      }
+    }
+    to_memory_layout(reinterpret_cast<const std::byte*>(file.data()), memory, TensorLayout::kConvWeight, sizeof(T),
+                     reinterpret_cast<std::byte*>(back.data()));
+    CHECK(back == numbers);
+    to_file_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kPlain, sizeof(T),
+                   reinterpret_cast<std::byte*>(file.data()));
+    CHECK(file == numbers);
+    to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), memory, TensorLayout::kPlain, sizeof(T),
+                     reinterpret_cast<std::byte*>(back.data()));
+    CHECK(back == numbers);
+  };
+  check(std::uint8_t{});
+  check(std::uint16_t{});
+  check(float{});
+  check(double{});
+  CHECK(contains(error_of(ExitCode::kInternal, [] { file_shape(Shape{2, 3}, TensorLayout::kConvWeight); }), "4 dimensions"));
+}

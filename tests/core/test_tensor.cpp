@@ -1,0 +1,130 @@
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/tensor.h"
+#include "tests/core/errors.h"
+#include "tests/core/host_backend.h"
+
+using namespace starling;
+using starling::test::contains;
+using starling::test::error_of;
+
+TEST_CASE("core/shape: sizes, elements, text, batch") {
+  const Shape shape{4, 3, 2};
+  CHECK(shape.rank() == 3);
+  CHECK(shape.elements() == 24);
+  CHECK(shape.back() == 2);
+  CHECK(shape.text() == "4×3×2");
+  CHECK(shape.with_batch(8) == Shape{8, 4, 3, 2});
+  CHECK(shape.without_batch() == Shape{3, 2});
+  CHECK(shape != Shape{4, 3, 1});
+  CHECK(shape != Shape{4, 3});
+  CHECK(Shape{}.elements() == 1);
+  CHECK(Shape{}.text() == "scalar");
+  CHECK(Shape{5, 0, 3}.elements() == 0);
+  CHECK(Shape{2, 0} != Shape{2});
+  CHECK(Shape{3}.without_batch() == Shape{});
+}
+
+TEST_CASE("core/shape: impossible shapes") {
+  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape{1, 2, 3, 4, 5, 6, 7}; }), "7 dimensions"));
+  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape{1, -2}; }), "-2"));
+  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape({1, 2, 3, 4, 5, 6}).with_batch(1); }), "no room"));
+  CHECK(contains(error_of(ExitCode::kInternal, [] { Shape().without_batch(); }), "scalar"));
+  CHECK(contains(error_of(ExitCode::kMemory, [] { return Shape({1L << 40, 1L << 40}).elements(); }), "larger than any memory"));
+  CHECK(contains(error_of(ExitCode::kMemory, [] { return Shape({(1L << 59) + 1}).elements(); }), "larger than any memory"));
+}
+
+TEST_CASE("core/tensor: views share memory, copies of handles too") {
+  test::HostBackend backend;
+  Tensor tensor(backend, Shape{4, 6}, DType::kFloat32);
+  CHECK(tensor.bytes() == 96);
+  CHECK(tensor.exclusive());
+  for (int i = 0; i < 24; ++i) tensor.span<float>()[static_cast<std::size_t>(i)] = static_cast<float>(i);
+  const Tensor view = tensor.slice(6, Shape{2, 3});
+  CHECK_FALSE(tensor.exclusive());
+  CHECK(view.span<float>()[0] == 6);
+  CHECK(view.span<float>().size() == 6);
+  CHECK(view.slice(4, Shape{2}).span<float>()[1] == 11);
+  const Tensor again = tensor.reshaped(Shape{24});
+  again.span<float>()[7] = -1;
+  CHECK(view.span<float>()[1] == -1);
+  CHECK(reinterpret_cast<std::uintptr_t>(tensor.raw()) % 64 == 0);
+  CHECK(tensor.slice(24, Shape{0}).elements() == 0);
+  CHECK(tensor.slice(23, Shape{}).span<float>()[0] == 23);
+  CHECK_FALSE(Tensor());
+  CHECK(Tensor().raw() == nullptr);
+}
+
+TEST_CASE("core/tensor: misuse is caught") {
+  test::HostBackend backend;
+  const Tensor tensor(backend, Shape{4, 6}, DType::kFloat32);
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.reshaped(Shape{5, 5}); }), "4×6 tensor cannot be seen as 5×5"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(20, Shape{5}); }), "outside a 4×6 tensor"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(-1, Shape{2}); }), "outside"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(INT64_MAX, Shape{2}); }), "outside"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.data<double>(); }), "a fp32 tensor was read as fp64"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), 8, Shape{4, 6}, DType::kFloat32); }), "does not fit"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), SIZE_MAX - 3, Shape{1}, DType::kFloat32); }), "does not fit"));
+}
+
+TEST_CASE("core/meta backend: counts memory that it does not hold") {
+  const auto backend = make_meta_backend();
+  CHECK(backend->device() == DeviceType::kMeta);
+  {
+    const Tensor a(*backend, Shape{1000, 1000, 1000, 1000}, DType::kFloat64);
+    CHECK(a.raw() == nullptr);
+    CHECK(backend->memory_stats().in_use == 8'000'000'000'000u);
+    const Tensor b = a.slice(5, Shape{10});
+    CHECK(backend->memory_stats().allocations == 1);
+    { const Tensor c(*backend, Shape{3}, DType::kUInt8); }
+    CHECK(backend->memory_stats().in_use == 8'000'000'000'000u);
+  }
+  const MemoryStats stats = backend->memory_stats();
+  CHECK(stats.in_use == 0);
+  CHECK(stats.peak_in_use == 8'000'000'000'003u);
+  CHECK(stats.allocations == 2);
+  CHECK(stats.system_allocations == 0);
+
+  std::vector<float> host(4, 7.0f);
+  const Tensor d(*backend, Shape{4}, DType::kFloat32);
+  backend->fill(d, 3.0);
+  backend->add({.a = d, .b = d, .y = d});
+  backend->copy_to_host(d, host.data());
+  CHECK(host == std::vector<float>(4, 0.0f));
+  CHECK(contains(error_of(ExitCode::kMemory,
+                          [&] {
+                            const Tensor huge(*backend, Shape{1L << 58}, DType::kFloat64), more(*backend, Shape{1L << 58}, DType::kFloat64);
+                            const Tensor most(*backend, Shape{1L << 58}, DType::kFloat64);
+                          }),
+                 "more than any memory"));
+}
+
+TEST_CASE("core/meta backend: storages may outlive it, threads may share it") {
+  auto backend = make_meta_backend();
+  Tensor left(*backend, Shape{4}, DType::kFloat32);
+  backend.reset();
+  left = {};
+
+  const MemoryStats before = meta_backend().memory_stats();
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([] {
+      for (int i = 0; i < 2000; ++i) {
+        const StreamScope scope(meta_backend(), i % 2 ? StreamKind::kUpdate : StreamKind::kCommunication);
+        const Tensor a(meta_backend(), Shape{i + 1}, DType::kFloat32);
+        const Tensor b = a.reshaped(Shape{1, i + 1});
+        meta_backend().record();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const MemoryStats after = meta_backend().memory_stats();
+  CHECK(after.in_use == before.in_use);
+  CHECK(after.allocations == before.allocations + 8000);
+  CHECK(meta_backend().stream() == StreamKind::kCompute);
+}

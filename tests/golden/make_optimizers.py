@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""Writes optimizers.json beside this file: updates and learning rates in fp64 by PyTorch and decent-dp.
+
+Needs torch and decent-dp. Two parameters of SIZE numbers each; the first one is decayed, the second one is not.
+"""
+
+import importlib.metadata
+import json
+import os
+
+import torch
+from decent_dp.optim import AccumAdam, AccumAdamW, lr_scheduler_fn_cosine_with_warmup
+
+SIZE, STEPS, KEPT = 6, 8, [1, 4, 8]
+RATES = [0.05, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01]
+
+
+def rounded(tensor):
+    return (tensor * 1000).round() / 1000
+
+
+def updates(make, x, gradients):
+    """The parameters after each of the KEPT steps."""
+    first, second = (torch.nn.Parameter(x[i].clone()) for i in (0, 1))
+    optimizer = make(first, second)
+    result = []
+    for step in range(STEPS):
+        first.grad, second.grad = gradients[step][0].clone(), gradients[step][1].clone()
+        for group in optimizer.param_groups:
+            group["lr"] = RATES[step]
+        optimizer.step()
+        if step + 1 in KEPT:
+            result.append([first.detach().tolist(), second.detach().tolist()])
+    return result
+
+
+def optimizer_cases(x, gradients):
+    optim = torch.optim
+    kinds = [
+        ("sgd", optim.SGD, {}, {}),
+        ("sgd", optim.SGD, {"momentum": 0.9}, {"momentum": 0.9}),
+        ("sgd", optim.SGD, {"momentum": 0.8, "nesterov": True}, {"momentum": 0.8, "nesterov": True}),
+        ("adam", optim.Adam, {"betas": [0.9, 0.999]}, {"betas": (0.9, 0.999)}),
+        ("adamw", optim.AdamW, {"betas": [0.8, 0.95], "eps": 1e-4}, {"betas": (0.8, 0.95), "eps": 1e-4}),
+        ("accum_adam", AccumAdam, {"accum_iter": 3}, {"accum_iter": 3}),
+        ("accum_adamw", AccumAdamW, {"accum_iter": 3}, {"accum_iter": 3}),
+        ("accum_adamw", AccumAdamW, {"accum_iter": 1}, {"accum_iter": 1}),
+    ]
+    cases = []
+    for name, kind, config, arguments in kinds:
+        for decay in (0.0, 0.2):
+            make = lambda a, b: kind([{"params": [a], "weight_decay": decay}, {"params": [b], "weight_decay": 0.0}], lr=0.1, **arguments)
+            cases.append({"type": name, "config": {**config, "weight_decay": decay}, "x": updates(make, x, gradients)})
+    return cases
+
+
+def rates(make, base, count):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=base)
+    scheduler = make(optimizer)
+    result = []
+    for _ in range(count):
+        result.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return result
+
+
+def schedule_cases():
+    sched = torch.optim.lr_scheduler
+    spe = 4  # steps per epoch; PyTorch's schedulers of epochs run on steps here
+
+    def case(kind, config, make, base, total):
+        return {"type": kind, "config": config, "base_lr": base, "total_steps": total, "steps_per_epoch": spe, "lr": rates(make, base, total)}
+
+    return [
+        case("cosine", {"min_lr": 1e-3}, lambda o: sched.CosineAnnealingLR(o, T_max=24, eta_min=1e-3), 0.1, 24),
+        case("cosine", {"min_lr": 1e-6, "warmup_steps": 6, "warmup_factor": 0.01},
+             lambda o: lr_scheduler_fn_cosine_with_warmup(o, t_max=18, t_warmup=6), 0.3, 24),
+        case("multistep", {"milestones": [1, 2.5, 4], "gamma": 0.3},
+             lambda o: sched.MultiStepLR(o, milestones=[4, 10, 16], gamma=0.3), 0.1, 24),
+        case("step", {"step_size": 2, "gamma": 0.5}, lambda o: sched.StepLR(o, step_size=8, gamma=0.5), 0.1, 24),
+        case("linear", {"final_lr": 0.01}, lambda o: sched.LinearLR(o, start_factor=1.0, end_factor=0.1, total_iters=23), 0.1, 24),
+        case("constant", {"warmup_steps": 5, "warmup_factor": 0.1},
+             lambda o: sched.LinearLR(o, start_factor=0.1, total_iters=5), 0.2, 10),
+    ]
+
+
+def main():
+    torch.manual_seed(7)
+    x = rounded(torch.randn(2, SIZE, dtype=torch.float64))
+    gradients = rounded(torch.randn(STEPS, 2, SIZE, dtype=torch.float64))
+    document = {
+        "made_by": f"make_optimizers.py, torch {torch.__version__}, decent-dp {importlib.metadata.version('decent-dp')}",
+        "x": x.tolist(),
+        "gradients": gradients.tolist(),
+        "rates": RATES,
+        "kept_steps": KEPT,
+        "optimizers": optimizer_cases(x, gradients),
+        "schedules": schedule_cases(),
+    }
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "optimizers.json")
+    with open(path, "w") as file:
+        json.dump(document, file, separators=(",", ":"))
+        file.write("\n")
+    print(path, os.path.getsize(path), "bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,379 @@
+#include "kernels/cpu/cpu_backend.h"
+
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "kernels/optimizer.h"
+#include "tests/kernels/operation_table.h"
+
+namespace starling::tests {
+namespace {
+
+using Index = std::int64_t;
+
+template <class T>
+Tensor tensor_of(Backend& backend, const std::vector<T>& values, const Shape& shape) {
+  Tensor result(backend, shape, DTypeOf<T>::value);
+  backend.copy_from_host(values.data(), result);
+  return result;
+}
+
+/// The code of the Error that f throws, or kOk.
+template <class F>
+ExitCode code_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find('\n') == std::string::npos);
+    return error.code();
+  }
+  return ExitCode::kOk;
+}
+
+}  // namespace
+
+TEST_CASE("kernels/cpu: the allocator's steady state asks the system for nothing") {
+  CpuBackend backend(1);
+  const auto step = [&] {
+    std::vector<Tensor> live;
+    for (const Index n : {1, 100, 5000, 700000, 1 << 20}) live.emplace_back(backend, Shape{n}, DType::kFloat32);
+    Tensor x = to_tensor(backend, random_numbers(4 * 8 * 8 * 16, 1), {4, 8, 8, 16}, DType::kFloat32);
+    Tensor w = to_tensor(backend, random_numbers(16 * 9 * 16, 2), {16, 3, 3, 16}, DType::kFloat32);
+    Tensor y(backend, {4, 8, 8, 16}, DType::kFloat32), vector(backend, {16}, DType::kFloat32), dw(backend, {16, 3, 3, 16}, DType::kFloat32);
+    const Window2d window{{3, 3}, {1, 1}, {1, 1}};
+    backend.conv2d_forward({.x = x, .weight = w, .y = y, .window = window});
+    backend.conv2d_backward_data({.dy = y, .weight = w, .dx = x, .window = window});
+    backend.conv2d_backward_weights({.x = x, .dy = y, .dweight = dw, .window = window});
+    backend.sum_rows({.x = y.reshaped({256, 16}), .y = vector});
+  };
+  step();
+  const MemoryStats before = backend.memory_stats();
+  for (int i = 0; i < 3; ++i) step();
+  const MemoryStats after = backend.memory_stats();
+  CHECK(after.system_allocations == before.system_allocations);
+  CHECK(after.reserved == before.reserved);
+  CHECK(after.allocations > before.allocations);
+  CHECK(after.in_use == 0);
+  CHECK(after.peak_in_use <= after.reserved);
+}
+
+TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its end is an error") {
+  CpuBackend backend(1);
+  for (const std::size_t bytes : {0ul, 1ul, 64ul, 4097ul, 3ul << 20}) {
+    const auto storage = backend.allocate(bytes);
+    CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % 64 == 0);
+    CHECK(storage->bytes() == bytes);
+    if (bytes >= (2u << 20)) CHECK(reinterpret_cast<std::uintptr_t>(storage->data()) % (2u << 20) == 0);
+  }
+  for (std::size_t bytes = 1; bytes < 100000; bytes += 37) {
+    const std::size_t size = cpu::CachingAllocator::size_class(bytes);
+    CHECK(size >= bytes);
+    CHECK(size % 64 == 0);
+    if (bytes > 512) CHECK(size <= bytes + bytes / 8 + 64);
+  }
+  CHECK(code_of([&] { backend.allocate(std::size_t{1} << 60); }) == ExitCode::kMemory);
+  CHECK(code_of([&] { backend.allocate(std::numeric_limits<std::size_t>::max()); }) == ExitCode::kMemory);
+
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&backend, t] {
+      for (int i = 0; i < 2000; ++i) {
+        const auto storage = backend.allocate(static_cast<std::size_t>(64 + (i * 131 + t) % 5000));
+        storage->data()[0] = std::byte{static_cast<unsigned char>(t)};
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(backend.memory_stats().in_use == 0);
+}
+
+TEST_CASE("kernels/cpu: a storage outlives nothing it needs") {
+  Tensor tensor;
+  {
+    CpuBackend backend(1);
+    tensor = Tensor(backend, {1000}, DType::kFloat32);
+  }
+  tensor = Tensor();  // gives its block back to an allocator that is still there
+  CHECK(!tensor);
+}
+
+TEST_CASE("kernels/cpu: accumulate adds to what is there") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    CpuBackend backend(2);
+    const double tolerance = dtype == DType::kFloat32 ? 1e-5 : 1e-12;
+    const auto random = [&](const Shape& shape, std::uint64_t seed) { return to_tensor(backend, random_numbers(shape.elements(), seed), shape, dtype); };
+    const auto check = [&](const char* name, const Shape& shape, auto&& run) {
+      CAPTURE(name);
+      const Tensor out = random(shape, 50);
+      run(out, false);
+      const Numbers once = to_numbers(out);
+      run(out, true);
+      const Numbers twice = to_numbers(out);
+      for (std::size_t i = 0; i < once.size(); ++i) CHECK(twice[i] == doctest::Approx(2 * once[i]).epsilon(tolerance));
+    };
+    const Tensor x = random({2, 6, 6, 16}, 1), dy = random({2, 6, 6, 32}, 2), mean = random({16}, 3), inv = random({16}, 4);
+    const Window2d window{{3, 3}, {1, 1}, {1, 1}};
+    check("dweight", {32, 3, 3, 16}, [&](const Tensor& out, bool add) {
+      backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = out, .window = window, .accumulate = add});
+    });
+    check("dbias", {32}, [&](const Tensor& out, bool add) {
+      backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = random({32, 3, 3, 16}, 8), .dbias = out, .window = window, .accumulate = add});
+    });
+    check("matmul", {5, 7}, [&](const Tensor& out, bool add) {
+      backend.matmul({.a = random({3, 5}, 5), .b = random({3, 7}, 6), .c = out, .transpose_a = true, .accumulate = add});
+    });
+    check("sum_rows", {16}, [&](const Tensor& out, bool add) { backend.sum_rows({.x = x, .y = out, .accumulate = add}); });
+    for (const bool gamma : {true, false}) {
+      check("batch norm", {16}, [&](const Tensor& out, bool add) {
+        const Tensor g = random({2, 6, 6, 16}, 7);
+        backend.batch_norm_backward({.x = x, .dy = g, .saved_mean = mean, .saved_inv_std = inv, .dgamma = gamma ? out : Tensor(),
+                                     .dbeta = gamma ? Tensor() : out, .accumulate = add});
+      });
+      check("layer norm", {16}, [&](const Tensor& out, bool add) {
+        const Tensor g = random({72, 16}, 7), rows = random({72}, 9);
+        backend.layer_norm_backward({.x = x, .dy = g, .saved_mean = rows, .saved_inv_std = rows, .dgamma = gamma ? out : Tensor(),
+                                     .dbeta = gamma ? Tensor() : out, .accumulate = add});
+      });
+    }
+    check("weighted_sum", {9}, [&](const Tensor& out, bool add) {
+      WeightedSum args{.terms = 1, .out = out, .accumulate = add};
+      args.in[0] = random({9}, 11);
+      args.weight[0] = 3.0;
+      backend.weighted_sum(args);
+    });
+  }
+}
+
+TEST_CASE("kernels/cpu: batch norm of a large mean, in inference, with two gradient terms in place, and of NaN") {
+  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::hardware_isa()}) {
+    CpuBackend backend(1, isa);
+    constexpr Index kRows = 20000, kChannels = 5;
+    Numbers values = random_numbers(kRows * kChannels, 3);
+    double sum = 0, squares = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<double>(static_cast<float>(1000.0 + values[i]));
+      if (i % kChannels == 2) sum += values[i];
+    }
+    const double mean = sum / kRows;
+    for (std::size_t i = 2; i < values.size(); i += kChannels) squares += (values[i] - mean) * (values[i] - mean);
+    const Tensor x = to_tensor(backend, values, {kRows, kChannels}, DType::kFloat32), y(backend, {kRows, kChannels}, DType::kFloat32);
+    const Tensor m(backend, {kChannels}, DType::kFloat32), inv(backend, {kChannels}, DType::kFloat32);
+    const Tensor tracked = tensor_of<std::int64_t>(backend, {41}, {});
+    backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv, .batches_tracked = tracked});
+    CHECK(m.span<float>()[2] == doctest::Approx(mean).epsilon(1e-7));
+    CHECK(inv.span<float>()[2] == doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+    CHECK(tracked.span<std::int64_t>()[0] == 42);
+  }
+  CpuBackend backend(1);
+  const Shape shape{8, 3};
+  const auto random = [&](std::uint64_t seed) { return to_tensor(backend, random_numbers(24, seed), shape, DType::kFloat64); };
+  const Tensor x = random(1), y(backend, shape, DType::kFloat64);
+  const Tensor mean = tensor_of<double>(backend, {0.1, 0.2, 0.3}, {3}), variance = tensor_of<double>(backend, {1, 2, 3}, {3});
+  const Tensor gamma = tensor_of<double>(backend, {2, -1, 1}, {3}), m(backend, {3}, DType::kFloat64), inv(backend, {3}, DType::kFloat64);
+  backend.batch_norm_forward({.x = x, .gamma = gamma, .y = y, .running_mean = mean, .running_var = variance, .saved_mean = m, .saved_inv_std = inv,
+                              .training = false, .relu = true});
+  for (std::size_t i = 0; i < 24; ++i) {
+    const std::size_t c = i % 3;
+    const double v = (x.span<double>()[i] - mean.span<double>()[c]) / std::sqrt(variance.span<double>()[c] + 1e-5) * gamma.span<double>()[c];
+    CHECK(y.span<double>()[i] == doctest::Approx(std::max(v, 0.0)));
+  }
+  // The gradient of inference, the two terms, and dresidual in the place of dy.
+  const Tensor dy = random(2), dy2 = random(3), dx(backend, shape, DType::kFloat64);
+  const Numbers a = to_numbers(dy), b = to_numbers(dy2);
+  backend.batch_norm_backward({.x = x, .y = y, .dy = dy, .dy2 = dy2, .gamma = gamma, .saved_mean = m, .saved_inv_std = inv, .dx = dx, .dresidual = dy,
+                               .relu = true, .training = false});
+  for (std::size_t i = 0; i < 24; ++i) {
+    const double g = y.span<double>()[i] > 0 ? a[i] + b[i] : 0.0;
+    CHECK(dy.span<double>()[i] == doctest::Approx(g));
+    CHECK(dx.span<double>()[i] == doctest::Approx(g * gamma.span<double>()[i % 3] * inv.span<double>()[i % 3]));
+  }
+  x.span<double>()[4] = std::numeric_limits<double>::quiet_NaN();
+  backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv, .relu = true});
+  CHECK(std::isnan(y.span<double>()[1]));
+  CHECK(!std::isnan(y.span<double>()[0]));
+}
+
+TEST_CASE("kernels/cpu: dropout keeps by Philox, whatever the threads, and its gradient uses the same mask") {
+  constexpr Index kN = 10001;
+  const Numbers values = random_numbers(kN, 4);
+  Numbers first;
+  for (const int threads : {1, 2}) {
+    CpuBackend backend(threads);
+    const Tensor x = to_tensor(backend, values, {kN}, DType::kFloat32), y(backend, {kN}, DType::kFloat32);
+    backend.dropout({.x = x, .y = y, .p = 0.25, .key = 5, .counter = 6});
+    const Numbers found = to_numbers(y);
+    if (threads == 1) first = found;
+    CHECK(found == first);
+    int kept = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const bool keep = uniform_float(philox(5, i / 4, 6).v[i % 4]) >= 0.25f;
+      kept += keep;
+      CHECK(found[i] == doctest::Approx(keep ? values[i] / 0.75 : 0.0));
+    }
+    CHECK(kept > 7300);
+    CHECK(kept < 7700);
+    backend.dropout({.x = x, .y = x, .p = 0.25, .key = 5, .counter = 6});
+    CHECK(to_numbers(x) == first);
+    backend.dropout({.x = x, .y = y, .p = 1.0, .key = 5, .counter = 6});
+    CHECK(to_numbers(y) == Numbers(static_cast<std::size_t>(kN), 0.0));
+  }
+}
+
+TEST_CASE("kernels/cpu: casts round to nearest even and keep denormal 16-bit numbers") {
+  CpuBackend backend(1);
+  const std::vector<float> values = {0.0f, 1.0f, -2.5f, 3.14159265f, 1e-7f, 65504.0f, 1e30f, 6e-8f};
+  const Tensor x = tensor_of<float>(backend, values, {8});
+  for (const DType dtype : {DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    const Tensor y(backend, {8}, dtype), back(backend, {8}, DType::kFloat32);
+    backend.cast({x, y});
+    backend.cast({y, back});
+    for (std::size_t i = 0; i < 8; ++i) {
+      const float expected = dtype == DType::kFloat64    ? values[i]
+                             : dtype == DType::kBFloat16 ? static_cast<float>(BFloat16(values[i]))
+                                                         : static_cast<float>(Float16(values[i]));
+      CHECK(back.span<float>()[i] == expected);
+    }
+  }
+  const Tensor bytes = tensor_of<std::uint8_t>(backend, {0, 7, 255}, {3}), f(backend, {3}, DType::kFloat32);
+  backend.cast({bytes, f});
+  CHECK(f.span<float>()[2] == 255.0f);
+  CHECK(code_of([&] { backend.cast({f, Tensor(backend, {3}, DType::kInt32)}); }) == ExitCode::kUsage);
+}
+
+TEST_CASE("kernels/cpu: metrics count top 1 and top 5, first index on ties") {
+  CpuBackend backend(1);
+  const Tensor logits = tensor_of<float>(backend, {0, 1, 2, 3, 4, 5, 6, 7,    // label 7: largest
+                                                   0, 1, 2, 3, 4, 5, 6, 7,    // label 3: fifth largest
+                                                   0, 1, 2, 3, 4, 5, 6, 7,    // label 2: sixth
+                                                   1, 1, 1, 1, 1, 1, 1, 1},   // label 1: ties with index 0, which comes first
+                                         {4, 8});
+  const Tensor labels = tensor_of<std::int32_t>(backend, {7, 3, 2, 1}, {4}), totals = tensor_of<double>(backend, {0, 10, 0, 0}, {4});
+  backend.classification_metrics({logits, labels, totals});
+  CHECK(totals.span<double>()[1] == 11.0);
+  CHECK(totals.span<double>()[2] == 3.0);
+  CHECK(totals.span<double>()[3] == 4.0);
+  double sum = 0;
+  for (int i = 0; i < 8; ++i) sum += std::exp(i);
+  CHECK(totals.span<double>()[0] == doctest::Approx(3 * std::log(sum) - 7 - 3 - 2 + std::log(8.0)).epsilon(1e-6));
+  labels.span<std::int32_t>()[2] = 8;
+  CHECK(code_of([&] { backend.classification_metrics({logits, labels, totals}); }) == ExitCode::kUsage);
+}
+
+TEST_CASE("kernels/cpu: images are cropped from their zero padding, flipped and normalised") {
+  CpuBackend backend(2);
+  std::vector<std::uint8_t> pixels(2 * 4 * 4 * 3);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 5);
+  const Tensor x = tensor_of<std::uint8_t>(backend, pixels, {2, 4, 4, 3}), y(backend, {2, 4, 4, 3}, DType::kFloat32);
+  const std::vector<std::int32_t> params = {0, 3, 1, 2, 1, 0};
+  AugmentImages args{.x = x, .params = tensor_of<std::int32_t>(backend, params, {2, 3}), .y = y, .crop_padding = 2};
+  args.mean = {0.1f, 0.2f, 0.3f};
+  args.std = {0.5f, 0.25f, 2.0f};
+  backend.augment_images(args);
+  for (int n = 0; n < 2; ++n) {
+    for (int h = 0; h < 4; ++h) {
+      for (int w = 0; w < 4; ++w) {
+        for (int c = 0; c < 3; ++c) {
+          const auto row = static_cast<std::size_t>(3 * n);
+          const int column = params[row + 2] ? 3 - w : w;
+          const int from_h = h + params[row] - 2, from_w = column + params[row + 1] - 2;
+          const bool inside = from_h >= 0 && from_h < 4 && from_w >= 0 && from_w < 4;
+          const double v = inside ? pixels[static_cast<std::size_t>(((n * 4 + from_h) * 4 + from_w) * 3 + c)] : 0.0;
+          const auto i = static_cast<std::size_t>(c);
+          CHECK(y.span<float>()[static_cast<std::size_t>(((n * 4 + h) * 4 + w) * 3 + c)] ==
+                doctest::Approx((v / 255.0 - static_cast<double>(args.mean[i])) / static_cast<double>(args.std[i])).epsilon(1e-5));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/cpu: squared distances do not depend on the threads") {
+  constexpr Index kN = 50001;
+  Numbers found;
+  for (const int threads : {1, 2}) {
+    CpuBackend backend(threads);
+    const Tensor x = to_tensor(backend, random_numbers(kN, 1), {kN}, DType::kFloat32), y = to_tensor(backend, random_numbers(kN, 2), {kN}, DType::kFloat32);
+    const Tensor totals = tensor_of<double>(backend, {1.0, 2.0}, {2});
+    backend.squared_distance({.x = x, .y = y, .totals = totals, .index = 1});
+    backend.squared_distance({.x = x, .totals = totals, .index = 0});
+    double distance = 2.0, norm = 1.0;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(kN); ++i) {
+      const double a = x.span<float>()[i], b = y.span<float>()[i];
+      distance += (a - b) * (a - b);
+      norm += a * a;
+    }
+    CHECK(totals.span<double>()[0] == doctest::Approx(norm).epsilon(1e-12));
+    CHECK(totals.span<double>()[1] == doctest::Approx(distance).epsilon(1e-12));
+    if (threads == 1) found = to_numbers(totals);
+    CHECK(to_numbers(totals) == found);
+  }
+}
+
+TEST_CASE("kernels/cpu: activations at their ends") {
+  CpuBackend backend(1);
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> values = {-200.0f, -88.0f, -5.0f, -0.0f, 1e-20f, 5.0f, 88.0f, 200.0f, inf, nan};
+  const Tensor x = tensor_of<float>(backend, values, {10}), y(backend, {10}, DType::kFloat32);
+  backend.activation_forward({.kind = Activation::kSilu, .x = x, .y = y});
+  for (std::size_t i = 0; i < 8; ++i) {
+    const double v = static_cast<double>(values[i]);
+    CHECK(static_cast<double>(y.span<float>()[i]) == doctest::Approx(v / (1.0 + std::exp(-v))).epsilon(1e-6));
+  }
+  CHECK(y.span<float>()[8] == inf);
+  CHECK(std::isnan(y.span<float>()[9]));
+  backend.activation_forward({.kind = Activation::kGelu, .x = x, .y = y});
+  CHECK(y.span<float>()[0] == 0.0f);
+  CHECK(y.span<float>()[7] == 200.0f);
+  CHECK(std::isnan(y.span<float>()[9]));
+  backend.activation_forward({.kind = Activation::kRelu, .x = x, .y = y});
+  CHECK(y.span<float>()[2] == 0.0f);
+  CHECK(std::isnan(y.span<float>()[9]));
+}
+
+TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
+  CpuBackend backend(1);
+  const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32);
+  CHECK(code_of([&] { backend.add({half, half, half}); }) == ExitCode::kUsage);
+  CHECK(code_of([&] { backend.add({x, Tensor(backend, {7}, DType::kFloat32), x}); }) == ExitCode::kInternal);
+  CHECK(code_of([&] { backend.matmul({.a = x, .b = x, .c = x}); }) == ExitCode::kInternal);
+  const Tensor image(backend, {1, 4, 4, 3}, DType::kFloat32);
+  CHECK(code_of([&] { backend.conv2d_forward({.x = image, .weight = x, .y = image, .window = {}}); }) == ExitCode::kInternal);
+  CHECK(code_of([] { CpuBackend none(0); }) == ExitCode::kUsage);
+  backend.fill(half, 1.5);
+  const Tensor other(backend, {2, 3}, DType::kBFloat16);
+  backend.copy(half, other);
+  CHECK(static_cast<float>(other.span<BFloat16>()[5]) == 1.5f);
+}
+
+TEST_CASE("kernels/open_backend: devices open, and a missing one says what to do") {
+  CHECK(open_backend(DeviceType::kCpu, 2)->device() == DeviceType::kCpu);
+  CHECK(open_backend(DeviceType::kMeta, 1)->device() == DeviceType::kMeta);
+  // Where the plug-in or a GPU is missing, the error is the user's to mend.
+  const ExitCode cuda = code_of([] { open_backend(DeviceType::kCuda, 1); });
+  CHECK((cuda == ExitCode::kOk || cuda == ExitCode::kUsage));
+  CHECK(open_backend(DeviceType::kCpu, 2)->description().find("2 threads") != std::string::npos);
+}
+
+TEST_CASE("kernels/isa: the environment lowers the instruction set, and only to names that exist") {
+  const char* before = getenv("STARLING_CPU_ISA");
+  const std::string saved = before ? before : "";
+  setenv("STARLING_CPU_ISA", "scalar", 1);
+  CHECK(cpu::detected_isa() == cpu::Isa::kScalar);
+  setenv("STARLING_CPU_ISA", "avx512", 1);
+  CHECK(cpu::detected_isa() == cpu::hardware_isa());
+  setenv("STARLING_CPU_ISA", "sse9", 1);
+  CHECK(code_of([] { cpu::detected_isa(); }) == ExitCode::kUsage);
+  if (before) {
+    setenv("STARLING_CPU_ISA", saved.c_str(), 1);
+  } else {
+    unsetenv("STARLING_CPU_ISA");
+  }
+}
+
+}  // namespace starling::tests

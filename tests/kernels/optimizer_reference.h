@@ -1,0 +1,142 @@
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "kernels/optimizer.h"
+
+namespace starling::test {
+
+/// A plain re-implementation of the update's definition, in double, element by element.
+struct Reference {
+  std::string type;
+  double momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  bool nesterov = false;
+  std::int64_t accum_iter = 1;
+
+  struct State {
+    double u = 0, m = 0, v = 0, a = 0;
+  };
+
+  double step(double p, double g, State& state, bool decay, double lr, std::int64_t s) const {
+    const double wd = decay ? weight_decay : 0;
+    const bool decoupled = type == "adamw" || type == "accum_adamw";
+    if (decoupled) {
+      p *= 1 - lr * wd;
+    } else {
+      g += wd * p;
+    }
+    if (type == "sgd") {
+      state.u = s == 1 ? g : momentum * state.u + g;
+      return p - lr * (nesterov ? g + momentum * state.u : state.u);
+    }
+    if (type == "adam" || type == "adamw") {
+      state.m = beta1 * state.m + (1 - beta1) * g;
+      state.v = beta2 * state.v + (1 - beta2) * g * g;
+      return p - lr / (1 - std::pow(beta1, s)) * state.m / (std::sqrt(state.v) / std::sqrt(1 - std::pow(beta2, s)) + eps);
+    }
+    const auto k = accum_iter;
+    state.a += g / static_cast<double>(k);
+    const double m = state.m + (1 - beta1) * g;
+    const double v = state.v + (1 - beta2) * g * g;
+    const auto q = static_cast<double>((s + k - 1) / k);
+    p -= lr / (1 - std::pow(beta1, q)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(beta2, q)) + eps);
+    if (s % k == 0) {
+      state.m = beta1 * (state.m + (1 - beta1) * state.a);
+      state.v = beta2 * (state.v + (1 - beta2) * state.a * state.a);
+      state.a = 0;
+    }
+    return p;
+  }
+
+  /// The config section of the same rule.
+  nlohmann::json config() const {
+    nlohmann::json result = {{"weight_decay", weight_decay}};
+    if (type == "sgd") {
+      result["momentum"] = momentum;
+      result["nesterov"] = nesterov;
+    } else {
+      result["betas"] = {beta1, beta2};
+      result["eps"] = eps;
+    }
+    if (type.starts_with("accum")) result["accum_iter"] = accum_iter;
+    return result;
+  }
+};
+
+/// One of each kind of rule, with decay.
+inline std::vector<Reference> reference_rules() {
+  return {
+      {.type = "sgd", .weight_decay = 0.1},
+      {.type = "sgd", .momentum = 0.9, .weight_decay = 0.1},
+      {.type = "sgd", .momentum = 0.8, .weight_decay = 0.05, .nesterov = true},
+      {.type = "adam", .weight_decay = 0.1},
+      {.type = "adamw", .beta1 = 0.85, .beta2 = 0.99, .weight_decay = 0.1},
+      {.type = "accum_adam", .weight_decay = 0.1, .accum_iter = 2},
+      {.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 4},
+      {.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 1},
+  };
+}
+
+inline std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
+  register_builtin_optimizers();
+  ConfigSection section(config, "test.json");
+  auto rule = optimizers().make(type, "optimizer.type", section);
+  section.finish();
+  return rule;
+}
+inline std::unique_ptr<OptimizerRule> make_rule(const Reference& reference) { return make_rule(reference.type, reference.config()); }
+
+/// The memory of one bucket, in plain vectors.
+template <class T>
+struct Bucket {
+  std::vector<T> x, gradient;
+  std::vector<std::vector<T>> states, received;
+  std::vector<T> weights;
+  std::vector<std::uint8_t> decay;
+  T self_weight = 1, gradient_scale = 1;
+
+  Bucket(std::size_t n, std::size_t state_count) : x(n), gradient(n), states(state_count, std::vector<T>(n)), decay(n / 32) {}
+
+  /// The span of `count` elements from `first` on; `pointers` keeps the list of neighbours alive.
+  UpdateSpan<T> span(std::size_t first, std::size_t count, std::vector<const T*>& pointers) {
+    pointers.clear();
+    for (const auto& buffer : received) pointers.push_back(buffer.data() + first);
+    UpdateSpan<T> result;
+    result.x = result.x_out = x.data() + first;
+    result.gradient = gradient.data() + first;
+    for (std::size_t k = 0; k < states.size(); ++k) result.states[k] = states[k].data() + first;
+    result.received = pointers.data();
+    result.weights = weights.data();
+    result.terms = static_cast<int>(received.size());
+    result.self_weight = self_weight;
+    result.gradient_scale = gradient_scale;
+    result.decay = decay.data() + first / 32;
+    result.n = static_cast<std::int64_t>(count);
+    return result;
+  }
+
+  void update(const OptimizerRule& rule, double lr, std::int64_t step) {
+    std::vector<const T*> pointers;
+    rule.update(span(0, x.size(), pointers), lr, step);
+  }
+};
+
+/// Normal numbers from a seed, the same in float (rounded) and double.
+template <class T>
+std::vector<T> normal_numbers(std::size_t n, unsigned seed) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal;
+  std::vector<T> result(n);
+  for (T& value : result) value = static_cast<T>(normal(generator));
+  return result;
+}
+
+}  // namespace starling::test

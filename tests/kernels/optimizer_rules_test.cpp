@@ -1,0 +1,199 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/optimizer.h"
+#include "tests/kernels/optimizer_reference.h"
+
+namespace starling::test {
+namespace {
+
+constexpr std::size_t kN = 96;
+
+/// Runs 9 steps of rule and reference with mixing by `terms` neighbours, and compares parameters and the rate of change.
+template <class T>
+void compare_with_reference(const Reference& reference, int terms, double tolerance) {
+  const auto rule = make_rule(reference);
+  Bucket<T> bucket(kN, rule->state_names().size());
+  bucket.x = normal_numbers<T>(kN, 1);
+  bucket.decay = {1, 0, 1};
+  bucket.gradient_scale = T(0.5);
+  bucket.self_weight = terms == 0 ? T(1) : T(0.5);
+  for (int k = 0; k < terms; ++k) bucket.weights.push_back(static_cast<T>(0.5 / terms + 0.0625 * k));
+  bucket.received.resize(static_cast<std::size_t>(terms));
+  std::vector<double> x(bucket.x.begin(), bucket.x.end());
+  std::vector<Reference::State> states(kN);
+  for (std::int64_t s = 1; s <= 9; ++s) {
+    const double lr = 0.01 * static_cast<double>(10 - s);
+    bucket.gradient = normal_numbers<T>(kN, 100 + static_cast<unsigned>(s));
+    for (int k = 0; k < terms; ++k)
+      bucket.received[static_cast<std::size_t>(k)] = normal_numbers<T>(kN, static_cast<unsigned>(1000 + 10 * s + k));
+    bucket.update(*rule, lr, s);
+    for (std::size_t i = 0; i < kN; ++i) {
+      double c = terms == 0 ? x[i] : static_cast<double>(bucket.self_weight) * x[i];
+      for (std::size_t k = 0; k < bucket.received.size(); ++k)
+        c += static_cast<double>(bucket.weights[k]) * static_cast<double>(bucket.received[k][i]);
+      x[i] = reference.step(c, 0.5 * static_cast<double>(bucket.gradient[i]), states[i], bucket.decay[i / 32] != 0, lr, s);
+    }
+    double worst = 0;
+    for (std::size_t i = 0; i < kN; ++i) worst = std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
+    INFO(reference.type, " terms ", terms, " step ", s);
+    REQUIRE(worst < tolerance);
+  }
+}
+
+nlohmann::json golden() {
+  std::ifstream file("golden/optimizers.json");
+  REQUIRE_MESSAGE(file.good(), "golden/optimizers.json is read from the folder tests/");
+  return nlohmann::json::parse(file);
+}
+
+}  // namespace
+
+TEST_CASE("kernels/optimizer: every rule agrees with its plain definition, for 0 to 5 neighbours") {
+  for (const Reference& reference : reference_rules()) {
+    for (int terms = 0; terms <= 5; ++terms) {
+      compare_with_reference<double>(reference, terms, 1e-13);
+      compare_with_reference<float>(reference, terms, 3e-5);
+    }
+  }
+}
+
+TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp in fp64") {
+  const nlohmann::json document = golden();
+  const auto size = document["x"][0].size();
+  int cases = 0;
+  for (const auto& item : document["optimizers"]) {
+    const auto rule = make_rule(item["type"], item["config"]);
+    Bucket<double> bucket(64, rule->state_names().size());
+    bucket.decay = {1, 0};
+    for (std::size_t i = 0; i < 2 * size; ++i) bucket.x[i / size * 32 + i % size] = document["x"][i / size][i % size];
+    std::size_t kept = 0;
+    for (std::size_t step = 0; step < document["gradients"].size(); ++step) {
+      for (std::size_t i = 0; i < 2 * size; ++i)
+        bucket.gradient[i / size * 32 + i % size] = document["gradients"][step][i / size][i % size];
+      bucket.update(*rule, document["rates"][step], static_cast<std::int64_t>(step) + 1);
+      if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
+      for (std::size_t i = 0; i < 2 * size; ++i) {
+        INFO(item["type"].dump(), item["config"].dump(), " step ", step + 1, " element ", i);
+        CHECK(std::abs(bucket.x[i / size * 32 + i % size] - item["x"][kept][i / size][i % size].get<double>()) < 1e-13);
+      }
+      ++kept;
+    }
+    CHECK(kept == 3);
+    ++cases;
+  }
+  CHECK(cases == 16);
+}
+
+TEST_CASE("kernels/optimizer: accum_adam with K = 1 equals adam bit for bit") {
+  for (const std::string suffix : {"", "w"}) {
+    const nlohmann::json config = {{"betas", {0.9, 0.98}}, {"eps", 1e-6}, {"weight_decay", 0.05}};
+    nlohmann::json accum_config = config;
+    accum_config["accum_iter"] = 1;
+    const auto adam = make_rule("adam" + suffix, config), accum = make_rule("accum_adam" + suffix, accum_config);
+    Bucket<float> a(kN, 2), b(kN, 3);
+    a.x = b.x = normal_numbers<float>(kN, 3);
+    a.decay = b.decay = {1, 0, 1};
+    for (std::int64_t s = 1; s <= 20; ++s) {
+      a.gradient = b.gradient = normal_numbers<float>(kN, 50 + static_cast<unsigned>(s));
+      a.update(*adam, 0.01, s);
+      b.update(*accum, 0.01, s);
+      REQUIRE(a.x == b.x);
+    }
+    CHECK(b.states[2] == std::vector<float>(kN, 0.0f));
+  }
+}
+
+TEST_CASE("kernels/optimizer: accum_adamw leaves the accumulator zero after each group and ignores no part of it inside") {
+  const auto rule = make_rule("accum_adamw", {{"accum_iter", 3}});
+  Bucket<double> bucket(32, 3);
+  bucket.x = normal_numbers<double>(32, 1);
+  std::vector<double> sum(32, 0.0);
+  for (std::int64_t s = 1; s <= 9; ++s) {
+    bucket.gradient = normal_numbers<double>(32, 10 + static_cast<unsigned>(s));
+    const auto m_before = bucket.states[0];
+    bucket.update(*rule, 0.01, s);
+    if (s % 3 == 1) sum.assign(32, 0.0);
+    for (std::size_t i = 0; i < 32; ++i) sum[i] += bucket.gradient[i] / 3;
+    if (s % 3 == 0) {
+      CHECK(bucket.states[2] == std::vector<double>(32, 0.0));
+      for (std::size_t i = 0; i < 32; ++i) CHECK(bucket.states[0][i] == doctest::Approx(0.9 * (m_before[i] + 0.1 * sum[i])).epsilon(1e-12));
+    } else {
+      CHECK(bucket.states[0] == m_before);
+      for (std::size_t i = 0; i < 32; ++i) CHECK(bucket.states[2][i] == doctest::Approx(sum[i]).epsilon(1e-12));
+    }
+  }
+}
+
+TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
+  using Names = std::vector<std::string>;
+  CHECK(make_rule("sgd", nlohmann::json::object())->state_names() == Names{});
+  CHECK(make_rule("sgd", {{"momentum", 0.9}})->state_names() == Names{"momentum_buffer"});
+  CHECK(make_rule("adamw", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("accum_adam", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq", "accum_grad"});
+  CHECK(make_rule("sgd", nlohmann::json::object())->bytes_per_parameter(4) == 12);
+  CHECK(make_rule("sgd", {{"momentum", 0.9}})->bytes_per_parameter(4) == 20);
+  CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(4) == 28);
+  CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(8) == 56);
+  // K = 4: the first step moves 24, the two in the middle 28, the last one 36.
+  CHECK(make_rule("accum_adamw", nlohmann::json::object())->bytes_per_parameter(4) == 29);
+}
+
+TEST_CASE("kernels/optimizer: defaults") {
+  const auto resolved = [](const std::string& type) {
+    register_builtin_optimizers();
+    ConfigSection section(nlohmann::json::object(), "test.json");
+    optimizers().make(type, "optimizer.type", section);
+    return section.resolved();
+  };
+  CHECK(resolved("sgd") == nlohmann::json{{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}});
+  CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}});
+  CHECK(resolved("accum_adamw") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"accum_iter", 4}});
+}
+
+TEST_CASE("kernels/optimizer: bad settings are refused by key") {
+  const auto message = [](const std::string& type, const nlohmann::json& config) -> std::string {
+    try {
+      make_rule(type, config);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      return error.what();
+    }
+    return "accepted";
+  };
+  const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
+    const std::string text = message(type, config);
+    INFO(text);
+    CHECK(text.find(key) != std::string::npos);
+  };
+  names("sgd", {{"nesterov", true}}, "nesterov");
+  names("sgd", {{"momentum", 1.0}}, "momentum");
+  names("sgd", {{"momentum", -0.1}}, "momentum");
+  names("sgd", {{"weight_decay", -1}}, "weight_decay");
+  names("sgd", {{"betas", {0.9, 0.99}}}, "betas");
+  names("adam", {{"betas", {0.9}}}, "betas");
+  names("adam", {{"betas", {0.9, 1.0}}}, "betas");
+  names("adam", {{"betas", 0.9}}, "betas");
+  names("adam", {{"eps", 0}}, "eps");
+  names("adamw", {{"accum_iter", 2}}, "accum_iter");
+  names("accum_adamw", {{"accum_iter", 0}}, "accum_iter");
+  names("accum_adamw", {{"accum_iter", 1.5}}, "accum_iter");
+  names("adamv", nlohmann::json::object(), "did you mean 'adam");
+}
+
+TEST_CASE("kernels/optimizer: elements without gradient and state stay finite, however small eps is") {
+  const auto rule = make_rule("adamw", {{"eps", 1e-60}});
+  Bucket<float> bucket(32, 2);
+  bucket.update(*rule, 0.1, 1);
+  CHECK(bucket.x == std::vector<float>(32, 0.0f));
+}
+
+}  // namespace starling::test

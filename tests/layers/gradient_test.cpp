@@ -1,0 +1,128 @@
+#include <doctest/doctest.h>
+
+#include "tests/layers/support.h"
+
+using namespace starling;
+using namespace starling::testing;
+
+namespace {
+
+/// A layer alone, or a few, as a sequential without the demand on the number of classes.
+void check_layers(const std::string& list, const Shape& input, std::int64_t batch = 3) {
+  CAPTURE(list);
+  // A classifier that is part of the check makes any output a model's.
+  const auto model = model_from(R"({"type": "sequential", "num_classes": 4, "layers": [)" + list +
+                                    R"(, {"type": "flatten"}, {"type": "linear", "out_features": 4}]})",
+                                input);
+  check_gradients(*model, batch);
+}
+
+}  // namespace
+
+TEST_CASE("layers/gradients: convolution") {
+  check_layers(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "padding": 1})", {5, 4, 3});
+  check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false})", {6, 5, 2});
+  check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3, 2], "stride": [1, 2], "dilation": [2, 1], "groups": 2})",
+               {7, 6, 4});
+  check_layers(R"({"type": "conv2d", "out_channels": 6, "kernel_size": 3, "padding": [2, 1], "groups": 3})", {4, 5, 3});
+  check_layers(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 1})", {3, 3, 5});
+}
+
+TEST_CASE("layers/gradients: linear and flatten") {
+  check_layers(R"({"type": "flatten"}, {"type": "linear", "out_features": 6})", {3, 2, 4});
+  check_layers(R"({"type": "linear", "out_features": 6, "bias": false})", {5});
+}
+
+TEST_CASE("layers/gradients: batch and layer normalisation") {
+  check_layers(R"({"type": "batch_norm"})", {3, 4, 5});
+  check_layers(R"({"type": "batch_norm", "eps": 0.1}, {"type": "silu"})", {6}, 5);
+  check_layers(R"({"type": "batch_norm"}, {"type": "relu"})", {3, 4, 5});
+  check_layers(R"({"type": "layer_norm"})", {3, 2, 5});
+  check_layers(R"({"type": "layer_norm", "eps": 0.01})", {7});
+}
+
+TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant statistics") {
+  const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "relu"},
+      {"type": "residual", "layers": [{"type": "batch_norm"}]}, {"type": "relu"}, {"type": "dropout"}, {"type": "global_avg_pool"},
+      {"type": "linear", "out_features": 10}]})",
+                                {3, 4, 5});
+  model->allocate(cpu(), DType::kFloat64);
+  model->initialise(1);
+  for (const ModelBuffer* buffer : model->buffers()) {
+    if (buffer->name.ends_with("mean")) cpu().copy(noise_tensor(8, buffer->shape), buffer->value);
+    if (buffer->name.ends_with("var")) cpu().fill(buffer->value, 0.7);
+  }
+  check_gradients(*model, 3, 0, true, 1, false);
+}
+
+TEST_CASE("layers/gradients: activations") {
+  for (const char* kind : {"relu", "gelu", "silu"}) check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
+}
+
+TEST_CASE("layers/gradients: pooling") {
+  check_layers(R"({"type": "max_pool2d", "kernel_size": 2})", {4, 6, 3});
+  check_layers(R"({"type": "max_pool2d", "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0]})", {5, 5, 3});
+  check_layers(R"({"type": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1})", {5, 6, 3});
+  check_layers(R"({"type": "global_avg_pool"})", {3, 4, 5});
+}
+
+TEST_CASE("layers/gradients: dropout") {
+  check_layers(R"({"type": "dropout", "p": 0.3}, {"type": "silu"}, {"type": "dropout"})", {4, 3, 5});
+}
+
+TEST_CASE("layers/gradients: residual, fused and not") {
+  const std::string conv = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1})";
+  const std::string norm = R"({"type": "batch_norm"})", relu = R"({"type": "relu"})";
+  const auto residual = [](const std::string& body, const std::string& shortcut = {}) {
+    return R"({"type": "residual", "layers": [)" + body + "]" + (shortcut.empty() ? "" : R"(, "shortcut": [)" + shortcut + "]") + "}";
+  };
+  const Shape image{4, 5, 3};
+  check_layers(residual(conv), image);
+  check_layers(residual(conv) + "," + relu, image);
+  check_layers(residual(conv + "," + norm), image);
+  check_layers(residual(conv + "," + norm) + "," + relu, image);
+  check_layers(residual(conv + "," + norm + "," + relu) + "," + relu, image);
+  check_layers(norm + "," + relu + "," + residual(conv + "," + norm, conv + "," + norm) + "," + relu + "," + residual(conv + "," + norm),
+               image);
+  // The same value as body and shortcut: one gradient tensor goes both ways.
+  check_layers(norm + "," + residual(norm, relu) + "," + residual(relu) + "," + residual(relu), image);
+  check_layers(residual(residual(norm) + "," + norm), image);
+}
+
+TEST_CASE("layers/gradients: whole models") {
+  SUBCASE("mlp") { check_gradients(*model_from(R"({"type": "mlp", "hidden": [7, 6]})", {3, 2, 3}), 4, 10); }
+  // Initial values, as noise of this size makes deep nets too rough for differences.
+  const auto check_initialised = [](const std::string& json, const Shape& input, std::int64_t batch, std::size_t stride) {
+    const auto model = model_from(json, input);
+    model->allocate(cpu(), DType::kFloat64);
+    model->initialise(3);
+    check_gradients(*model, batch, 10, true, stride);
+  };
+  SUBCASE("resnet20") { check_initialised(R"({"type": "resnet20"})", {8, 8, 3}, 2, 1); }
+  // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
+  SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
+}
+
+TEST_CASE("layers/gradients: accumulation over micro-batches") {
+  const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 2},
+      {"type": "batch_norm"}, {"type": "relu"}, {"type": "layer_norm"}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+                                {3, 3, 2});
+  model->allocate(cpu(), DType::kFloat64);
+  model->initialise(1);
+  const auto gradients = [&](const std::vector<std::uint64_t>& seeds) {
+    Tape tape(cpu());
+    bool accumulate = false;
+    for (const std::uint64_t seed : seeds) {
+      Pass pass{cpu(), &tape, true};
+      tape.backward(weighted_total(model->forward(Variable(noise_tensor(seed, {4, 3, 3, 2})), pass), pass), 0.5, accumulate);
+      accumulate = true;
+    }
+    std::vector<double> all;
+    for (const Parameter* parameter : model->parameters()) {
+      for (double value : numbers_of(parameter->grad)) all.push_back(value);
+    }
+    return all;
+  };
+  const auto first = gradients({1}), second = gradients({2}), both = gradients({1, 2});
+  for (std::size_t i = 0; i < both.size(); ++i) CHECK(both[i] == doctest::Approx(first[i] + second[i]).epsilon(1e-12));
+}

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/autograd.h"
+#include "core/backend.h"
+#include "layers/layer.h"
+
+namespace starling::testing {
+
+/// One CPU backend of one thread for all tests of this program.
+Backend& cpu();
+
+/// The model that a config's `model` object describes, for samples of shape `input`; the text is JSON.
+std::unique_ptr<Model> model_from(const std::string& json, const Shape& input);
+/// The message of the Error that `body` throws; "" (and a failed check) if it throws none.
+std::string error_of(const std::function<void()>& body);
+std::string model_error(const std::string& json, const Shape& input);
+
+/// fp64 numbers in [-1, 1) from a hash of (seed, index).
+std::vector<double> noise(std::uint64_t seed, std::int64_t count);
+Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape);
+Tensor noise_tensor(std::uint64_t seed, const Shape& shape);
+std::vector<double> numbers_of(const Tensor& tensor);
+
+/// A scalar: Σ weight_i · x_i with fixed pseudo-random weights, on the tape.
+Variable weighted_total(const Variable& x, Pass& pass);
+
+/// Compares the gradients of a model's parameters and input with central differences in fp64 on the CPU. `classes` > 0: the loss is
+/// cross entropy with label smoothing; otherwise weighted_total(). Fills all tensors with noise first unless `keep_values`. Of the
+/// parameters every `stride`-th is checked. `training` false: gradients in evaluation mode.
+void check_gradients(Model& model, std::int64_t batch, std::int64_t classes = 0, bool keep_values = false, std::size_t stride = 1,
+                     bool training = true);
+
+}  // namespace starling::testing

@@ -1,0 +1,228 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "core/config.h"
+#include "core/safetensors.h"
+#include "kernels/optimizer.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+// Models against PyTorch, in fp64: outputs, loss, every gradient and the running statistics. golden/make_models.py writes the files.
+using namespace starling;
+
+namespace {
+
+constexpr double kTolerance = 1e-9;  // relative to the largest number of a tensor, or to its norm
+
+Backend& cpu() {
+  static const std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+  return *backend;
+}
+
+struct Golden {
+  SafetensorsFile file;
+  std::unique_ptr<Model> model;
+  double label_smoothing = 0.0;
+
+  explicit Golden(const std::string& name) : file(read_safetensors("golden/models/" + name + ".safetensors")) {
+    register_builtin_layers();
+    register_builtin_models();
+    ConfigSection section(parse_json(file.metadata.at("model"), name), name);
+    model = make_model(section, image_shape().without_batch());
+    label_smoothing = std::stod(file.metadata.at("label_smoothing"));
+    model->allocate(cpu(), DType::kFloat64);
+    for (const Parameter* parameter : model->parameters()) cpu().fill(parameter->grad, std::nan(""));
+  }
+
+  const FileTensor& raw(const std::string& name) const {
+    const auto it = file.tensors.find(name);
+    if (it == file.tensors.end()) FAIL("no tensor " << name);
+    return it->second;
+  }
+  template <class T = double>
+  std::vector<T> numbers(const std::string& name) const {
+    const FileTensor& tensor = raw(name);
+    REQUIRE(tensor.dtype == DTypeOf<T>::value);
+    std::vector<T> result(tensor.bytes.size() / sizeof(T));
+    std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
+    return result;
+  }
+  /// The input's shape in memory, N×H×W×C.
+  Shape image_shape() const {
+    const auto stored = file.tensors.find("input_shape");
+    Shape shape;
+    if (stored != file.tensors.end()) {
+      const auto sizes = numbers<std::int64_t>("input_shape");
+      shape = Shape(std::span(sizes));
+    } else {
+      shape = raw("input").shape;
+    }
+    return {shape[0], shape[2], shape[3], shape[1]};
+  }
+  Tensor labels() const {
+    const auto wide = numbers<std::int64_t>("labels");
+    const std::vector<std::int32_t> narrow(wide.begin(), wide.end());
+    Tensor tensor(cpu(), {static_cast<std::int64_t>(narrow.size())}, DType::kInt32);
+    cpu().copy_from_host(narrow.data(), tensor);
+    return tensor;
+  }
+};
+
+/// Numbers in the file's order into a tensor, and back. Images are laid out as convolution weights are: channels last in memory.
+void load(const std::vector<double>& numbers, const Tensor& to, TensorLayout layout) {
+  REQUIRE(static_cast<std::int64_t>(numbers.size()) == to.elements());
+  std::vector<double> memory(numbers.size());
+  to_memory_layout(reinterpret_cast<const std::byte*>(numbers.data()), to.shape(), layout, sizeof(double),
+                   reinterpret_cast<std::byte*>(memory.data()));
+  cpu().copy_from_host(memory.data(), to);
+}
+
+std::vector<double> stored(const Tensor& from, TensorLayout layout = TensorLayout::kPlain) {
+  REQUIRE(from.dtype() == DType::kFloat64);
+  std::vector<double> memory(static_cast<std::size_t>(from.elements())), result(memory.size());
+  cpu().copy_to_host(from, memory.data());
+  to_file_layout(reinterpret_cast<const std::byte*>(memory.data()), from.shape(), layout, sizeof(double),
+                 reinterpret_cast<std::byte*>(result.data()));
+  return result;
+}
+
+void check_equal(const std::string& name, const std::vector<double>& found, const std::vector<double>& expected) {
+  CAPTURE(name);
+  REQUIRE(found.size() == expected.size());
+  double difference = 0.0, largest = 0.0;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    largest = std::max(largest, std::abs(expected[i]));
+    if (!(std::abs(found[i] - expected[i]) <= difference)) difference = std::abs(found[i] - expected[i]);  // NaN stays
+  }
+  CHECK(difference <= kTolerance * largest + 1e-13);
+}
+
+std::int64_t count_of(const Tensor& tensor) {
+  std::int64_t count = -1;
+  cpu().copy_to_host(tensor, &count);
+  return count;
+}
+
+/// One training pass, then one in evaluation mode; compares all with the file through `check(name, found numbers)`.
+template <class Check>
+void compare(Golden& golden, const Tensor& image, const Check& check) {
+  Tape tape(cpu());
+  const Variable x = tape.leaf(image);
+  {
+    Pass pass{cpu(), &tape, true};
+    const Variable logits = golden.model->forward(x, pass);
+    const Variable loss = functions::cross_entropy(logits, golden.labels(), golden.label_smoothing, 1.0, pass);
+    check_equal("output", stored(logits.value()), golden.numbers("output"));
+    check_equal("loss", stored(loss.value()), golden.numbers("loss"));
+    tape.backward(loss);
+  }
+  check("grad.input", stored(Tape::gradient(x), TensorLayout::kConvWeight));
+  for (const Parameter* parameter : golden.model->parameters())
+    check("grad." + parameter->name, stored(parameter->grad, parameter->layout));
+  for (const ModelBuffer* buffer : golden.model->buffers()) {
+    if (buffer->dtype == DType::kInt64) {
+      CHECK(count_of(buffer->value) == golden.numbers<std::int64_t>("after." + buffer->name)[0]);
+    } else {
+      check("after." + buffer->name, stored(buffer->value));
+    }
+  }
+  Pass pass{cpu()};
+  check_equal("output_eval", stored(golden.model->forward(Variable(image), pass).value()), golden.numbers("output_eval"));
+}
+
+/// Numbers in [0, 1) as the script's hashed() makes them.
+std::vector<double> hashed(std::uint64_t seed, std::size_t count) {
+  std::vector<double> result(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint64_t z = (seed << 32) + i + 0x9E3779B97F4A7C15ull;  // splitmix64
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    result[i] = static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
+  }
+  return result;
+}
+
+/// The script's fill_hashed(): tensor k of the parameters, then of the buffers.
+void fill_hashed(const Model& model) {
+  std::uint64_t seed = 1;
+  const auto fill = [&](const std::string& name, const Tensor& value, TensorLayout layout) {
+    std::vector<double> u = hashed(seed++, static_cast<std::size_t>(value.elements()));
+    const double bound = std::sqrt(6.0 / static_cast<double>(value.elements() / value.shape()[0]));
+    for (double& number : u) {
+      if (value.shape().rank() > 1) {
+        number = (2 * number - 1) * bound;
+      } else {
+        number = name.ends_with("bias") || name.ends_with("mean") ? 0.2 * number - 0.1 : 0.5 + number;
+      }
+    }
+    load(u, value, layout);
+  };
+  for (const Parameter* parameter : model.parameters()) fill(parameter->name, parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers()) {
+    if (buffer->dtype == DType::kInt64) {
+      cpu().fill(buffer->value, 0.0);
+    } else {
+      fill(buffer->name, buffer->value, TensorLayout::kPlain);
+    }
+  }
+}
+
+void check_projections(const Golden& golden, const std::string& name, const std::vector<double>& found) {
+  CAPTURE(name);
+  const std::vector<double> expected = golden.numbers(name);
+  REQUIRE(expected.size() == 4);
+  double norm = 0.0;
+  for (double value : found) norm += value * value;
+  norm = std::sqrt(norm);
+  CHECK(std::abs(norm - expected[0]) <= kTolerance * expected[0] + 1e-13);
+  for (std::uint64_t k = 0; k < 3; ++k) {
+    const std::vector<double> weight = hashed(1000 + k, found.size());
+    double sum = 0.0;
+    for (std::size_t i = 0; i < found.size(); ++i) sum += found[i] * (2 * weight[i] - 1);
+    CHECK(std::abs(sum - expected[k + 1]) <= kTolerance * expected[0] + 1e-13);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
+  for (const char* name : {"convolutions", "norms", "poolings", "residuals", "mlp"}) {
+    CAPTURE(name);
+    Golden golden(name);
+    for (const Parameter* parameter : golden.model->parameters()) {
+      CHECK(golden.raw("model." + parameter->name).shape == file_shape(parameter->shape, parameter->layout));
+      load(golden.numbers("model." + parameter->name), parameter->value, parameter->layout);
+    }
+    for (const ModelBuffer* buffer : golden.model->buffers()) {
+      if (buffer->dtype == DType::kInt64) {
+        cpu().copy_from_host(golden.raw("model." + buffer->name).bytes.data(), buffer->value);
+      } else {
+        load(golden.numbers("model." + buffer->name), buffer->value, TensorLayout::kPlain);
+      }
+    }
+    std::size_t tensors = 0;
+    for (const auto& [key, tensor] : golden.file.tensors) tensors += key.starts_with("model.") ? 1 : 0;
+    CHECK(tensors == golden.model->parameters().size() + golden.model->buffers().size());
+
+    const Tensor image(cpu(), golden.image_shape(), DType::kFloat64);
+    load(golden.numbers("input"), image, TensorLayout::kConvWeight);
+    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) { check_equal(key, found, golden.numbers(key)); });
+  }
+}
+
+TEST_CASE("parity/models: whole ResNets give PyTorch's numbers") {
+  for (const char* name : {"resnet20", "resnet18_cifar", "resnet50"}) {
+    CAPTURE(name);
+    Golden golden(name);
+    fill_hashed(*golden.model);
+    const Tensor image(cpu(), golden.image_shape(), DType::kFloat64);
+    std::vector<double> numbers = hashed(0, static_cast<std::size_t>(image.elements()));
+    for (double& number : numbers) number = 2 * number - 1;
+    load(numbers, image, TensorLayout::kConvWeight);
+    compare(golden, image, [&](const std::string& key, const std::vector<double>& found) { check_projections(golden, key, found); });
+  }
+}

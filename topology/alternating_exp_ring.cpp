@@ -1,0 +1,61 @@
+#include "core/error.h"
+#include "topology/builtin.h"
+#include "topology/round_table.h"
+
+namespace starling {
+namespace {
+
+/// Rounds A and B for each exponent b: node pairs (j, j + 2^b), formed greedily, take turns (by a counter that runs over all exponents) in
+/// which of the two rounds they use the link between nodes; in the other each node averages inside. So about half of the node pairs load
+/// the network at a time.
+std::vector<Round> alternating_rounds(int nodes, int per_node) {
+  std::vector<Round> rounds;
+  int counter = 0;
+  for (int distance = 1; distance < nodes; distance *= 2) {
+    Round a, b;
+    std::vector<char> paired(static_cast<std::size_t>(nodes), 0);
+    for (int j = 0; j < nodes; ++j) {
+      const int other = j + distance;
+      if (paired[static_cast<std::size_t>(j)]) continue;
+      paired[static_cast<std::size_t>(j)] = paired[static_cast<std::size_t>(other)] = 1;
+      Group merged = mean_group(j * per_node, per_node);
+      for (int i = 0; i < per_node; ++i) merged.ranks.push_back(other * per_node + i);
+      merged.self_weight = 1.0 / (2 * per_node);
+      const bool even = counter++ % 2 == 0;
+      Round& inside = even ? a : b;
+      if (per_node > 1) {
+        inside.groups.push_back(mean_group(j * per_node, per_node));
+        inside.groups.push_back(mean_group(other * per_node, per_node));
+      }
+      (even ? b : a).groups.push_back(std::move(merged));
+    }
+    rounds.push_back(std::move(a));
+    rounds.push_back(std::move(b));
+  }
+  return rounds;
+}
+
+}  // namespace
+
+/// Alternating exponential ring, decent-dp's default for clusters of multi-GPU nodes.
+void register_alternating_exp_ring(TopologyRegistry& registry) {
+  registry.add(
+      "alternating-exp-ring",
+      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+        const int n = site.ranks;
+        const int per_node = static_cast<int>(section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+                                                              "L: consecutive ranks that share a node; default: the ranks on one host"));
+        if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
+        if (n % per_node != 0 || n == per_node || !is_power_of_two(n / per_node)) {
+          fail(ExitCode::kUsage, "topology",
+               "alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, 4, 8, …, not {}/{}; set ranks_per_node, "
+               "or for "
+               "{} ranks: {}",
+               n, per_node, n, topologies_that_take(site));
+        }
+        return std::make_unique<RoundTable>(n, alternating_rounds(n / per_node, per_node));
+      },
+      "means inside nodes and over pairs of nodes in turn, 2, 4, 8, … nodes");
+}
+
+}  // namespace starling

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "topology/topology.h"
+
+namespace starling {
+
+// One function per file; register_builtin_topologies() calls them all.
+void register_complete(TopologyRegistry& registry);
+void register_ring(TopologyRegistry& registry);
+void register_one_peer_exp(TopologyRegistry& registry);
+void register_alternating_exp_ring(TopologyRegistry& registry);
+void register_base2(TopologyRegistry& registry);
+void register_random_matching(TopologyRegistry& registry);
+void register_custom(TopologyRegistry& registry);
+
+/// Names of the registered topologies that take this site without further keys: "base-2, complete, random-matching". For errors of
+/// makers that do not.
+std::string topologies_that_take(const TopologySite& site);
+
+}  // namespace starling

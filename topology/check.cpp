@@ -1,0 +1,166 @@
+#include "topology/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/error.h"
+#include "core/philox.h"
+#include "topology/mixing.h"
+#include "topology/rational.h"
+
+namespace starling {
+namespace {
+
+constexpr int kExactRanks = 64;
+constexpr double kTolerance = 1e-12;
+
+struct Analysis {
+  TopologyReport report;
+  std::string row_fault, column_fault, mixing_fault;  ///< the first of each, "" if none
+};
+
+/// Sums of all rows, or columns, of a round.
+std::vector<double> sums(const MixingMatrix& matrix, bool columns) {
+  std::vector<double> result(static_cast<std::size_t>(matrix.ranks()), 0.0);
+  for (int i = 0; i < matrix.ranks(); ++i) {
+    const auto add = [&](int, double weight) { result[static_cast<std::size_t>(i)] += weight; };
+    if (columns) {
+      matrix.for_column(i, add);
+    } else {
+      matrix.for_row(i, add);
+    }
+  }
+  return result;
+}
+
+std::string sum_fault(const MixingMatrix& matrix, const ExactRows* exact, std::int64_t k, bool columns) {
+  if (matrix.round().rows.empty()) return {};  // rows and columns of a group sum to 1 by definition
+  const std::vector<double> found = sums(matrix, columns);
+  std::vector<std::vector<Rational>> terms(exact ? found.size() : 0);
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    for (const auto& [j, weight] : (*exact)[i]) terms[columns ? static_cast<std::size_t>(j) : i].push_back(weight);
+  }
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (exact ? sums_to_one(terms[i]) : std::fabs(found[i] - 1.0) <= kTolerance) continue;
+    return fmt::format("{} {} of round {} sums to {:.15g}, not 1", columns ? "column" : "row", i, k, found[i]);
+  }
+  return {};
+}
+
+/// The smallest K within one period after which the dense product is J/n, by its size; only a screen for the exact search.
+std::int64_t first_numeric_mean(const std::vector<MixingMatrix>& rounds, std::int64_t limit, double tolerance) {
+  const int n = rounds[0].ranks();
+  const auto width = static_cast<std::size_t>(n);
+  std::vector<double> x(width * width, 0.0);
+  for (std::size_t i = 0; i < width; ++i) x[i * width + i] = 1.0;
+  for (std::int64_t k = 0; k <= limit; ++k) {
+    const bool mean = std::all_of(x.begin(), x.end(), [&](double value) { return std::fabs(value - 1.0 / n) <= tolerance; });
+    if (mean) return k;
+    if (k < limit) rounds[static_cast<std::size_t>(k) % rounds.size()].apply(x, width);
+  }
+  return -1;
+}
+
+/// The same for many ranks: on three random vectors.
+std::int64_t first_sampled_mean(const std::vector<MixingMatrix>& rounds) {
+  constexpr std::size_t kWidth = 3;
+  const auto n = static_cast<std::size_t>(rounds[0].ranks());
+  std::vector<double> x(n * kWidth), mean(kWidth, 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const Philox4x32 bits = philox(1, i, 1);
+    x[i] = uniform_double(bits.v[0], bits.v[1]);
+    mean[i % kWidth] += x[i] / static_cast<double>(n);
+  }
+  for (std::size_t k = 0; k <= rounds.size(); ++k) {
+    double worst = 0.0;
+    for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(x[i] - mean[i % kWidth]));
+    if (worst <= kTolerance) return static_cast<std::int64_t>(k);
+    if (k < rounds.size()) rounds[k].apply(x, kWidth);
+  }
+  return -1;
+}
+
+std::optional<std::int64_t> exact_consensus(const std::vector<MixingMatrix>& rounds, const std::vector<ExactRows>& exact, bool periodic) {
+  // P - J/n may be nilpotent: then up to n - 1 periods pass before it vanishes.
+  const auto length = static_cast<std::int64_t>(rounds.size());
+  const std::int64_t limit = periodic ? std::min<std::int64_t>(length * rounds[0].ranks(), std::max<std::int64_t>(length, 512)) : length;
+  std::int64_t k = first_numeric_mean(rounds, limit, 1e-9);
+  while (k >= 0) {
+    k = first_mean_candidate(exact, k, limit);
+    if (k < 0) break;
+    const std::optional<bool> proven = product_is_mean(exact, k);
+    if (proven.value_or(true)) return k;  // (beyond 256 primes' worth of denominators one prime has to do: wrong once in 2^59)
+    ++k;
+  }
+  return std::nullopt;
+}
+
+Analysis inspect(const Topology& topology, const std::string& name) {
+  const int n = topology.ranks();
+  const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
+  for (std::int64_t k = 0; k < count; ++k) {
+    const std::string fault = structural_fault(topology.round(k), n);
+    if (!fault.empty()) fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: round {}: {}", name, n, k, fault);
+  }
+  const std::vector<MixingMatrix> rounds = one_period(topology);
+  Analysis analysis;
+  TopologyReport& report = analysis.report;
+  std::vector<ExactRows> exact;
+  report.exact = n <= kExactRanks;
+  for (std::size_t k = 0; k < rounds.size() && report.exact; ++k) {
+    std::optional<ExactRows> rows = exact_rows(rounds[k].round(), n);
+    report.exact = rows.has_value();  // else a weight is no small fraction: sums within the tolerance must do
+    if (rows) exact.push_back(std::move(*rows));
+  }
+  for (std::size_t k = 0; k < rounds.size(); ++k) {
+    const ExactRows* rows = report.exact ? &exact[k] : nullptr;
+    const auto index = static_cast<std::int64_t>(k);
+    if (analysis.row_fault.empty()) analysis.row_fault = sum_fault(rounds[k], rows, index, false);
+    if (analysis.column_fault.empty()) analysis.column_fault = sum_fault(rounds[k], rows, index, true);
+  }
+  report.row_stochastic = analysis.row_fault.empty();
+  report.column_stochastic = analysis.column_fault.empty();
+  analysis.mixing_fault = mixing_fault(rounds);
+  report.mixes = analysis.mixing_fault.empty();
+  if (!report.row_stochastic || !report.column_stochastic) return analysis;
+
+  if (report.exact) {
+    report.rounds_to_consensus = exact_consensus(rounds, exact, topology.period() > 0);
+  } else {
+    const std::int64_t k =
+        n <= kExactRanks ? first_numeric_mean(rounds, static_cast<std::int64_t>(rounds.size()), kTolerance) : first_sampled_mean(rounds);
+    if (k >= 0) report.rounds_to_consensus = k;
+  }
+  if (report.rounds_to_consensus) {
+    report.spectral_gap = 1.0;
+  } else if (report.mixes) {
+    report.spectral_gap = std::clamp(1.0 - std::pow(disagreement_radius(rounds), 1.0 / static_cast<double>(rounds.size())), 0.0, 1.0);
+  }
+  return analysis;
+}
+
+}  // namespace
+
+TopologyReport analyse(const Topology& topology) { return inspect(topology, "topology").report; }
+
+TopologyReport check_topology(const Topology& topology, const std::string& name) {
+  const int n = topology.ranks();
+  const Analysis analysis = inspect(topology, name);
+  if (!analysis.row_fault.empty())
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: {}; the weights that a rank mixes must sum to 1", name, n, analysis.row_fault);
+  if (!analysis.column_fault.empty()) {
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: {}; columns must sum to 1 too, or the mean of all ranks drifts", name, n,
+         analysis.column_fault);
+  }
+  if (!analysis.mixing_fault.empty()) {
+    const std::size_t count = static_cast<std::size_t>(topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod);
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks does not mix in its {} round{}: {}", name, n, count, count == 1 ? "" : "s",
+         analysis.mixing_fault);
+  }
+  return analysis.report;
+}
+
+}  // namespace starling

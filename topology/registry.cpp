@@ -1,0 +1,64 @@
+#include <exception>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+#include "topology/builtin.h"
+#include "topology/check.h"
+#include "topology/topology.h"
+
+namespace starling {
+
+TopologyRegistry& topologies() {
+  static TopologyRegistry registry("topology");
+  return registry;
+}
+
+void register_builtin_topologies() {
+  static const bool done = [] {
+    TopologyRegistry& registry = topologies();
+    register_complete(registry);
+    register_ring(registry);
+    register_one_peer_exp(registry);
+    register_alternating_exp_ring(registry);
+    register_base2(registry);
+    register_random_matching(registry);
+    register_custom(registry);
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+std::string topologies_that_take(const TopologySite& site) {
+  // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends that at the first level.
+  static thread_local bool asking = false;
+  if (asking) return {};
+  asking = true;
+  std::string result;
+  for (const std::string& name : topologies().names()) {
+    try {
+      ConfigSection empty(nlohmann::json::object(), "defaults");
+      topologies().make(name, "type", empty, site);
+      result += (result.empty() ? "" : ", ") + name;
+    } catch (const std::exception&) {  // does not take it, or (custom) needs keys
+    }
+  }
+  asking = false;
+  return result;
+}
+
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site) {
+  require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology", "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
+  const std::string type = section.text("type", "base-2", "the schedule of mixing matrices: see docs/topologies.md");
+  TopologySite actual = site;
+  // Every type may be given it, so that a config can change its type alone; those that use it also note the default.
+  if (section.has("ranks_per_node")) {
+    actual.ranks_per_node = static_cast<int>(
+        section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30), "L: consecutive ranks that share a node"));
+  }
+  std::unique_ptr<Topology> topology = topologies().make(type, section.path("type"), section, actual);
+  section.finish();
+  if (!section.describing()) check_topology(*topology, type);
+  return topology;
+}
+
+}  // namespace starling

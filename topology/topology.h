@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/config.h"
+#include "core/registry.h"
+
+namespace starling {
+
+/// Ranks that average among themselves: W_ii = self_weight, W_ij = (1 - self_weight)/(m - 1) for the m - 1 others
+/// (decent-dp's Edge). A group of one is the identity and need not be listed.
+struct Group {
+  std::vector<int> ranks;  ///< ascending
+  double self_weight = 0.5;
+};
+
+/// One round of a topology, for all ranks: a mixing matrix W as disjoint groups, or as sparse rows where groups cannot say it.
+struct Round {
+  std::vector<Group> groups;  ///< ranks in no group keep their value
+  /// rows[i]: (j, W_ij) with W_ij ≠ 0, ascending j; empty when the round is given by groups.
+  std::vector<std::vector<std::pair<int, double>>> rows;
+  bool identity() const { return groups.empty() && rows.empty(); }
+};
+
+/// A schedule of mixing matrices W(0), W(1), … that repeats with period(). Pure mathematics: the same object on every rank.
+class Topology {
+ public:
+  virtual ~Topology() = default;
+  explicit Topology(int ranks) : ranks_(ranks) {}
+  int ranks() const { return ranks_; }
+  /// Rounds until the schedule repeats; 0 for a schedule without period (random-matching).
+  virtual std::int64_t period() const = 0;
+  /// Round k, k ≥ 0. Checks k, then calls make_round(k mod period).
+  Round round(std::int64_t k) const;
+  /// Row i of round k's matrix as (j, weight) pairs, ascending j.
+  static std::vector<std::pair<int, double>> row(const Round& round, int i);
+
+ protected:
+  virtual Round make_round(std::int64_t k) const = 0;
+
+ private:
+  int ranks_;
+};
+
+/// What a topology is made for.
+struct TopologySite {
+  int ranks = 1;
+  int ranks_per_node = 1;
+};
+
+using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, const TopologySite&>;
+/// The table of topologies by name; a maker throws Error(kUsage) if the number of ranks does not fit, saying which numbers do and which
+/// topologies take this one.
+TopologyRegistry& topologies();
+/// Adds complete, ring, one-peer-exp, … once; safe to call again.
+void register_builtin_topologies();
+/// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h).
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site);
+
+}  // namespace starling
