@@ -49,7 +49,7 @@ MpiEngine::~MpiEngine() {
   const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
   if (!unwinding && !failed_) {
     try {
-      const auto limit = Clock::now() + seconds(timeout_);
+      const auto limit = Clock::now() + seconds(lost_ ? std::min(timeout_, 1.0) : timeout_);
       for (const auto& [ticket, operation] : tickets_) {
         if (!wait_until(*operation, limit)) break;
       }
@@ -104,6 +104,7 @@ bool MpiEngine::done(Ticket ticket) {
 }
 
 void MpiEngine::wait(Ticket ticket) {
+  throw_if_failed();
   const auto it = tickets_.find(ticket);
   require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
   const std::shared_ptr<MpiOperation> operation = it->second;
@@ -113,7 +114,7 @@ void MpiEngine::wait(Ticket ticket) {
 }
 
 bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit) {
-  throw_if_failed();
+  if (failed_) throw_if_failed();
   if (operation.finished()) return true;
   {
     const std::scoped_lock lock(mutex_);
@@ -141,7 +142,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
         next_question += kAskAfter;
       }
     }
-    throw_if_failed();
+    if (failed_) throw_if_failed();
     if (operation.finished()) return true;
     const auto now = Clock::now();
     if (now >= limit) return false;
@@ -163,16 +164,16 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     const std::scoped_lock lock(mpi_lock());
     for (const int rank : operation.missing()) awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank)});
   }
-  failed_ = true;
   {
     const std::scoped_lock lock(mutex_);
     failure_ = "an earlier wait passed its limit";
   }
+  lost_ = true;
   fail_wait(world_->rank, operation.what(), timeout_, std::move(awaited));
 }
 
 void MpiEngine::throw_if_failed() {
-  if (!failed_) return;
+  if (!failed_ && !lost_) return;
   const std::scoped_lock lock(mutex_);
   throw Error(ExitCode::kLost, "transport", fmt::format("rank {}: {}", world_->rank, failure_));
 }

@@ -54,7 +54,8 @@ class MpiEngine {
   bool stop_ = false;
   bool caller_drives_ = false;
   std::string failure_;
-  std::atomic<bool> failed_{false};
+  std::atomic<bool> failed_{false};  ///< MPI itself failed: nothing moves any more
+  std::atomic<bool> lost_{false};    ///< a wait passed its limit: waits fail, what is under way may still complete
   int exceptions_at_start_;
   std::thread thread_;
 };

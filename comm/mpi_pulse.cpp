@@ -30,6 +30,20 @@ void mpi_check(int code, const char* call) {
   fail(ExitCode::kLost, "mpi", "{} failed: {}", call, text.data());
 }
 
+void leave_job(int code, bool speaker) {
+  // mpirun ends a job at once where its last rank left with an error; it waits odls_base_sigkill_timeout where it has to kill one. So all ranks leave MPI
+  // together, the speaker last. If a rank cannot (it is lost), the speaker has mpirun kill.
+  std::thread([code, speaker] {
+    std::this_thread::sleep_for(std::chrono::seconds(speaker ? 2 : 4));
+    if (speaker) MPI_Abort(MPI_COMM_WORLD, code);
+    std::_Exit(code);
+  }).detach();
+  MPI_Finalize();
+  if (!speaker) std::_Exit(0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  std::_Exit(code);
+}
+
 MpiPulse* MpiPulse::instance() { return the_pulse; }
 
 bool& MpiPulse::abandoned() {
@@ -80,7 +94,7 @@ void MpiPulse::poll() {
     const Message message = incoming_;
     post();
     heard(status.MPI_SOURCE);
-    if (message.kind == Message::kGoodbye) std::_Exit(static_cast<int>(message.code));  // that rank has said why
+    if (message.kind == Message::kGoodbye) leave_job(static_cast<int>(message.code), false);  // that rank has said why
     if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
     if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
   }

@@ -18,6 +18,9 @@ std::recursive_timed_mutex& mpi_lock();
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
+/// Leaves a job in which a rank has failed; the process ends. `speaker`: this is that rank. Callers hold mpi_lock().
+[[noreturn]] void leave_job(int code, bool speaker);
+
 /// Small messages beside the data: a rank that waits for long asks "are you there?", the other's communication thread answers with what it
 /// last started; a rank that fails tells all others to end. Nothing is sent while all goes well. One per process; callers hold mpi_lock().
 class MpiPulse {
@@ -27,7 +30,7 @@ class MpiPulse {
   MpiPulse(const MpiPulse&) = delete;
   MpiPulse& operator=(const MpiPulse&) = delete;
 
-  /// Receives and answers what has come. On another rank's goodbye the process ends at once with that rank's exit code.
+  /// Receives and answers what has come. On another rank's goodbye the process ends.
   void poll();
   void ask(int rank);
   /// Tells every other rank to end with `code`; tries for a moment only.

@@ -204,7 +204,7 @@ struct Cast {
 struct AugmentImages {
   Tensor x, params, y;
   std::int64_t crop_padding = 0;
-  std::array<float, 4> mean{}, std{};  ///< per channel, at most 4
+  std::array<double, 4> mean{}, std{};  ///< per channel, at most 4
 };
 
 /// out = Σ_k weight_k · in_k, at most 8 terms; `accumulate` adds to out.

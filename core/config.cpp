@@ -85,9 +85,9 @@ struct ConfigSection::Node {
   struct Entry {
     ConfigKey key;
     std::string name;
-    json value;                                   // null: left out of the resolved config, unless it has children
-    std::shared_ptr<Node> object;                 // of section()
-    std::vector<std::shared_ptr<Node>> items;     // of sections()
+    json value;                                // null: left out of the resolved config, unless it has children
+    std::shared_ptr<Node> object;              // of section()
+    std::vector<std::shared_ptr<Node>> items;  // of sections()
     bool is_list = false;
   };
   json given = json::object();
@@ -255,14 +255,16 @@ std::string ConfigSection::choice(const std::string& key, const std::string& fal
     if (!value->is_string()) node_->wrong(key, "one of " + joined(options, ", "), *value);
     result = value->get<std::string>();
     if (std::find(options.begin(), options.end(), result) == options.end()) {
-      node_->error(key, fmt::format("unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", ")));
+      node_->error(key,
+                   fmt::format("unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", ")));
     }
   }
   entry.value = result;
   return result;
 }
 
-std::vector<double> ConfigSection::numbers(const std::string& key, const std::vector<double>& fallback, Range range, const std::string& doc) {
+std::vector<double> ConfigSection::numbers(const std::string& key, const std::vector<double>& fallback, Range range,
+                                           const std::string& doc) {
   auto& entry = node_->declare(key, "list of numbers", json(fallback).dump(), range.text(), doc);
   const json* value = node_->find(key);
   std::vector<double> result = fallback;
@@ -305,7 +307,8 @@ std::vector<std::string> ConfigSection::texts(const std::string& key, const std:
   return result;
 }
 
-std::vector<std::int64_t> ConfigSection::pair(const std::string& key, std::vector<std::int64_t> fallback, Range range, const std::string& doc) {
+std::vector<std::int64_t> ConfigSection::pair(const std::string& key, std::vector<std::int64_t> fallback, Range range,
+                                              const std::string& doc) {
   if (fallback.size() == 1) fallback.push_back(fallback.front());
   require(fallback.size() == 2, "config", "the default of {} has {} values, a pair has two", path(key), fallback.size());
   const std::string shortest = fallback[0] == fallback[1] ? json(fallback[0]).dump() : json(fallback).dump();

@@ -56,7 +56,8 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::refuse(int error) const {
-  fail(ExitCode::kOutput, "output", "{}: could not be written: {}; {}", shown(path_, 200), std::generic_category().message(error), remedy(error));
+  fail(ExitCode::kOutput, "output", "{}: could not be written: {}; {}", shown(path_, 200), std::generic_category().message(error),
+       remedy(error));
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {

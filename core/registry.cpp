@@ -1,7 +1,7 @@
 #include "core/registry.h"
 
-#include <algorithm>
 #include <fmt/format.h>
+#include <algorithm>
 
 namespace starling {
 

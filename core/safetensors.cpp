@@ -34,8 +34,8 @@ struct DTypeName {
   DType dtype;
   const char* name;
 };
-constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"}, DTypeName{DType::kFloat32, "F32"}, DTypeName{DType::kFloat16, "F16"},
-                             DTypeName{DType::kBFloat16, "BF16"}, DTypeName{DType::kInt64, "I64"}, DTypeName{DType::kInt32, "I32"},
+constexpr std::array kDTypes{DTypeName{DType::kFloat64, "F64"},   DTypeName{DType::kFloat32, "F32"}, DTypeName{DType::kFloat16, "F16"},
+                             DTypeName{DType::kBFloat16, "BF16"}, DTypeName{DType::kInt64, "I64"},   DTypeName{DType::kInt32, "I32"},
                              DTypeName{DType::kUInt8, "U8"}};
 
 const char* file_name_of(DType dtype) {
@@ -171,9 +171,8 @@ FileTensor read_entry(const Reader& reader, const std::string& name, const json&
 
 /// The extents must cover the data exactly, without gaps or overlaps.
 void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_t data_size) {
-  std::sort(extents.begin(), extents.end(), [](const Extent& a, const Extent& b) {
-    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
-  });
+  std::sort(extents.begin(), extents.end(),
+            [](const Extent& a, const Extent& b) { return a.begin != b.begin ? a.begin < b.begin : a.end < b.end; });
   std::uint64_t at = 0;
   for (const Extent& extent : extents) {
     if (extent.begin < at) reader.refuse(extent.name, "its bytes overlap those of another tensor");
@@ -181,7 +180,8 @@ void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_
     at = extent.end;
   }
   if (at != data_size) {
-    reader.refuse(fmt::format("{} bytes at its end belong to no tensor; the file is damaged, or not as long as it was written", data_size - at));
+    reader.refuse(
+        fmt::format("{} bytes at its end belong to no tensor; the file is damaged, or not as long as it was written", data_size - at));
   }
 }
 
@@ -191,10 +191,11 @@ SafetensorsFile read_checked(const std::string& path) {
   if (reader.size() < 8) reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
   reader.read(0, &header_size, 8);
   if (header_size > reader.size() - 8) {
-    reader.refuse(fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not a safetensors file", header_size,
-                              reader.size() - 8));
+    reader.refuse(fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not a safetensors file",
+                              header_size, reader.size() - 8));
   }
-  if (header_size > kMaxHeader) reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed", header_size, kMaxHeader));
+  if (header_size > kMaxHeader)
+    reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed", header_size, kMaxHeader));
   const std::uint64_t data_size = reader.size() - 8 - header_size;
   const json header = reader.header(header_size);
 
@@ -204,7 +205,8 @@ SafetensorsFile read_checked(const std::string& path) {
     if (name == kMetadata) {
       if (!entry.is_object()) reader.refuse("__metadata__ must be an object of strings, found " + short_text(entry));
       for (const auto& [key, value] : entry.items()) {
-        if (!value.is_string()) reader.refuse(fmt::format("__metadata__ '{}' must be a string, found {}", shown(key, 60), short_text(value)));
+        if (!value.is_string())
+          reader.refuse(fmt::format("__metadata__ '{}' must be a string, found {}", shown(key, 60), short_text(value)));
         file.metadata[key] = value.get<std::string>();
       }
       continue;
@@ -237,7 +239,8 @@ void write_safetensors(const std::string& path, const SafetensorsFile& file) {
   // The format allows no gaps, so aligned tensors must be in order of element size first (as its own writer does it), then of name.
   std::vector<const std::pair<const std::string, FileTensor>*> order;
   for (const auto& entry : file.tensors) order.push_back(&entry);
-  std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) { return size_of(a->second.dtype) > size_of(b->second.dtype); });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto* a, const auto* b) { return size_of(a->second.dtype) > size_of(b->second.dtype); });
 
   json header = json::object();
   if (!file.metadata.empty()) header[kMetadata] = file.metadata;
@@ -246,8 +249,8 @@ void write_safetensors(const std::string& path, const SafetensorsFile& file) {
     const auto& [name, tensor] = *entry;
     require(name != kMetadata, "safetensors", "a tensor cannot be called {}", kMetadata);
     const std::uint64_t bytes = tensor.bytes.size();
-    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors", "tensor '{}': shape {} of {} does not take {} bytes", name,
-            tensor.shape.text(), name_of(tensor.dtype), bytes);
+    require(checked_bytes(tensor.shape.sizes(), tensor.dtype) == bytes, "safetensors", "tensor '{}': shape {} of {} does not take {} bytes",
+            name, tensor.shape.text(), name_of(tensor.dtype), bytes);
     header[name] = {{"dtype", file_name_of(tensor.dtype)}, {"shape", tensor.shape.sizes()}, {"data_offsets", {offset, offset + bytes}}};
     offset += bytes;
   }

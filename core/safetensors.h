@@ -20,7 +20,8 @@ struct FileTensor {
 };
 
 /// Reads a whole file. Every length is checked before use (header length up to 2^63, offsets, overlaps, gaps, dtype × shape =
-/// bytes, nesting, duplicate names); a malformed file is Error(kUsage) that names file, tensor and fault. Never allocates more than the file's size.
+/// bytes, nesting, duplicate names); a malformed file is Error(kUsage) that names file, tensor and fault. Never allocates more than the
+/// file's size.
 struct SafetensorsFile {
   std::map<std::string, FileTensor> tensors;
   std::map<std::string, std::string> metadata;

@@ -63,7 +63,8 @@ void apply_setting(json& config, const std::string& setting) {
     } else if (at->is_object()) {
       at = &(*at)[std::string(part)];
     } else {
-      refuse(path, fmt::format("'{}' is {}, so it has no '{}'; an object is needed there", shown(parent, 60), kind_of(*at), shown(part, 60)));
+      refuse(path,
+             fmt::format("'{}' is {}, so it has no '{}'; an object is needed there", shown(parent, 60), kind_of(*at), shown(part, 60)));
     }
     if (dot == std::string_view::npos) break;
     begin = dot + 1;

@@ -9,8 +9,8 @@ namespace starling {
 Tensor::Tensor(std::shared_ptr<Storage> storage, std::size_t byte_offset, Shape shape, DType dtype)
     : storage_(std::move(storage)), offset_(byte_offset), shape_(shape), dtype_(dtype) {
   if (offset_ > storage_->bytes() || bytes() > storage_->bytes() - offset_) {
-    fail(ExitCode::kInternal, "tensor", "a {} {} tensor at byte {} does not fit a storage of {} bytes", shape_.text(), name_of(dtype_), offset_,
-         storage_->bytes());
+    fail(ExitCode::kInternal, "tensor", "a {} {} tensor at byte {} does not fit a storage of {} bytes", shape_.text(), name_of(dtype_),
+         offset_, storage_->bytes());
   }
 }
 

@@ -51,11 +51,10 @@ compile() {
   cmake --build "$build" --parallel "$jobs" "${targets[@]}" || die "the build failed; the compiler's message stands above"
 }
 
-# What Open MPI needs to be told: that root may run it in a container, to be quiet about hardware, and to give stopped ranks a minute to save.
+# What Open MPI needs to be told: that root may run it in a container, and to be quiet about hardware.
 mpi_environment() {
   if [ "$(id -u)" = 0 ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
   fi
-  export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-60}
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
 }

@@ -30,6 +30,8 @@ fi
 configure
 compile starling-train
 mpi_environment
+# A SIGTERM to mpirun itself leaves its ranks so many seconds to write a checkpoint. No more: it sits them out, twice, after any rank's failure.
+export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-5}
 
 say "training configs/quickstart.json on $ranks ranks"
 # In a session of its own, mpirun does not see Ctrl-C: the script passes it on as SIGUSR1, which lets the ranks write a checkpoint.

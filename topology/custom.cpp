@@ -47,7 +47,7 @@ class CustomReader {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       std::string list;
       for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-      section_.error(where + "." + key, "unknown key" + suggestion(key, known) + "; known: " + list);
+      section_.error(fmt::format("{}.{}", where, key), fmt::format("unknown key{}; known: {}", suggestion(key, known), list));
     }
   }
 

@@ -69,9 +69,9 @@ void draw_round(Picture& picture, const Round& round, int n, std::int64_t k, Poi
   const double radius = kPanel / 2 - 26;
   const auto line = [&](int a, int b, const char* colour, double opacity, const std::string& title) {
     const Point p = on_circle(centre, radius, a, n), q = on_circle(centre, radius, b, n);
-    picture.add(
-        R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="{}" stroke-width="{}" stroke-opacity="{:.2f}"><title>{}</title></line>)",
-        p.x, p.y, q.x, q.y, colour, n > 32 ? "1" : "2", opacity, escaped(title));
+    picture.add(R"(<line x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}" stroke="{}" stroke-width="{}" stroke-opacity="{:.2f}">)"
+                "<title>{}</title></line>",
+                p.x, p.y, q.x, q.y, colour, n > 32 ? "1" : "2", opacity, escaped(title));
   };
   picture.text(centre.x, corner.y + 14, "middle", 12, "#334155", fmt::format("round {}", k));
   picture.add(R"(<circle cx="{:.1f}" cy="{:.1f}" r="{:.1f}" fill="none" stroke="#e2e8f0"/>)", centre.x, centre.y, radius);
@@ -156,8 +156,8 @@ std::string topology_svg(const Topology& topology, const TopologyReport& report,
   if (panels < period) facts += fmt::format("; the first {} rounds", panels);
   picture.text(kMargin, 44, "start", 11, "#475569", facts);
   for (int k = 0; k < panels; ++k) {
-    draw_round(picture, topology.round(k), topology.ranks(), k,
-               {kMargin + (k % columns) * kPanel, kHeader + static_cast<double>(k / columns) * (kPanel + 16)});
+    const int column = k % columns, line = k / columns;
+    draw_round(picture, topology.round(k), topology.ranks(), k, {kMargin + column * kPanel, kHeader + line * (kPanel + 16)});
   }
   // Long enough to show the whole fall, at most 64 rounds.
   const double fall = report.rounds_to_consensus ? static_cast<double>(*report.rounds_to_consensus) + 1

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/bench/statistics.h"
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -55,12 +55,6 @@ struct Subject {
   double bytes = 0.0;           ///< that one update moves
   std::vector<double> seconds;  ///< of one update, per repeat
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
   ConfigSection section(config, "bench");

@@ -25,8 +25,8 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
   check("mean", means.size());
   check("std", deviations.size());
   normalize.finish();
-  for (std::size_t c = 0; c < std::min(channels, means.size()); ++c) info_.mean[c] = static_cast<float>(means[c]);
-  for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c) info_.std[c] = static_cast<float>(deviations[c]);
+  for (std::size_t c = 0; c < std::min(channels, means.size()); ++c) info_.mean[c] = means[c];
+  for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c) info_.std[c] = deviations[c];
 }
 
 void BuiltinDataset::read_limits(ConfigSection& section) {

@@ -16,7 +16,7 @@ struct DatasetInfo {
   Shape image;  ///< one sample: {H, W, C}
   std::int64_t classes = 0;
   std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
-  std::array<float, 4> mean{}, std{};                ///< data.normalize, per channel
+  std::array<double, 4> mean{}, std{};                ///< data.normalize, per channel
 };
 
 /// Labelled uint8 images in memory. Thread-safe for reading after open().
@@ -24,8 +24,8 @@ class Dataset {
  public:
   virtual ~Dataset() = default;
   virtual DatasetInfo info() const = 0;
-  /// Reads or maps the files (or makes the images). Errors are Error(kUsage) that name file, record and what is wrong. `ranks_on_host`
-  /// allows sharing work; a call a process.
+  /// Reads or maps the files (or makes the images), once a process; info() then gives the sizes found. Errors are Error(kUsage) that name
+  /// file, record and what is wrong. Files that are mapped share their memory among the ranks of a host.
   virtual void open() = 0;
   enum class Split : std::uint8_t { kTrain, kTest };
   virtual std::int64_t label(Split split, std::int64_t index) const = 0;

@@ -59,9 +59,11 @@ class EvaluationLoader {
   std::unique_ptr<State> state_;
 };
 
-/// Which samples rank i takes in an epoch, in order: positions i, i+n, … of the epoch's permutation, floor(S/n) of them.
+/// Which samples rank i takes in an epoch, in order: positions i, i+n, … of the epoch's permutation, floor(S/n) of them. (With
+/// dirichlet_alpha > 0 the loader takes its fixed share instead, apps/data/partition.h, in an order permuted anew each epoch.)
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch);
-/// An image's crop offset and flip in an epoch; depends on (seed, epoch, sample) only.
+/// An image's crop offset and flip in an epoch; depends on (seed, epoch, sample) only. From the words v0, v1, v2 of random_bits(seed,
+/// kAugment, epoch, sample): offset_y = floor(v0·(2·crop_padding + 1) / 2^32), offset_x likewise from v1, flip = the highest bit of v2.
 struct Augmentation {
   std::int32_t offset_y = 0, offset_x = 0, flip = 0;
 };

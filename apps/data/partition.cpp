@@ -39,7 +39,8 @@ double log_gamma_number(double alpha, std::uint64_t seed, std::uint32_t rank, st
 
 std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed, std::uint32_t rank) {
   std::vector<double> values(classes);
-  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_number(alpha, seed, rank, k);
+  const double shape = std::clamp(alpha, 1e-6, 1e9);  // beyond, the result is one class, or an even share, anyway
+  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_number(shape, seed, rank, k);
   const double largest = *std::max_element(values.begin(), values.end());
   for (double& value : values) value = std::exp(value - largest);
   return values;

@@ -110,8 +110,8 @@ TEST_CASE("apps/data: image_folder says that it cannot be read yet") {
 
 TEST_CASE("apps/data: normalize takes one number per channel") {
   const auto info = make_dataset({{"type", "cifar10"}})->info();
-  CHECK(info.mean[1] == 0.4822f);
-  CHECK(info.std[2] == 0.2616f);
+  CHECK(info.mean[1] == 0.4822);
+  CHECK(info.std[2] == 0.2616);
   CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->info().std[0] == 2.0f);
   const auto error = [](json normalize) {
     return message_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"normalize", normalize}}); });

@@ -82,8 +82,8 @@ class NumberedDataset : public Dataset {
     info_.classes = classes;
     info_.train_samples = train;
     info_.test_samples = test;
-    info_.mean = {0.3f, 0.4f, 0.5f, 0.6f};
-    info_.std = {0.2f, 0.25f, 0.3f, 0.35f};
+    info_.mean = {0.3, 0.4, 0.5, 0.6};
+    info_.std = {0.2, 0.25, 0.3, 0.35};
   }
   DatasetInfo info() const override { return info_; }
   void open() override {}

@@ -28,7 +28,9 @@ check "unknown schedule" 2 "schedule\.type.*cosin.*cosine" with schedule.type=co
 check "unknown algorithm" 2 "algorithm.*gosip.*gossip" with sync.algorithm=gosip
 check "unknown data" 2 "data\.type.*cifar11.*cifar10" with data='{"type": "cifar11"}'
 check "unknown layer" 2 "layers\[0\]\.type.*conv2.*conv2d" with model='{"type": "sequential", "layers": [{"type": "conv2"}]}'
-check "unknown key of a layer" 2 "layers\[1\].*out_feature.*out_features" \
+check "unknown key of a layer" 2 "layers\[1\]\.bais.*bias" \
+  with model='{"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 10, "bais": false}]}'
+check "a misspelt key that is required" 2 "layers\[1\]\.out_features" \
   with model='{"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_feature": 10}]}'
 
 # types and ranges

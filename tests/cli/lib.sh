@@ -2,7 +2,6 @@
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
 mpi_environment
-export OMPI_MCA_odls_base_sigkill_timeout=20
 export train=$build/bin/starling-train
 [ -x "$train" ] || die "$train is missing; build it first"
 work=$(mktemp -d "${TMPDIR:-/tmp}/starling-cli.XXXXXX")

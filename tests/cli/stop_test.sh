@@ -51,7 +51,7 @@ check "two ranks without stop" 0 "" ranks 2 "$train" small.json --set steps=$ste
 verify "the losses are the same to the bit on two ranks" same_losses two-straight two
 verify "the model too" cmp two-straight/model.safetensors two/model.safetensors
 
-mpirun --oversubscribe -n 2 "$train" small.json --output term >term.log 2>&1 &
+OMPI_MCA_odls_base_sigkill_timeout=5 mpirun --oversubscribe -n 2 "$train" small.json --output term >term.log 2>&1 &
 pid=$!
 wait_for_lines term 5 || failed "two ranks run"
 kill -TERM $pid

@@ -8,7 +8,8 @@
 
 namespace starling::test {
 
-/// The text of the Error that `call` throws; checks its exit code, and that it is one short line. "" (and a failed check) if none is thrown.
+/// The text of the Error that `call` throws; checks its exit code, and that it is one short line. "" (and a failed check) if none is
+/// thrown.
 template <class Call>
 std::string error_of(ExitCode code, const Call& call, std::size_t longest = 600) {
   try {

@@ -10,7 +10,8 @@
 
 namespace starling::test {
 
-/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd engine itself needs; it counts live bytes.
+/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd engine itself needs; it counts live
+/// bytes.
 class HostBackend final : public Backend {
  public:
   DeviceType device() const override { return DeviceType::kCpu; }
@@ -29,7 +30,8 @@ class HostBackend final : public Backend {
   }
   void add(const Add& args) override {
     ++additions;
-    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i) args.y.span<float>()[i] = args.a.span<float>()[i] + args.b.span<float>()[i];
+    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i)
+      args.y.span<float>()[i] = args.a.span<float>()[i] + args.b.span<float>()[i];
   }
 
   void set_stream(StreamKind stream) override { stream_ = stream; }
@@ -81,7 +83,9 @@ class HostBackend final : public Backend {
    private:
     std::shared_ptr<MemoryStats> stats_;
   };
-  [[noreturn]] static void none() { fail(ExitCode::kInternal, "test", "the autograd engine called an operation that it has no business with"); }
+  [[noreturn]] static void none() {
+    fail(ExitCode::kInternal, "test", "the autograd engine called an operation that it has no business with");
+  }
 
   std::shared_ptr<MemoryStats> stats_ = std::make_shared<MemoryStats>();
   StreamKind stream_ = StreamKind::kCompute;

@@ -272,8 +272,8 @@ TEST_CASE("kernels/cpu: images are cropped from their zero padding, flipped and 
   const Tensor x = tensor_of<std::uint8_t>(backend, pixels, {2, 4, 4, 3}), y(backend, {2, 4, 4, 3}, DType::kFloat32);
   const std::vector<std::int32_t> params = {0, 3, 1, 2, 1, 0};
   AugmentImages args{.x = x, .params = tensor_of<std::int32_t>(backend, params, {2, 3}), .y = y, .crop_padding = 2};
-  args.mean = {0.1f, 0.2f, 0.3f};
-  args.std = {0.5f, 0.25f, 2.0f};
+  args.mean = {0.1, 0.2, 0.3};
+  args.std = {0.5, 0.25, 2.0};
   backend.augment_images(args);
   for (int n = 0; n < 2; ++n) {
     for (int h = 0; h < 4; ++h) {

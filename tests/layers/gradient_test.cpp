@@ -87,6 +87,8 @@ TEST_CASE("layers/gradients: residual, fused and not") {
   // The same value as body and shortcut: one gradient tensor goes both ways.
   check_layers(norm + "," + residual(norm, relu) + "," + residual(relu) + "," + residual(relu), image);
   check_layers(residual(residual(norm) + "," + norm), image);
+  // An addition hands one gradient tensor to two batch norms, neither of which may mask it in place.
+  check_layers(residual(residual(norm) + "," + relu, residual(conv + "," + norm) + "," + relu), image);
 }
 
 TEST_CASE("layers/gradients: whole models") {

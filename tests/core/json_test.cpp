@@ -17,7 +17,8 @@ using starling::test::error_of;
 namespace {
 
 std::string parse_error(const std::string& text) {
-  const std::string error = error_of(ExitCode::kUsage, [&] { parse_json(text, "run.json"); }, 420);
+  const std::string error = error_of(
+      ExitCode::kUsage, [&] { parse_json(text, "run.json"); }, 420);
   CHECK(error.starts_with("[config] run.json: line "));
   return error;
 }
@@ -25,7 +26,8 @@ std::string parse_error(const std::string& text) {
 }  // namespace
 
 TEST_CASE("core/json: values of every kind") {
-  const json value = parse_json(R"( {"a": [1, -2, 3.5, 1e3, true, false, null, "x\u00e9\n", {}, []], "b": {"a": 1}, "": 18446744073709551615} )", "x");
+  const json value =
+      parse_json(R"( {"a": [1, -2, 3.5, 1e3, true, false, null, "x\u00e9\n", {}, []], "b": {"a": 1}, "": 18446744073709551615} )", "x");
   CHECK(value["a"].size() == 10);
   CHECK(value["a"][0].is_number_unsigned());
   CHECK(value["a"][1] == -2);
@@ -48,8 +50,11 @@ TEST_CASE("core/json: malformed text is refused with its place") {
   CHECK(contains(parse_error("{\"a\": 1,}"), "line 1, column 9"));
   CHECK(contains(parse_error(""), "line 1, column 1"));
   CHECK(contains(parse_error("{\"a\": 1} x"), "line 1, column 10"));
-  for (const char* text : {"{", "[1,", "{\"a\"", "{\"a\":", "{'a': 1}", "{a: 1}", "// no\n{}", "{\"a\": 01}", "{\"a\": NaN}", "{\"a\": Infinity}", "{\"a\": -}",
-                           "{\"a\": .5}", "{\"a\": tru}", "\"abc", "\"\\x\"", "\"\\ud800\"", "{\"a\" 1}", "[1 2]", "\"a\nb\"", "]", "}", ",", "nul"}) {
+  for (const char* text : {"{",           "[1,",         "{\"a\"",       "{\"a\":",      "{'a': 1}",
+                           "{a: 1}",      "// no\n{}",   "{\"a\": 01}",  "{\"a\": NaN}", "{\"a\": Infinity}",
+                           "{\"a\": -}",  "{\"a\": .5}", "{\"a\": tru}", "\"abc",        "\"\\x\"",
+                           "\"\\ud800\"", "{\"a\" 1}",   "[1 2]",        "\"a\nb\"",     "]",
+                           "}",           ",",           "nul"}) {
     CAPTURE(text);
     parse_error(text);
   }

@@ -125,7 +125,8 @@ TEST_CASE("core/config: numbers that are wrong") {
     CHECK(contains(error_of(ExitCode::kUsage, [&] { c.number("lr", 1, Range::any(), ""); }), "not finite"));
   }
   const auto integer = [](ConfigSection& c) { c.integer("n", 1, Range::at_least(1), ""); };
-  for (const char* text : {"1.5", "0", "-3", "1e19", "-1e300", "18446744073709551615", "9223372036854775808", "\"1\"", "{}", "1e-5", "false"}) {
+  for (const char* text :
+       {"1.5", "0", "-3", "1e19", "-1e300", "18446744073709551615", "9223372036854775808", "\"1\"", "{}", "1e-5", "false"}) {
     CAPTURE(text);
     CHECK(contains(config_error(std::string("{\"n\": ") + text + "}", "n", integer), "expected an integer >= 1, found "));
   }
@@ -137,20 +138,24 @@ TEST_CASE("core/config: numbers that are wrong") {
 }
 
 TEST_CASE("core/config: other types that are wrong") {
-  CHECK(contains(config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }), "expected true or false, found 1"));
+  CHECK(
+      contains(config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }), "expected true or false, found 1"));
   CHECK(contains(config_error(R"({"s": 1})", "s", [](ConfigSection& c) { c.text("s", "", ""); }), "expected a string, found 1"));
   CHECK(contains(config_error(R"({"s": ""})", "s", [](ConfigSection& c) { c.required_text("s", ""); }), "not empty"));
   const auto choice = [](ConfigSection& c) { c.choice("device", "auto", {"auto", "cpu", "cuda"}, ""); };
-  CHECK(contains(config_error(R"({"device": "CPU"})", "device", choice), "unknown value 'CPU'; did you mean 'cpu'?; allowed: auto, cpu, cuda"));
+  CHECK(contains(config_error(R"({"device": "CPU"})", "device", choice),
+                 "unknown value 'CPU'; did you mean 'cpu'?; allowed: auto, cpu, cuda"));
   CHECK(contains(config_error(R"({"device": 3})", "device", choice), "expected one of auto, cpu, cuda, found 3"));
   const auto numbers = [](ConfigSection& c) { c.section("optimizer", "").numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), ""); };
-  CHECK(contains(config_error(R"({"optimizer": {"betas": 0.9}})", "optimizer.betas", numbers), "expected a list of numbers >= 0 and < 1, found 0.9"));
+  CHECK(contains(config_error(R"({"optimizer": {"betas": 0.9}})", "optimizer.betas", numbers),
+                 "expected a list of numbers >= 0 and < 1, found 0.9"));
   CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, 1.5]}})", "optimizer.betas", numbers), "found 1.5 as item 2 of 2"));
   CHECK(contains(config_error(R"({"optimizer": {"betas": [0.9, "x"]}})", "optimizer.betas", numbers), "the string \"x\" as item 2"));
   const auto integers = [](ConfigSection& c) { c.integers("hidden", {}, Range::at_least(1), ""); };
   CHECK(contains(config_error(R"({"hidden": [512, 2.5]})", "hidden", integers), "found 2.5 as item 2 of 2"));
   CHECK(contains(config_error(R"({"hidden": [0]})", "hidden", integers), ">= 1, found 0"));
-  CHECK(contains(config_error(R"({"plugins": ["a", 1]})", "plugins", [](ConfigSection& c) { c.texts("plugins", {}, ""); }), "found 1 as item 2"));
+  CHECK(contains(config_error(R"({"plugins": ["a", 1]})", "plugins", [](ConfigSection& c) { c.texts("plugins", {}, ""); }),
+                 "found 1 as item 2"));
   const auto pair = [](ConfigSection& c) { c.pair("kernel_size", {1}, Range::at_least(1), ""); };
   for (const char* text : {"0", "[1]", "[1, 2, 3]", "[1, 0]", "\"3\"", "[1, [2]]", "1.5"}) {
     CAPTURE(text);
@@ -166,7 +171,8 @@ TEST_CASE("core/config: other types that are wrong") {
 
 TEST_CASE("core/config: objects and lists of objects that are wrong") {
   const auto section = [](ConfigSection& c) { c.section("sync", "").section("topology", ""); };
-  CHECK(contains(config_error(R"({"sync": {"topology": "ring"}})", "sync.topology", section), R"(expected an object, e.g. {"type": "..."}, found the string "ring")"));
+  CHECK(contains(config_error(R"({"sync": {"topology": "ring"}})", "sync.topology", section),
+                 R"(expected an object, e.g. {"type": "..."}, found the string "ring")"));
   CHECK(contains(config_error(R"({"sync": [1]})", "sync", section), "expected an object, {…}, found the list [1]"));
   ConfigSection absent = config(R"({"sync": null})");
   CHECK(absent.section("sync", "").number("x", 2, Range::any(), "") == 2);
@@ -198,13 +204,15 @@ TEST_CASE("core/config: missing and unknown keys") {
                  "unknown key; did you mean 'weight_decay'?; known: lr, weight_decay"));
   CHECK(contains(config_error(R"({"optimizer": {"zzzzzz": 1}})", "optimizer.zzzzzz", unknown), "unknown key; known: lr, weight_decay"));
   // A key named in every way that could break a line or a terminal, or that is long.
-  const std::string odd = config_error("{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}", "optimizer.a\\x1b[31m\\n\\x00kkk", [&](ConfigSection& c) {
-    try {
-      unknown(c);
-    } catch (const Error& error) {
-      throw Error(error.code(), "config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what()));
-    }
-  });
+  const std::string odd =
+      config_error("{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}", "optimizer.a\\x1b[31m\\n\\x00kkk",
+                   [&](ConfigSection& c) {
+                     try {
+                       unknown(c);
+                     } catch (const Error& error) {
+                       throw Error(error.code(), "config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what()));
+                     }
+                   });
   CHECK(contains(odd, "unknown key"));
   config("{}").finish();
 }
@@ -270,7 +278,8 @@ TEST_CASE("core/config: describing lists every key with its default, and its tab
 }
 
 TEST_CASE("core/config: --set") {
-  json c = parse_json(R"({"sync": {"topology": {"type": "ring"}}, "model": {"layers": [{"type": "relu"}, {"type": "gelu"}]}, "lr": 1, "none": null})", "x");
+  json c = parse_json(
+      R"({"sync": {"topology": {"type": "ring"}}, "model": {"layers": [{"type": "relu"}, {"type": "gelu"}]}, "lr": 1, "none": null})", "x");
   apply_setting(c, "sync.topology.type=base-2");
   apply_setting(c, "sync.bucket_mb=2.5");
   apply_setting(c, "optimizer.betas=[0.9, 0.99]");
@@ -287,7 +296,8 @@ TEST_CASE("core/config: --set") {
 
   const json before = c;
   const auto error = [&](const std::string& setting) {
-    const std::string text = error_of(ExitCode::kUsage, [&] { apply_setting(c, setting); }, 420);
+    const std::string text = error_of(
+        ExitCode::kUsage, [&] { apply_setting(c, setting); }, 420);
     CHECK(text.starts_with("[config] --set "));
     CHECK(c == before);
     return text;

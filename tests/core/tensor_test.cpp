@@ -69,7 +69,8 @@ TEST_CASE("core/tensor: misuse is caught") {
   CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.slice(INT64_MAX, Shape{2}); }), "outside"));
   CHECK(contains(error_of(ExitCode::kInternal, [&] { tensor.data<double>(); }), "a fp32 tensor was read as fp64"));
   CHECK(contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), 8, Shape{4, 6}, DType::kFloat32); }), "does not fit"));
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), SIZE_MAX - 3, Shape{1}, DType::kFloat32); }), "does not fit"));
+  CHECK(
+      contains(error_of(ExitCode::kInternal, [&] { Tensor(tensor.storage(), SIZE_MAX - 3, Shape{1}, DType::kFloat32); }), "does not fit"));
 }
 
 TEST_CASE("core/meta backend: counts memory that it does not hold") {

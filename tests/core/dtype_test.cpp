@@ -44,7 +44,8 @@ void check_all(int exponent_bits) {
   int wrong = 0;
   const auto check = [&](float value) {
     const std::uint16_t expected = encode(value, exponent_bits);
-    if (Half(value).bits != expected && wrong++ < 5) CHECK_MESSAGE(false, value << " gave " << Half(value).bits << ", expected " << expected);
+    if (Half(value).bits != expected && wrong++ < 5)
+      CHECK_MESSAGE(false, value << " gave " << Half(value).bits << ", expected " << expected);
   };
   for (int i = 0; i < 65536; ++i) {
     Half half;
@@ -92,7 +93,7 @@ TEST_CASE("core/dtype: special values") {
   CHECK(Float16(65520.0f).bits == 0x7c00);
   CHECK(Float16(-infinity).bits == 0xfc00);
   CHECK(Float16(5.9604645e-8f).bits == 1);
-  CHECK(Float16(2.9802322e-8f).bits == 0);   // half of the smallest: to even
+  CHECK(Float16(2.9802322e-8f).bits == 0);  // half of the smallest: to even
   CHECK(Float16(2.9802326e-8f).bits == 1);
   CHECK(Float16(-0.0f).bits == 0x8000);
   CHECK(BFloat16(1.0f).bits == 0x3f80);

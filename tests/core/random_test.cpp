@@ -59,7 +59,8 @@ TEST_CASE("core/random: permutations are permutations, differ by seed, epoch and
     for (std::int64_t i = n - 1; i >= 1; --i) {
       const Philox4x32 bits = philox(1, static_cast<std::uint64_t>(i), 2ull << 32);
       const std::uint64_t number = (static_cast<std::uint64_t>(bits.v[1]) << 32) | bits.v[0];
-      const auto j = static_cast<std::int64_t>(std::floor(std::ldexp(static_cast<long double>(number), -64) * static_cast<long double>(i + 1)));
+      const auto j =
+          static_cast<std::int64_t>(std::floor(std::ldexp(static_cast<long double>(number), -64) * static_cast<long double>(i + 1)));
       std::swap(expected[static_cast<std::size_t>(i)], expected[static_cast<std::size_t>(j)]);
     }
     CHECK(permutation == expected);

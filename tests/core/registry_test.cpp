@@ -11,7 +11,8 @@ using starling::test::contains;
 using starling::test::error_of;
 
 TEST_CASE("core/registry: the nearest name") {
-  const std::vector<std::string> names{"ring", "complete", "one-peer-exp", "base-2", "alternating-exp-ring", "random-matching", "adamw", "accum_adamw", "lr"};
+  const std::vector<std::string> names{
+      "ring", "complete", "one-peer-exp", "base-2", "alternating-exp-ring", "random-matching", "adamw", "accum_adamw", "lr"};
   const auto suggested = [&](const char* found) { return suggestion(found, names); };
   CHECK(suggested("rign") == "; did you mean 'ring'?");
   CHECK(suggested("RING") == "; did you mean 'ring'?");
@@ -32,7 +33,8 @@ TEST_CASE("core/registry: the nearest name") {
 
 TEST_CASE("core/registry: makes by name, and names what it knows") {
   Registry<std::unique_ptr<int>, int> registry("number");
-  registry.add("double", [](int x) { return std::make_unique<int>(2 * x); }, "twice");
+  registry.add(
+      "double", [](int x) { return std::make_unique<int>(2 * x); }, "twice");
   registry.add("triple", [](int x) { return std::make_unique<int>(3 * x); });
   CHECK(*registry.make("triple", "a.type", 5) == 15);
   CHECK(registry.contains("double"));
@@ -52,10 +54,10 @@ TEST_CASE("core/text: what is shown is one short printable line") {
   CHECK(shown("\xc3") == "\\xc3");
   CHECK(shown("\xc3(") == "\\xc3(");
   CHECK(shown("\xff\xfe") == "\\xff\\xfe");
-  CHECK(shown("\xc0\x80") == "\\xc0\\x80");          // overlong
+  CHECK(shown("\xc0\x80") == "\\xc0\\x80");           // overlong
   CHECK(shown("\xed\xa0\x80") == "\\xed\\xa0\\x80");  // a surrogate
   CHECK(shown("\xf4\x90\x80\x80").find('\xf4') == std::string::npos);
-  CHECK(shown("\xc2\x9b") == "\\xc2\\x9b");            // C1's control sequence introducer
+  CHECK(shown("\xc2\x9b") == "\\xc2\\x9b");           // C1's control sequence introducer
   CHECK(shown("\xe2\x80\xa8") == "\\xe2\\x80\\xa8");  // line separator
   CHECK(shown("日本語", 2) == "日本…");
   CHECK(shown("ab", 2) == "ab");

@@ -78,7 +78,8 @@ TEST_CASE("core/safetensors: what is written is read back") {
 
 TEST_CASE("core/safetensors: the layout of the file, byte by byte") {
   const test::Folder folder;
-  const std::string header = R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[8,10]},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}} )";
+  const std::string header =
+      R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[8,10]},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}} )";
   const std::string path = folder.write("hand.safetensors", bytes_of(header, 8) + "xy");
   const SafetensorsFile file = read_safetensors(path);
   CHECK(file.tensors.at("a").shape == Shape{1, 2});
@@ -95,11 +96,13 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
     CHECK(text.starts_with("[safetensors] " + path + ": "));
     return text;
   };
-  const auto entry = [&](const std::string& text, std::size_t data = 0) { return error(bytes_of(fmt::format("{{\"w\":{}}}", text), data)); };
+  const auto entry = [&](const std::string& text, std::size_t data = 0) {
+    return error(bytes_of(fmt::format("{{\"w\":{}}}", text), data));
+  };
   CHECK(contains(error(""), "0 bytes are too few"));
   CHECK(contains(error("1234567"), "7 bytes are too few"));
-  for (const std::uint64_t length : {std::uint64_t{3}, std::uint64_t{1} << 31, std::uint64_t{1} << 62, std::uint64_t{1} << 63, ~std::uint64_t{0},
-                                     ~std::uint64_t{0} - 7}) {
+  for (const std::uint64_t length : {std::uint64_t{3}, std::uint64_t{1} << 31, std::uint64_t{1} << 62, std::uint64_t{1} << 63,
+                                     ~std::uint64_t{0}, ~std::uint64_t{0} - 7}) {
     std::string content(10, '\0');
     std::memcpy(content.data(), &length, 8);
     CHECK(contains(error(content), "the header says to be " + std::to_string(length) + " bytes long"));
@@ -110,8 +113,9 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
   CHECK(contains(error(bytes_of("{\"w\": ", 0)), "header: line 1, column"));
   CHECK(contains(error(bytes_of("{} x", 0)), "header: line 1, column 4"));
   CHECK(contains(error(bytes_of("{" + std::string(100'000, '['), 0)), "header: line 1"));
-  CHECK(contains(error(bytes_of(R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0)),
-                 "the key 'w' is given twice"));
+  CHECK(contains(
+      error(bytes_of(R"({"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})", 0)),
+      "the key 'w' is given twice"));
   CHECK(contains(entry("3"), "tensor 'w': its entry must be an object, found 3"));
   CHECK(contains(entry(R"({"shape":[0],"data_offsets":[0,0]})"), "'dtype' is missing"));
   CHECK(contains(entry(R"({"dtype":"F32","data_offsets":[0,0]})"), "'shape' is missing"));
@@ -139,10 +143,12 @@ TEST_CASE("core/safetensors: malformed files name file, tensor and fault") {
   CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[4,8]})", 8), "before it 4 bytes belong to no tensor"));
   CHECK(contains(entry(R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})", 9), "5 bytes at its end"));
   CHECK(contains(error(bytes_of("{}", 1)), "1 bytes at its end"));
-  CHECK(contains(error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})", 5)),
-                 "tensor 'b': its bytes overlap"));
-  CHECK(contains(error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 3)),
-                 "its bytes overlap"));
+  CHECK(contains(
+      error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]}})", 5)),
+      "tensor 'b': its bytes overlap"));
+  CHECK(contains(
+      error(bytes_of(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"b":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})", 3)),
+      "its bytes overlap"));
   CHECK(contains(error(bytes_of(R"({"__metadata__":3})", 0)), "__metadata__ must be an object of strings"));
   CHECK(contains(error(bytes_of(R"({"__metadata__":{"a":1}})", 0)), "__metadata__ 'a' must be a string"));
   // A name that is long or not printable must not spoil the line.
@@ -193,7 +199,7 @@ TEST_CASE("core/safetensors: every truncation and every changed byte of the head
       attempt(changed);
     }
   }
-  CHECK(read > 0);      // a changed letter of a name is as good as the old one
+  CHECK(read > 0);  // a changed letter of a name is as good as the old one
   CHECK(refused > 4 * read);
   ::close(memory);
 }
@@ -203,7 +209,8 @@ TEST_CASE("core/safetensors: writing refuses what it could not read") {
   SafetensorsFile file;
   file.tensors["a"] = tensor_of(DType::kFloat32, Shape{2});
   file.tensors["a"].bytes.pop_back();
-  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "'a': shape 2 of fp32 does not take 7 bytes"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }),
+                 "'a': shape 2 of fp32 does not take 7 bytes"));
   file.tensors.clear();
   file.tensors["__metadata__"] = tensor_of(DType::kFloat32, Shape{2});
   CHECK(contains(error_of(ExitCode::kInternal, [&] { write_safetensors(folder / "x", file); }), "__metadata__"));

@@ -1,0 +1,304 @@
+// A second, plain implementation of a training run: every rank of it in one process, one sample at a time, in double precision, straight from
+// the formulas. It knows nothing of buckets' memory, schedulers, transports or kernels. `prepare` writes initial values; `check` compares each
+// rank's final checkpoint of a run of starling-train with what the formulas give.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/data/dataset.h"
+#include "apps/trainer/plugins.h"
+#include "core/config.h"
+#include "core/random.h"
+#include "core/safetensors.h"
+#include "topology/topology.h"
+
+namespace {
+
+using starling::ConfigSection;
+using Vector = std::vector<double>;
+using Json = nlohmann::json;
+
+/// Weights and biases by layer: tensor 2l is layer l's weight (out×in), 2l + 1 its bias.
+struct Network {
+  std::vector<int> widths;
+  std::vector<Vector> tensors;
+  std::vector<std::string> names;
+
+  Network(int inputs, const Json& model) {
+    widths.push_back(inputs);
+    for (int width : model["hidden"]) widths.push_back(width);
+    widths.push_back(model["num_classes"]);
+    for (std::size_t l = 0; l + 1 < widths.size(); ++l) {
+      tensors.emplace_back(static_cast<std::size_t>(widths[l + 1] * widths[l]));
+      tensors.emplace_back(static_cast<std::size_t>(widths[l + 1]));
+      names.push_back(fmt::format("{}.weight", 1 + 2 * l));
+      names.push_back(fmt::format("{}.bias", 1 + 2 * l));
+    }
+  }
+
+  /// Adds scale · d(loss)/d(tensors) of one sample to `gradient`; the loss is softmax cross entropy with label smoothing.
+  void add_gradient(const Vector& x, int label, double smoothing, double scale, std::vector<Vector>& gradient) const {
+    const std::size_t layers = widths.size() - 1;
+    std::vector<Vector> values{x};
+    for (std::size_t l = 0; l < layers; ++l) {
+      Vector y = tensors[2 * l + 1];
+      const auto in = static_cast<std::size_t>(widths[l]);
+      for (std::size_t o = 0; o < y.size(); ++o) {
+        for (std::size_t i = 0; i < in; ++i) y[o] += tensors[2 * l][o * in + i] * values[l][i];
+        if (l + 1 < layers && y[o] < 0.0) y[o] = 0.0;
+      }
+      values.push_back(y);
+    }
+    Vector d = values.back();
+    double largest = d[0], sum = 0.0;
+    for (double v : d) largest = std::max(largest, v);
+    for (double& v : d) sum += v = std::exp(v - largest);
+    const auto classes = static_cast<double>(d.size());
+    for (std::size_t c = 0; c < d.size(); ++c) {
+      const double target = (static_cast<int>(c) == label ? 1.0 - smoothing : 0.0) + smoothing / classes;
+      d[c] = scale * (d[c] / sum - target);
+    }
+    for (std::size_t l = layers; l-- > 0;) {
+      const auto in = static_cast<std::size_t>(widths[l]);
+      Vector below(in, 0.0);
+      for (std::size_t o = 0; o < d.size(); ++o) {
+        gradient[2 * l + 1][o] += d[o];
+        for (std::size_t i = 0; i < in; ++i) {
+          gradient[2 * l][o * in + i] += d[o] * values[l][i];
+          below[i] += d[o] * tensors[2 * l][o * in + i];
+        }
+      }
+      for (std::size_t i = 0; i < in; ++i) {
+        if (values[l][i] <= 0.0) below[i] = 0.0;  // unused for the input itself
+      }
+      d = below;
+    }
+  }
+};
+
+/// Semantics, section 9: position p of epoch e's order.
+std::vector<std::int64_t> permutation(std::uint64_t seed, std::uint32_t epoch, std::int64_t n) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(n));
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = static_cast<std::int64_t>(i);
+  for (std::size_t i = order.size() - 1; i > 0; --i) {
+    const auto bits = starling::random_bits(seed, starling::RandomStream::kPermutation, epoch, i);
+    std::swap(order[i], order[starling::uniform_below(bits, i + 1)]);
+  }
+  return order;
+}
+
+/// Section 8, the schedules that the runs use.
+double learning_rate(const Json& config, std::int64_t t, std::int64_t total) {
+  const Json& schedule = config["schedule"];
+  const double base = config["optimizer"]["lr"];
+  if (schedule["type"] == "constant" && schedule["warmup_steps"] == 0) return base;
+  const double warmup = schedule["warmup_steps"], s = schedule["warmup_factor"];
+  if (static_cast<double>(t) < warmup) return base * (s + (1.0 - s) * static_cast<double>(t) / warmup);
+  if (schedule["type"] == "constant") return base;
+  const double min_lr = schedule["min_lr"], T = static_cast<double>(total) - warmup;
+  return min_lr + (base - min_lr) * (1.0 + std::cos(M_PI * std::min((static_cast<double>(t) - warmup) / T, 1.0))) / 2.0;
+}
+
+/// Section 7: one parameter tensor's step. States are m, v, a, or u alone.
+void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p, const Vector& gradient, std::vector<Vector>& states) {
+  const double wd = weight || o["decay"] == "all" ? o.value("weight_decay", 0.0) : 0.0;
+  for (Vector& state : states) state.resize(p.size(), 0.0);
+  const auto s = static_cast<double>(step);
+  for (std::size_t i = 0; i < p.size(); ++i) {
+    double g = gradient[i];
+    if (o["type"] == "sgd") {
+      const double mu = o["momentum"];
+      g += wd * p[i];
+      double& u = states[0][i];
+      u = mu * u + g;
+      p[i] -= lr * (o["nesterov"] == true ? g + mu * u : u);
+      continue;
+    }
+    const double b1 = o["betas"][0], b2 = o["betas"][1], eps = o["eps"];
+    const bool decoupled = o["type"] == "adamw" || o["type"] == "accum_adamw";
+    if (decoupled) p[i] *= 1.0 - lr * wd;
+    else g += wd * p[i];
+    double &m = states[0][i], &v = states[1][i], &a = states[2][i];
+    if (o["type"] == "adam" || o["type"] == "adamw") {
+      m = b1 * m + (1.0 - b1) * g;
+      v = b2 * v + (1.0 - b2) * g * g;
+      p[i] -= lr / (1.0 - std::pow(b1, s)) * m / (std::sqrt(v) / std::sqrt(1.0 - std::pow(b2, s)) + eps);
+      continue;
+    }
+    const double K = o["accum_iter"], q = std::ceil(s / K);
+    a += g / K;
+    const double m1 = m + (1.0 - b1) * g, v1 = v + (1.0 - b2) * g * g;
+    p[i] -= lr / (1.0 - std::pow(b1, q)) * m1 / (std::sqrt(v1) / std::sqrt(1.0 - std::pow(b2, q)) + eps);
+    if (std::fmod(s, K) == 0.0) {
+      m = b1 * (m + (1.0 - b1) * a);
+      v = b2 * (v + (1.0 - b2) * a * a);
+      a = 0.0;
+    }
+  }
+}
+
+/// Section 1: tensors become ready last layer first, the weight with its bias; which bucket each is in. (Only per-bucket clipping asks.)
+std::vector<int> buckets_of(const Network& net, double bucket_bytes) {
+  std::vector<int> bucket(net.tensors.size());
+  int current = 0;
+  double bytes = 0.0;
+  for (std::size_t l = net.tensors.size() / 2; l-- > 0;) {
+    for (std::size_t k : {2 * l, 2 * l + 1}) {
+      bucket[k] = current;
+      bytes += 8.0 * static_cast<double>((net.tensors[k].size() + 31) / 32 * 32);
+      if (bytes >= bucket_bytes) {
+        ++current;
+        bytes = 0.0;
+      }
+    }
+  }
+  return bucket;
+}
+
+void clip(std::vector<Vector>& gradient, double limit, const std::vector<int>& bucket_of) {
+  for (int b = 0; b <= *std::max_element(bucket_of.begin(), bucket_of.end()); ++b) {
+    double squares = 0.0;
+    for (std::size_t k = 0; k < gradient.size(); ++k) {
+      for (double g : gradient[k]) squares += bucket_of[k] == b ? g * g : 0.0;
+    }
+    const double factor = std::min(1.0, limit / (std::sqrt(squares) + 1e-6));
+    for (std::size_t k = 0; k < gradient.size(); ++k) {
+      for (double& g : gradient[k]) g *= bucket_of[k] == b ? factor : 1.0;
+    }
+  }
+}
+
+void load(const std::string& path, const std::string& prefix, Network& net) {
+  const starling::SafetensorsFile file = starling::read_safetensors(path);
+  for (std::size_t k = 0; k < net.tensors.size(); ++k) {
+    const starling::FileTensor& tensor = file.tensors.at(prefix + net.names[k]);
+    const auto* data = reinterpret_cast<const double*>(tensor.bytes.data());
+    net.tensors[k].assign(data, data + net.tensors[k].size());
+  }
+}
+
+int prepare(const std::string& path, const Json& config, int inputs) {
+  Network net(inputs, config["model"]);
+  starling::SafetensorsFile file;
+  for (std::size_t k = 0; k < net.tensors.size(); ++k) {
+    starling::fill_random(starling::Init::uniform(0.1), 99, static_cast<std::uint32_t>(k), static_cast<std::int64_t>(net.tensors[k].size()),
+                          net.tensors[k].data());
+    starling::FileTensor tensor{starling::DType::kFloat64, {}, {}};
+    const std::int64_t out = net.widths[k / 2 + 1], in = net.widths[k / 2];
+    tensor.shape = k % 2 == 0 ? starling::Shape{out, in} : starling::Shape{out};
+    const auto* bytes = reinterpret_cast<const std::byte*>(net.tensors[k].data());
+    tensor.bytes.assign(bytes, bytes + net.tensors[k].size() * sizeof(double));
+    file.tensors[net.names[k]] = tensor;
+  }
+  starling::write_safetensors(path, file);
+  return 0;
+}
+
+int check(const std::string& folder, const std::string& init, int ranks, const Json& config, starling::Dataset& data) {
+  const starling::DatasetInfo info = data.info();
+  const auto pixels = static_cast<std::size_t>(info.image.elements());
+  const auto channels = static_cast<std::size_t>(info.image[2]);
+  const auto n = static_cast<std::size_t>(ranks);
+  const std::int64_t total = config["steps"], K = config["accumulate"], batch = config["batch_size"];
+  const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
+  const bool allreduce = config["sync"]["algorithm"] == "allreduce";
+  std::unique_ptr<starling::Topology> topology;
+  if (!allreduce) {
+    ConfigSection section(config["sync"]["topology"], "topology");
+    topology = starling::make_topology(section, {ranks, 1});
+  }
+
+  Network start(static_cast<int>(pixels), config["model"]);
+  load(init, "", start);
+  std::vector<Network> nets(n, start);
+  const double limit = config["clip_norm"];
+  std::vector<int> bucket_of(start.tensors.size(), 0);
+  if (config["clip"] == "bucket") bucket_of = buckets_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024);
+  std::vector<std::vector<std::vector<Vector>>> states(n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
+  std::vector<std::uint8_t> image(pixels);
+  for (std::int64_t t = 0; t < total; ++t) {
+    const std::int64_t epoch = t / steps_per_epoch;
+    const auto order = permutation(config["seed"], static_cast<std::uint32_t>(epoch), info.train_samples);
+    std::vector<std::vector<Vector>> gradients;
+    for (std::size_t rank = 0; rank < n; ++rank) {
+      std::vector<Vector> gradient;
+      for (const Vector& tensor : start.tensors) gradient.emplace_back(tensor.size(), 0.0);
+      for (std::int64_t b = 0; b < K * batch; ++b) {
+        const std::int64_t position = (t % steps_per_epoch * K * batch + b) * ranks + static_cast<std::int64_t>(rank);
+        const std::int64_t sample = order[static_cast<std::size_t>(position)];
+        data.image(starling::Dataset::Split::kTrain, sample, image.data());
+        Vector x(pixels);  // PyTorch's order C, H, W from H, W, C
+        for (std::size_t i = 0; i < pixels; ++i) {
+          const std::size_t c = i % channels;
+          const double mean = config["data"]["normalize"]["mean"][c], std_dev = config["data"]["normalize"]["std"][c];
+          x[c * (pixels / channels) + i / channels] = (image[i] / 255.0 - mean) / std_dev;
+        }
+        nets[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)), config["loss"]["label_smoothing"],
+                                1.0 / static_cast<double>(K * batch), gradient);
+      }
+      gradients.push_back(gradient);
+    }
+    if (allreduce) {
+      for (std::size_t k = 0; k < start.tensors.size(); ++k) {
+        for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
+          double sum = 0.0;
+          for (std::size_t rank = 0; rank < n; ++rank) sum += gradients[rank][k][i];
+          for (std::size_t rank = 0; rank < n; ++rank) gradients[rank][k][i] = sum / static_cast<double>(n);
+        }
+      }
+    }
+    std::vector<Network> mixed = nets;  // c of section 2
+    if (!allreduce && t >= 1) {
+      const starling::Round round = topology->round(t - 1);
+      for (std::size_t rank = 0; rank < n; ++rank) {
+        for (std::size_t k = 0; k < start.tensors.size(); ++k) {
+          std::fill(mixed[rank].tensors[k].begin(), mixed[rank].tensors[k].end(), 0.0);
+          for (const auto& [j, w] : starling::Topology::row(round, static_cast<int>(rank))) {
+            for (std::size_t i = 0; i < start.tensors[k].size(); ++i) mixed[rank].tensors[k][i] += w * nets[static_cast<std::size_t>(j)].tensors[k][i];
+          }
+        }
+      }
+    }
+    for (std::size_t rank = 0; rank < n; ++rank) {
+      if (limit > 0.0) clip(gradients[rank], limit, bucket_of);
+      for (std::size_t k = 0; k < start.tensors.size(); ++k) {
+        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0, mixed[rank].tensors[k], gradients[rank][k], states[rank][k]);
+      }
+    }
+    nets = mixed;
+  }
+
+  double worst = 0.0, moved = 0.0;
+  for (std::size_t rank = 0; rank < n; ++rank) {
+    Network got = start;
+    load(fmt::format("{}/checkpoints/step-{}/rank-{}.safetensors", folder, total, rank), "model.", got);
+    for (std::size_t k = 0; k < start.tensors.size(); ++k) {
+      for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
+        worst = std::max(worst, std::abs(got.tensors[k][i] - nets[rank].tensors[k][i]));
+        moved = std::max(moved, std::abs(got.tensors[k][i] - start.tensors[k][i]));
+      }
+    }
+  }
+  fmt::print("{} ranks, {} steps: largest difference {:.3g}; training moved a parameter by up to {:.3g}\n", ranks, total, worst, moved);
+  return worst <= 1e-9 && moved >= 1e-3 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return std::fprintf(stderr, "usage: plain_training prepare CONFIG INIT | check FOLDER INIT RANKS\n"), 2;
+  const std::string mode = argv[1];
+  starling::register_builtins();
+  const Json config = starling::read_json_file(mode == "prepare" ? argv[2] : std::string(argv[2]) + "/config.json");
+  ConfigSection root(config, argv[2]);
+  ConfigSection section = root.section("data", "");
+  const auto data = starling::datasets().make(section.required_text("type", ""), "data.type", section, config.value("seed", std::uint64_t{1}));
+  if (mode == "prepare") return prepare(argv[3], config, static_cast<int>(data->info().image.elements()));
+  data->open();
+  return check(argv[2], argv[3], std::stoi(argv[4]), config, *data);
+}
