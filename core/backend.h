@@ -105,7 +105,8 @@ struct BatchNormForward {
 };
 /// The gradient of y may come as the sum of one or two terms (dy, dy2 optional). With `relu`, y is the forward's output and the
 /// gradient is masked by y > 0 first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
-/// caller owns it. With training = false the saved statistics are constants (inference-mode normalisation).
+/// caller owns it. dx may be dy, dy2, x or a y that is not needed any more (each element is read before it is written): that saves a tensor's
+/// worth of traffic; but dx and dresidual are two tensors. With training = false the saved statistics are constants (inference-mode normalisation).
 struct BatchNormBackward {
   Tensor x, y, dy, dy2, gamma;
   Tensor saved_mean, saved_inv_std;

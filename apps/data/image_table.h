@@ -48,7 +48,7 @@ class ImageTable {
   }
 
  private:
-  static T pixel(std::uint8_t value, float mean, float deviation) {
+  static T pixel(std::uint8_t value, double mean, double deviation) {
     if constexpr (sizeof(T) == 8) {
       return math::normalized_pixel<double>(value, mean, deviation);
     } else {

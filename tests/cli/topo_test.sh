@@ -17,7 +17,7 @@ check "help" 0 'ranks-per-node' "$topo" show --help
 check "JSON" 0 '^\{"spectral_gap":1\.0,"rounds_to_consensus":1,"matrices":\[\[\[0\.5,0\.5\],\[0\.5,0\.5\]\]\]\}$' "$topo" show complete -n 2 --json
 check "JSON without consensus" 0 '"rounds_to_consensus":null' "$topo" show ring -n 6 --json
 check "JSON of 64 rounds" 0 '^64$' bash -c '"$topo" show random-matching -n 3 --json | grep -o "\[\[" | wc -l'
-check "SVG" 0 '' "$topo" show base-2 -n 12 --svg picture.svg
+verify "SVG" "$topo" show base-2 -n 12 --svg picture.svg
 verify "SVG is a picture" grep -q '</svg>' picture.svg
 
 check "the wrong number of ranks" 2 '^starling-topo: \[topology\] ring needs an even number of ranks, not 5; for 5 ranks: ' "$topo" show ring -n 5

@@ -285,7 +285,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
     }
   }
   fmt::print("{} ranks, {} steps: largest difference {:.3g}; training moved a parameter by up to {:.3g}\n", ranks, total, worst, moved);
-  return worst <= 1e-9 && moved >= 1e-3 ? 0 : 1;
+  return worst <= 1e-12 && moved >= 1e-3 ? 0 : 1;
 }
 
 }  // namespace
