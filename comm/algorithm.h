@@ -41,7 +41,8 @@ struct StepInfo {
 };
 
 /// When ranks talk and what they do with what they hear. The scheduler calls begin, then bucket_ready for every bucket in bucket
-/// order, then backward_done; finish before parameters are read for a checkpoint or at the end of training. Gossip and all-reduce differ only here.
+/// order, then backward_done; finish before parameters are read for a checkpoint or at the end of training. Gossip and all-reduce differ
+/// only here.
 class Algorithm {
  public:
   virtual ~Algorithm() = default;

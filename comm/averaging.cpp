@@ -38,8 +38,8 @@ void mean_model(Transport& transport, const std::vector<Tensor>& in, const std::
     piece.out.backend().weighted_sum(scaled);
   };
   for (std::size_t k = 0; k < in.size(); ++k) {
-    require(in[k].elements() == out[k].elements() && in[k].dtype() == out[k].dtype(), "averaging", "tensor {} has another size or type than its mean",
-            k);
+    require(in[k].elements() == out[k].elements() && in[k].dtype() == out[k].dtype(), "averaging",
+            "tensor {} has another size or type than its mean", k);
     if (in[k].elements() == 0) continue;
     require(in[k].raw() != out[k].raw(), "averaging", "tensor {} would be averaged in place", k);
     Backend& backend = in[k].backend();
@@ -71,7 +71,8 @@ std::vector<Tensor> mean_model(Transport& transport, const std::vector<Tensor>& 
   return out;
 }
 
-ConsensusDistance consensus_distance(Transport& transport, Backend& backend, const std::vector<Bucket>& buckets, const std::vector<Tensor>& mean) {
+ConsensusDistance consensus_distance(Transport& transport, Backend& backend, const std::vector<Bucket>& buckets,
+                                     const std::vector<Tensor>& mean) {
   require(buckets.size() == mean.size(), "averaging", "{} means for {} buckets", mean.size(), buckets.size());
   ConsensusDistance result;
   if (buckets.empty()) return result;
@@ -80,7 +81,8 @@ ConsensusDistance consensus_distance(Transport& transport, Backend& backend, con
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       const Shape shape{slot.elements};
-      backend.squared_distance({buckets[b].parameters.slice(slot.offset, shape), mean[b].slice(slot.offset, shape), totals, static_cast<std::int64_t>(b)});
+      backend.squared_distance(
+          {buckets[b].parameters.slice(slot.offset, shape), mean[b].slice(slot.offset, shape), totals, static_cast<std::int64_t>(b)});
     }
   }
   std::vector<double> squares(buckets.size());

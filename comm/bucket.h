@@ -27,8 +27,8 @@ struct BucketPlan {
   std::vector<int> bucket_of;  ///< by Parameter::index; -1 for frozen parameters
 };
 
-/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that brings it to bucket_bytes or more. Parameters in
-/// `unused` (only with unused_parameters = allow) join the last bucket.
+/// Fills buckets in `ready_order` (semantics.md section 1): one closes after the parameter that brings it to bucket_bytes or more.
+/// Parameters in `unused` (only with unused_parameters = allow) join the last bucket.
 BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::vector<Parameter*>& unused, DType dtype,
                         double bucket_bytes);
 /// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every rank throws Error(kUsage)

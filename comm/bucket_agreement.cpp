@@ -58,16 +58,17 @@ void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport) {
   if (other == digests.size()) return;
 
   // All ranks hold the same digests, so all of them come here and report the same pair of ranks.
-  const std::vector<std::string> texts = transport.all_gather(static_cast<std::size_t>(transport.rank()) == 0 ||
-                                                                      static_cast<std::size_t>(transport.rank()) == other
-                                                                  ? mine
-                                                                  : std::string());
+  const std::vector<std::string> texts = transport.all_gather(
+      static_cast<std::size_t>(transport.rank()) == 0 || static_cast<std::size_t>(transport.rank()) == other ? mine : std::string());
   const std::vector<std::string> a = split(texts[0]), b = split(texts[other]);
   std::size_t place = 0;
   while (place < a.size() && place < b.size() && a[place] == b[place]) ++place;
-  const auto at = [&](const std::vector<std::string>& lines) { return place < lines.size() ? lines[place] : std::string("no more parameters"); };
+  const auto at = [&](const std::vector<std::string>& lines) {
+    return place < lines.size() ? lines[place] : std::string("no more parameters");
+  };
   fail(ExitCode::kUsage, "plan",
-       "ranks 0 and {} disagree on the model: at place {} of the traced order rank 0 has {}, rank {} has {}; all ranks need the same program "
+       "ranks 0 and {} disagree on the model: at place {} of the traced order rank 0 has {}, rank {} has {}; all ranks need the same "
+       "program "
        "and config",
        other, place, at(a), other, at(b));
 }

@@ -85,7 +85,8 @@ class FakeWorld::State {
     return first_error_;
   }
 
-  OperationPtr start_neighbours(int rank, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, std::string what) {
+  OperationPtr start_neighbours(int rank, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                                std::string what) {
     auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), send, receive, 0, {}});
     const std::scoped_lock lock(mutex_);
     for (const int peer : exchange.send_to) {
@@ -215,7 +216,8 @@ class FakeWorld::State {
 
   void match(int from, int to, Channel& channel) {
     while (!channel.sends.empty() && !channel.receives.empty()) {
-      Delivery delivery{{from, to}, {channel.sends.front().operation, channel.receives.front().operation}, channel.receives.front().buffer, false};
+      Delivery delivery{
+          {from, to}, {channel.sends.front().operation, channel.receives.front().operation}, channel.receives.front().buffer, false};
       channel.sends.pop_front();
       channel.receives.pop_front();
       schedule(message_delay(from, to, channel.matched++), std::move(delivery));
@@ -332,7 +334,8 @@ class FakeTransport final : public Transport {
   int local_size() const override { return std::min(per_host(), size() - rank_ / per_host() * per_host()); }
   std::string name() const override { return "fake"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                        const ExchangeLabel& label) override {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_exchange(rank_, size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
@@ -360,7 +363,9 @@ class FakeTransport final : public Transport {
     require(sent.size() == bytes, "transport", "rank {} expects {} bytes, rank {} sent {}", rank_, bytes, root, sent.size());
     if (rank_ != root && bytes) std::memcpy(data, sent.data(), bytes);
   }
-  std::vector<std::string> all_gather(const std::string& mine) override { return world_->all_gather(rank_, meetings_++, mine, "an exchange of texts"); }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    return world_->all_gather(rank_, meetings_++, mine, "an exchange of texts");
+  }
   void sum(double* values, std::size_t count) override {
     reduce("a sum of numbers", values, count, [](double a, double b) { return a + b; });
   }
@@ -383,7 +388,8 @@ class FakeTransport final : public Transport {
 
   template <class Fold>
   void reduce(const char* what, double* values, std::size_t count, Fold fold) {
-    const auto all = world_->all_gather(rank_, meetings_++, std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
+    const auto all =
+        world_->all_gather(rank_, meetings_++, std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
     for (std::size_t i = 0; i < count; ++i) {
       double total = 0.0;
       for (std::size_t j = 0; j < all.size(); ++j) {

@@ -16,9 +16,9 @@ struct FakeWorldOptions {
   int ranks_per_host = 0;  ///< 0: all on one
 };
 
-/// n ranks as threads of one process, for tests without MPI: the same sums in rank order, the same rules. Messages are delivered by a thread of the
-/// world's own, straight from the sender's buffer, so that a program that touches a buffer too early is found out (by wrong numbers, or by the thread
-/// sanitizer). The world outlives its transports.
+/// n ranks as threads of one process, for tests without MPI: the same sums in rank order, the same rules. Messages are delivered by a
+/// thread of the world's own, straight from the sender's buffer, so that a program that touches a buffer too early is found out (by wrong
+/// numbers, or by the thread sanitizer). The world outlives its transports.
 class FakeWorld {
  public:
   explicit FakeWorld(int ranks, const FakeWorldOptions& options = {});
@@ -31,8 +31,8 @@ class FakeWorld {
   std::unique_ptr<Transport> transport(int rank);
   /// From now on nothing reaches or leaves this rank, as if its host had gone.
   void stop(int rank);
-  /// Runs body(transport of rank r) on a thread for each rank and joins them. If one throws, the others' waits end at once, and the exception of the rank that threw first
-  /// is thrown again.
+  /// Runs body(transport of rank r) on a thread for each rank and joins them. If one throws, the others' waits end at once, and the
+  /// exception of the rank that threw first is thrown again.
   void run(const std::function<void(Transport&)>& body);
 
   class State;

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr auto kSpin = microseconds(40);         // without movement, before the waiting caller sleeps
+constexpr auto kSpin = microseconds(100);        // without movement, before the waiting caller sleeps
 constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
 constexpr auto kCallerSleepMost = microseconds(100);
 constexpr auto kThreadSleep = microseconds(50);  // the same for the thread beside a computing caller
@@ -42,6 +42,7 @@ MpiPulse& the_pulse() {
 MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
   const std::scoped_lock lock(mpi_lock());
   world_ = std::make_unique<MpiWorld>(the_pulse());
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
   thread_ = std::thread([this] { run(); });
 }
 
@@ -125,7 +126,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
     ~HandBack() {
       const std::scoped_lock lock(engine.mutex_);
       engine.caller_drives_ = false;
-      engine.wake_.notify_one();
+      if (engine.tickets_.size() > 1) engine.wake_.notify_one();  // there is more under way
     }
   } hand_back{*this};
 
@@ -202,10 +203,14 @@ bool MpiEngine::drive() {
 }
 
 void MpiEngine::run() {
-  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns: otherwise every short sleep takes 50 µs more
   std::unique_lock lock(mutex_);
   auto sleep = kThreadSleep;
   while (!stop_) {
+    if (caller_drives_) {
+      wake_.wait_for(lock, kIdleLook);
+      sleep = kThreadSleep;
+      continue;
+    }
     const std::uint64_t seen = starts_;
     lock.unlock();
     bool moved = false, idle = false;
@@ -216,11 +221,13 @@ void MpiEngine::run() {
     }
     lock.lock();
     if (stop_) break;
-    if (starts_ != seen || moved) {
+    if (moved) {
       sleep = kThreadSleep;
-    } else if (caller_drives_ || idle) {
+    } else if (idle && starts_ == seen) {
       wake_.wait_for(lock, kIdleLook);
       sleep = kThreadSleep;
+      // The caller has posted what it started; it may be about to wait, and drives better alone.
+      if (!stop_ && starts_ != seen) wake_.wait_for(lock, sleep);
     } else {
       wake_.wait_for(lock, sleep);
       sleep = std::min(sleep * 2, kThreadSleepMost);

@@ -15,7 +15,8 @@
 namespace starling::detail {
 
 /// Drives operations. While the caller computes, a communication thread moves them on, sleeping between looks so that it does not take the
-/// core from the computation; while the caller waits, it does the work itself, without a hand-over. All MPI calls are made under mpi_lock().
+/// core from the computation; while the caller waits, it does the work itself, without a hand-over. All MPI calls are made under
+/// mpi_lock().
 class MpiEngine {
  public:
   explicit MpiEngine(double timeout_seconds);

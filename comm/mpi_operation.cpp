@@ -11,9 +11,9 @@
 namespace starling::detail {
 namespace {
 
-constexpr std::size_t kMaxPieces = 64;             // of one neighbour's buffer
-constexpr std::size_t kPieceBytes = 1 << 20;       // at least; measured: as fast as one message, and progress shows
-constexpr std::uint32_t kTagCycle = 4096;          // operations between two ranks under way at once; tags stay below 32768
+constexpr std::size_t kMaxPieces = 64;        // of one neighbour's buffer
+constexpr std::size_t kPieceBytes = 1 << 20;  // at least; measured: as fast as one message, and progress shows
+constexpr std::uint32_t kTagCycle = 4096;     // operations between two ranks under way at once; tags stay below 32768
 
 int tag_of(std::uint32_t sequence) { return static_cast<int>(sequence % kTagCycle) * 2; }
 
@@ -72,7 +72,8 @@ int RequestSet::test_some() {
   if (requests_.empty()) return 0;
   indices_.resize(requests_.size());
   int count = 0;
-  mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE), "MPI_Testsome");
+  mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
   if (count == MPI_UNDEFINED) return 0;
   for (int i = 0; i < count; ++i) {
     const Entry& entry = entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
@@ -104,8 +105,14 @@ namespace {
 
 class NeighbourOperation final : public MpiOperation {
  public:
-  NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label)
-      : MpiOperation(describe(exchange, label), label), requests_(world), send_(send), receive_(receive), to_(exchange.send_to), from_(exchange.receive_from) {
+  NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                     const ExchangeLabel& label)
+      : MpiOperation(describe(exchange, label), label),
+        requests_(world),
+        send_(send),
+        receive_(receive),
+        to_(exchange.send_to),
+        from_(exchange.receive_from) {
     for (const int peer : to_) send_tags_.push_back(world.next_send_tag(peer));
     for (const int peer : from_) receive_tags_.push_back(world.next_receive_tag(peer));
   }
@@ -126,7 +133,8 @@ class NeighbourOperation final : public MpiOperation {
  private:
   void post() {
     const std::size_t total = send_.bytes();
-    const std::size_t piece = std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
+    const std::size_t piece =
+        std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
     for (std::size_t k = 0; k < from_.size(); ++k) {
       for (std::size_t at = 0; at < total; at += piece) {
         requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], 0);
@@ -144,8 +152,9 @@ class NeighbourOperation final : public MpiOperation {
   bool posted_ = false;
 };
 
-/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its chunk from all others, sums in rank order, and
-/// sends the sum to all others. A few pieces are under way at once; both phases of every pair go in piece order, so that MPI's own order matches them.
+/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its chunk from all others, sums in rank
+/// order, and sends the sum to all others. A few pieces are under way at once; both phases of every pair go in piece order, so that MPI's
+/// own order matches them.
 class SumOperation final : public MpiOperation {
  public:
   SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what, const ExchangeLabel& label)
@@ -271,8 +280,8 @@ std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Ex
   return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label);
 }
 
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what,
-                                                 const ExchangeLabel& label) {
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label) {
   return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label);
 }
 
@@ -292,8 +301,8 @@ bool MpiControl::advance() {
     switch (kind_) {
       case Kind::kBarrier: mpi_check(MPI_Ibarrier(world_.control, &request_), "MPI_Ibarrier"); break;
       case Kind::kGather:
-        mpi_check(MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, all_.data(), counts_.data(), offsets_.data(), MPI_BYTE,
-                                  world_.control, &request_),
+        mpi_check(MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, all_.data(), counts_.data(), offsets_.data(),
+                                  MPI_BYTE, world_.control, &request_),
                   "MPI_Iallgatherv");
         break;
       case Kind::kBroadcast:

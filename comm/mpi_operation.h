@@ -14,8 +14,8 @@
 
 namespace starling::detail {
 
-/// What the operations of one transport share. Sequence numbers are counted per ordered pair of ranks: as all ranks start their exchanges in the
-/// same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
+/// What the operations of one transport share. Sequence numbers are counted per ordered pair of ranks: as all ranks start their exchanges
+/// in the same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
 struct MpiWorld {
   explicit MpiWorld(MpiPulse& the_pulse);
   ~MpiWorld();  ///< frees the communicators unless abandoned
@@ -65,8 +65,8 @@ class RequestSet {
   std::vector<int> indices_;
 };
 
-/// Something under way: a small state machine that posts non-blocking calls and moves on as they complete. advance() is called under mpi_lock(),
-/// by whichever thread drives.
+/// Something under way: a small state machine that posts non-blocking calls and moves on as they complete. advance() is called under
+/// mpi_lock(), by whichever thread drives.
 class MpiOperation {
  public:
   explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1}) : what_(std::move(what)), label_(label) {}
@@ -93,8 +93,8 @@ class MpiOperation {
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
                                                        const std::vector<Tensor>& receive, const ExchangeLabel& label);
 /// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in.
-std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what,
-                                                 const ExchangeLabel& label);
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label);
 
 /// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
 class MpiControl final : public MpiOperation {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <thread>
 
@@ -14,6 +15,14 @@ namespace {
 MpiPulse* the_pulse = nullptr;
 
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Another rank has failed and said why; it has MPI end the job. Where a handler would keep this process alive, it ends itself a moment
+/// later.
+[[noreturn]] void end_quietly(int code) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_DFL);
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::_Exit(code);
+}
 
 }  // namespace
 
@@ -28,20 +37,6 @@ void mpi_check(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
   fail(ExitCode::kLost, "mpi", "{} failed: {}", call, text.data());
-}
-
-void leave_job(int code, bool speaker) {
-  // mpirun ends a job at once where its last rank left with an error; it waits odls_base_sigkill_timeout where it has to kill one. So all ranks leave MPI
-  // together, the speaker last. If a rank cannot (it is lost), the speaker has mpirun kill.
-  std::thread([code, speaker] {
-    std::this_thread::sleep_for(std::chrono::seconds(speaker ? 2 : 4));
-    if (speaker) MPI_Abort(MPI_COMM_WORLD, code);
-    std::_Exit(code);
-  }).detach();
-  MPI_Finalize();
-  if (!speaker) std::_Exit(0);
-  std::this_thread::sleep_for(std::chrono::milliseconds(200));
-  std::_Exit(code);
 }
 
 MpiPulse* MpiPulse::instance() { return the_pulse; }
@@ -94,7 +89,7 @@ void MpiPulse::poll() {
     const Message message = incoming_;
     post();
     heard(status.MPI_SOURCE);
-    if (message.kind == Message::kGoodbye) leave_job(static_cast<int>(message.code), false);  // that rank has said why
+    if (message.kind == Message::kGoodbye) end_quietly(static_cast<int>(message.code));
     if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
     if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
   }

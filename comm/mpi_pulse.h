@@ -12,14 +12,12 @@
 
 namespace starling::detail {
 
-/// One lock for every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED is enough, and an abort never meets a call half done.
+/// One lock for every MPI call of the process after initialisation: MPI_THREAD_SERIALIZED is enough, and an abort never meets a call half
+/// done.
 std::recursive_timed_mutex& mpi_lock();
 
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
-
-/// Leaves a job in which a rank has failed; the process ends. `speaker`: this is that rank. Callers hold mpi_lock().
-[[noreturn]] void leave_job(int code, bool speaker);
 
 /// Small messages beside the data: a rank that waits for long asks "are you there?", the other's communication thread answers with what it
 /// last started; a rank that fails tells all others to end. Nothing is sent while all goes well. One per process; callers hold mpi_lock().

@@ -95,10 +95,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
   if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(nullptr);
   const bool locked = detail::mpi_lock().try_lock_for(std::chrono::seconds(2));
-  if (locked && pulse) {
-    pulse->say_goodbye(static_cast<int>(code));
-    detail::leave_job(static_cast<int>(code), true);
-  }
+  if (locked && pulse) pulse->say_goodbye(static_cast<int>(code));
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }

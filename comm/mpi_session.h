@@ -12,8 +12,8 @@ namespace starling {
 /// touches MPI: it starts in milliseconds as rank 0 of 1.
 class MpiSession {
  public:
-  /// Initialises MPI if this process is one of several. Undoes Open MPI's default binding of small jobs to one core a rank, which would also hold every helper
-  /// thread; binding that the user asked for stays.
+  /// Initialises MPI if this process is one of several. Undoes Open MPI's default binding of small jobs to one core a rank, which would
+  /// also hold every helper thread; binding that the user asked for stays.
   MpiSession();
   /// Finalises MPI. After a lost rank, where that would hang, it ends the job with ExitCode::kLost.
   ~MpiSession();
@@ -29,8 +29,8 @@ class MpiSession {
   /// The transport for this world: over MPI, or of a single rank.
   std::unique_ptr<Transport> make_transport(double timeout_seconds) const;
 
-  /// Ends the whole job within seconds with this exit code, whatever the other ranks are doing, and prints `message` (if not empty) to stderr.
-  /// Where several ranks fail at the same time, the lowest one prints; the others are ended before they do. Does not return.
+  /// Ends the whole job within seconds with this exit code, whatever the other ranks are doing, and prints `message` (if not empty) to
+  /// stderr. Where several ranks fail at the same time, the lowest one prints; the others are ended before they do. Does not return.
   [[noreturn]] void abort(ExitCode code, const std::string& message);
 
  private:

@@ -29,7 +29,8 @@ class MpiTransport final : public Transport {
   int local_size() const override { return world().local_size; }
   std::string name() const override { return "mpi"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                        const ExchangeLabel& label) override {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_exchange(rank(), size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
@@ -45,15 +46,17 @@ class MpiTransport final : public Transport {
   void wait(Ticket ticket) override { engine_.wait(ticket); }
 
   void barrier() override {
-    engine_.complete(std::make_shared<MpiControl>(world(), MpiControl::Kind::kBarrier, "a barrier", std::vector<std::byte>{}, std::vector<int>{}, 0));
+    engine_.complete(
+        std::make_shared<MpiControl>(world(), MpiControl::Kind::kBarrier, "a barrier", std::vector<std::byte>{}, std::vector<int>{}, 0));
   }
   void broadcast(void* data, std::size_t bytes, int root) override {
     constexpr std::size_t kPiece = 64u << 20;
     auto* at = static_cast<std::byte*>(data);
     for (std::size_t first = 0; first < bytes; first += kPiece) {
       const std::size_t count = std::min(kPiece, bytes - first);
-      const auto operation = std::make_shared<MpiControl>(world(), MpiControl::Kind::kBroadcast, fmt::format("a broadcast from rank {}", root),
-                                                          std::vector<std::byte>(at + first, at + first + count), std::vector<int>{}, root);
+      const auto operation =
+          std::make_shared<MpiControl>(world(), MpiControl::Kind::kBroadcast, fmt::format("a broadcast from rank {}", root),
+                                       std::vector<std::byte>(at + first, at + first + count), std::vector<int>{}, root);
       engine_.complete(operation);
       std::memcpy(at + first, operation->bytes().data(), count);
     }

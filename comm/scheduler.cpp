@@ -44,8 +44,9 @@ void BucketScheduler::end_backward() {
       if (seen_[static_cast<std::size_t>(parameter.index)]) continue;
       if (!allow_unused_) {
         fail(ExitCode::kUsage, "scheduler",
-             "step {}: parameter '{}' got no gradient; remove it from the model, or set \"unused_parameters\": \"allow\" to count it as zero", step_,
-             parameter.name);
+             "step {}: parameter '{}' got no gradient; remove it from the model, or set \"unused_parameters\": \"allow\" to count it as "
+             "zero",
+             step_, parameter.name);
       }
       parameter.grad.backend().fill(parameter.grad, 0.0);
       --missing_[b];
@@ -56,7 +57,8 @@ void BucketScheduler::end_backward() {
 }
 
 void BucketScheduler::hand_over() {
-  while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0) algorithm_.bucket_ready(next_++);
+  while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0)
+    algorithm_.bucket_ready(next_++);
 }
 
 }  // namespace starling

@@ -45,7 +45,7 @@ class Transport {
   virtual ~Transport() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  virtual int local_rank() const = 0;   ///< among the ranks of this host
+  virtual int local_rank() const = 0;  ///< among the ranks of this host
   virtual int local_size() const = 0;
   virtual std::string name() const = 0;
 

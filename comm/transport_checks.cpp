@@ -68,8 +68,9 @@ void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& 
           receive.size());
   require(send.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
   for (const Tensor& buffer : receive) {
-    require(buffer.dtype() == send.dtype() && buffer.elements() == send.elements(), "transport", "a receive buffer of {} {} for a send of {} {}",
-            buffer.elements(), name_of(buffer.dtype()), send.elements(), name_of(send.dtype()));
+    require(buffer.dtype() == send.dtype() && buffer.elements() == send.elements(), "transport",
+            "a receive buffer of {} {} for a send of {} {}", buffer.elements(), name_of(buffer.dtype()), send.elements(),
+            name_of(send.dtype()));
     require(buffer.raw() != send.raw() || send.elements() == 0, "transport", "an exchange is out of place");
   }
   if (exchange.kind == Exchange::Kind::kNeighbours) {
@@ -77,8 +78,8 @@ void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& 
     check_peers(rank, size, exchange.receive_from, false);
   } else {
     check_peers(rank, size, exchange.group, true);
-    require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(), "transport", "rank {} is not in its group",
-            rank);
+    require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(), "transport",
+            "rank {} is not in its group", rank);
     require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport", "a group sum of {}", name_of(send.dtype()));
   }
 }

@@ -23,7 +23,8 @@ std::string describe_sum(const ExchangeLabel& label);
 /// Throws Error(kLost): a wait passed its limit.
 [[noreturn]] void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited);
 
-/// What every transport over host memory asks of its arguments: peers in range and ascending, one receive buffer per neighbour, same dtype and size.
+/// What every transport over host memory asks of its arguments: peers in range and ascending, one receive buffer per neighbour, same dtype
+/// and size.
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive);
 void check_sum(const Tensor& in, const Tensor& out);
 

@@ -35,11 +35,11 @@ configure() {
     if command -v ninja >/dev/null; then arguments+=(-G Ninja); fi
   fi
   say "configuring in $build"
-  cmake -S "$root" -B "$build" "${arguments[@]}" "$@" >"$build.log" 2>&1 || {
-    tail -40 "$build.log" >&2
-    die "cmake failed; its whole output is in $build.log (a build folder of another checkout or generator can be removed: rm -r '$build')"
+  mkdir -p "$build" || die "the build folder cannot be made; name another one in STARLING_BUILD"
+  cmake -S "$root" -B "$build" "${arguments[@]}" "$@" >"$build/configure.log" 2>&1 || {
+    tail -40 "$build/configure.log" >&2
+    die "cmake failed; its whole output is in $build/configure.log (a build folder of another checkout or generator can be removed: rm -r '$build')"
   }
-  mv "$build.log" "$build/configure.log"
 }
 
 # compile [TARGET...]: builds the targets (all without one) in $build.

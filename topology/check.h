@@ -12,10 +12,10 @@ namespace starling {
 /// What a topology does to disagreement; semantics.md section 6.
 struct TopologyReport {
   bool row_stochastic = false, column_stochastic = false;
-  bool mixes = false;  ///< the product over a period (64 rounds for one without period) is primitive
-  double spectral_gap = 0.0;  ///< 1 - ρ(P - J/n)^(1/period)
+  bool mixes = false;                               ///< the product over a period (64 rounds for one without period) is primitive
+  double spectral_gap = 0.0;                        ///< 1 - ρ(P - J/n)^(1/period)
   std::optional<std::int64_t> rounds_to_consensus;  ///< smallest K with W(K-1)…W(0) = J/n exactly
-  bool exact = false;  ///< proven in rationals (n ≤ 64); else on sparse rows within 1e-12
+  bool exact = false;                               ///< proven in rationals (n ≤ 64); else on sparse rows within 1e-12
 };
 
 /// Analyses a topology: up to n = 64 in exact rational arithmetic, above on sparse rows with random vectors.

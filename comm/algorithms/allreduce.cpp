@@ -8,8 +8,8 @@
 namespace starling {
 namespace {
 
-/// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready, in place; buckets whose sum has arrived are
-/// updated in order, without ever blocking the backward pass.
+/// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready, in place; buckets whose sum has arrived
+/// are updated in order, without ever blocking the backward pass.
 class AllReduce final : public Algorithm {
  public:
   explicit AllReduce(const AlgorithmSite& site)

@@ -11,8 +11,8 @@
 namespace starling {
 namespace {
 
-/// Step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole forward and
-/// backward pass to arrive.
+/// Step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
+/// forward and backward pass to arrive.
 class Gossip final : public Algorithm {
  public:
   explicit Gossip(const AlgorithmSite& site)

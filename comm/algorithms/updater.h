@@ -20,8 +20,8 @@ class Updater {
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
   /// Before the updates of a step that clips globally: measures the norm of `scale` × gradients.
   void measure_global_norm(double scale);
-  /// x = rule(self_weight·x + Σ weights·received, scale · clip factor · gradient, states), in place. Issued to the update stream, after the work
-  /// that the compute stream holds so far.
+  /// x = rule(self_weight·x + Σ weights·received, scale · clip factor · gradient, states), in place. Issued to the update stream, after the
+  /// work that the compute stream holds so far.
   void update(int bucket, const StepInfo& info, double scale, double self_weight, const std::vector<Tensor>& received,
               const std::vector<double>& weights);
   /// The compute stream waits for the updates issued so far: the next forward pass reads the parameters.

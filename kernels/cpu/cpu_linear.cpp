@@ -35,6 +35,11 @@ Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const 
 }
 
 namespace {
+/// Stride 1, padding 1, 3×3 to 16 channels from 8 to 32 (more inputs' weights would leave the first cache), on images of some width.
+bool suits_conv16(const Geometry& g) {
+  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 1 &&
+         g.pad_w == 1 && g.dilation_h == 1 && g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
+}
 Index weight_elements(const Geometry& g) { return g.out_channels * g.kernel_h * g.kernel_w * (g.channels / g.groups); }
 }  // namespace
 
@@ -50,7 +55,17 @@ void CpuBackend::conv2d_forward(const Conv2dForward& args) {
     const T* bias = cpu::optional_numbers<T>(args.bias, g.out_channels, kName, "bias");
     T* y = args.y.data<T>();
     if constexpr (std::is_same_v<T, float>) {
-      dnnl_.conv_forward(g, x, weight, bias, y);
+      const cpu::Kernels<float>& k = kernels<float>();
+      if (k.conv16 && !bias && cpu::suits_conv16(g)) {
+        const Index scratch = 3 * (g.width + 2) * g.channels;
+        const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)), lines(*allocator_, threads_.count() * scratch);
+        k.conv16_pack(weight, packed.data(), g.channels);
+        threads_.parallel_parts(g.images, 1, [&](Index part, Index begin, Index end) {
+          k.conv16(g, x, packed.data(), y, begin, end, lines.data() + part * scratch);
+        });
+      } else {
+        dnnl_.conv_forward(g, x, weight, bias, y);
+      }
     } else {
       threads_.parallel_for(g.images * g.out_height, 1,
                             [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });

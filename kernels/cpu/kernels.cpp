@@ -7,6 +7,7 @@ void load(Isa isa, Kernels<float>& table) {
   select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise, avx512::add_elementwise)(table);
   select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
+  select_isa<Adder>(isa, scalar::add_conv16, avx2::add_conv16, avx512::add_conv16)(table);
 }
 
 void load(Isa isa, Kernels<double>& table) {

@@ -84,6 +84,12 @@ struct Kernels {
   void (*softmax_cross_entropy)(const T* logits, const std::int32_t* labels, double* loss, T* dlogits, Index rows, Index classes,
                                 double smoothing, double scale);
 
+  // --- 3×3 convolutions to 16 channels (conv16_isa.cpp), fp32 only; null where the instruction set has nothing to gain.
+  /// y of the images first … last - 1, with packed weights; width >= 4. scratch: 3 · (width + 2) · channels.
+  void (*conv16)(const Geometry& g, const T* x, const T* packed, T* y, Index first, Index last, T* scratch) = nullptr;
+  /// weight[16,3,3,channels] for conv16.
+  void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
+
   // --- Convolution and matrix product by plain loops (plain_isa.cpp): what fp64 uses.
   /// Output rows first … last, counted over N·P.
   void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y, Index first, Index last);
@@ -106,4 +112,5 @@ void load(Isa isa, Kernels<double>& table);
 STARLING_DECLARE_PER_ISA(
     void add_norm(Kernels<float>&); void add_norm(Kernels<double>&); void add_elementwise(Kernels<float>&);
     void add_elementwise(Kernels<double>&); void add_pool(Kernels<float>&); void add_pool(Kernels<double>&);
-    void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);)
+    void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);
+    void add_conv16(Kernels<float>&);)

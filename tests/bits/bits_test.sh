@@ -32,7 +32,7 @@ if same whole other 12; then
   exit 1
 fi
 
-train parts 7
+train parts 6
 train parts 12 --resume latest
 same whole parts 12
 diff <(losses whole) <(losses parts)

@@ -64,7 +64,8 @@ TEST_CASE("comm/algorithm: with lr 0 gossip keeps the mean and reaches consensus
     const char* type;
     int n, rounds;
   };
-  for (const auto& [type, n, rounds] : {Case{"one-peer-exp", 8, 3}, Case{"complete", 5, 1}, Case{"one-peer-exp", 4, 2}, Case{"ring", 2, 1}}) {
+  for (const auto& [type, n, rounds] :
+       {Case{"one-peer-exp", 8, 3}, Case{"complete", 5, 1}, Case{"one-peer-exp", 4, 2}, Case{"ring", 2, 1}}) {
     Job job;
     job.topology = {{"type", type}};
     job.dtype = DType::kFloat64;

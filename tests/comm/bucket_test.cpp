@@ -104,8 +104,9 @@ TEST_CASE("comm/bucket: shapes, types, bucket sizes and missing parameters are c
           if (t.rank()) m.parameters[1]->shape = Shape{20, 2};
           return agree(t, m.order, DType::kFloat32, 1e9);
         }).find("20×2") != std::string::npos);
-  CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, t.rank() ? DType::kFloat64 : DType::kFloat32, 1e9); }).find("fp64") !=
-        std::string::npos);
+  CHECK(text_for([&](Transport& t, TinyModel& m) {
+          return agree(t, m.order, t.rank() ? DType::kFloat64 : DType::kFloat32, 1e9);
+        }).find("fp64") != std::string::npos);
   CHECK(text_for([&](Transport& t, TinyModel& m) { return agree(t, m.order, DType::kFloat32, t.rank() ? 8 : 1e9); }).find("bucket 1") !=
         std::string::npos);
   CHECK(text_for([&](Transport& t, TinyModel& m) {

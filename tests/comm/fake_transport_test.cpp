@@ -48,7 +48,8 @@ TEST_CASE("comm/fake: sums are made in rank order, in place or not") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   std::vector<Tensor> in, out;
   for (int r = 0; r < 3; ++r) {
-    in.push_back(filled(*backend, 1000, DType::kFloat32, [&](std::int64_t i) { return std::pow(10.0, r) * (1.0 + 1e-3 * static_cast<double>(i)); }));
+    in.push_back(
+        filled(*backend, 1000, DType::kFloat32, [&](std::int64_t i) { return std::pow(10.0, r) * (1.0 + 1e-3 * static_cast<double>(i)); }));
     out.emplace_back(*backend, Shape{1000}, DType::kFloat32);
   }
   std::vector<float> expected;
@@ -130,13 +131,15 @@ TEST_CASE("comm/averaging: the mean model and the consensus distance") {
     const std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, 0, false);
     // x_i = base + i: the mean is base + 1, the squared distances are 1, 0, 1 per element. The padding is junk.
     for (const Bucket& bucket : buckets) test::set_numbers(bucket.parameters, [&](std::int64_t) { return 1000.0 * (t.rank() + 1); });
-    for (const auto& p : model.parameters) test::set_numbers(p->value, [&](std::int64_t i) { return static_cast<double>(i % 7) + t.rank(); });
+    for (const auto& p : model.parameters)
+      test::set_numbers(p->value, [&](std::int64_t i) { return static_cast<double>(i % 7) + t.rank(); });
     const std::vector<double> before = test::numbers(buckets[1].parameters);
     std::vector<Tensor> in;
     for (const Bucket& bucket : buckets) in.push_back(bucket.parameters);
     const std::vector<Tensor> mean = mean_model(t, in);
     CHECK(test::numbers(buckets[1].parameters) == before);
-    for (std::int64_t i = 0; i < (2 << 20); i += 1001) REQUIRE(mean[0].data<float>()[i] == doctest::Approx(static_cast<double>(i % 7) + 1.0));
+    for (std::int64_t i = 0; i < (2 << 20); i += 1001)
+      REQUIRE(mean[0].data<float>()[i] == doctest::Approx(static_cast<double>(i % 7) + 1.0));
     const ConsensusDistance distance = consensus_distance(t, backend, buckets, mean);
     REQUIRE(distance.per_bucket.size() == 2);
     CHECK(distance.per_bucket[1] == doctest::Approx(std::sqrt(40.0 * 2 / 3)).epsilon(1e-5));

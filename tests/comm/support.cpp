@@ -96,11 +96,13 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
     std::vector<Parameter*> order = model.order;
     if (job.ready_shuffle) {
-      for (std::size_t i = order.size() - 1; i > 0; --i) std::swap(order[i], order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
+      for (std::size_t i = order.size() - 1; i > 0; --i)
+        std::swap(order[i], order[noise(job.ready_shuffle + rank, step * 100 + static_cast<int>(i)) % (i + 1)]);
     }
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
-      set_numbers(parameter->grad, [&](std::int64_t i) { return curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)); });
+      set_numbers(parameter->grad,
+                  [&](std::int64_t i) { return curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)); });
       if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
       scheduler->ready(*parameter);
     }
@@ -150,12 +152,14 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, ranks);
   for (int i = 0; i < ranks; ++i) {
-    for (std::size_t e = 0; e < size; ++e) x[static_cast<std::size_t>(i)][e] = start_value(i, job.start_apart, static_cast<std::int64_t>(e));
+    for (std::size_t e = 0; e < size; ++e)
+      x[static_cast<std::size_t>(i)][e] = start_value(i, job.start_apart, static_cast<std::int64_t>(e));
   }
   for (int t = 0; t < job.steps; ++t) {
     c = x;
     for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t e = 0; e < size; ++e) g[i][e] = curvatures[e] * (x[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
+      for (std::size_t e = 0; e < size; ++e)
+        g[i][e] = curvatures[e] * (x[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
     }
     if (topology && t >= 1) {
       const Round round = topology->round(t - 1);

@@ -55,7 +55,8 @@ TEST_CASE("comm/mpi: the control plane") {
   CHECK(data.front() == static_cast<std::uint32_t>(n - 1));
   CHECK(data.back() == static_cast<std::uint32_t>(n - 1));
   const auto all = t->all_gather(std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
-  for (int j = 0; j < n; ++j) CHECK(all[static_cast<std::size_t>(j)] == std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
+  for (int j = 0; j < n; ++j)
+    CHECK(all[static_cast<std::size_t>(j)] == std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
   std::vector<double> values(5000, 0.1 * (r + 1)), most(3, r);
   double expected = 0.1;
   for (int j = 1; j < n; ++j) expected += 0.1 * (j + 1);
@@ -85,7 +86,8 @@ TEST_CASE("comm/mpi: neighbour exchanges of many sizes, several in flight, waite
   for (std::size_t b = 0; b < sizes.size(); ++b) {
     received.emplace_back();
     for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) received.back().emplace_back(*backend, Shape{sizes[b]}, DType::kFloat32);
-    tickets.push_back(t->start_exchange(exchange, filled(*backend, sizes[b], DType::kFloat32, r), received.back(), {1, static_cast<int>(b), 0}));
+    tickets.push_back(
+        t->start_exchange(exchange, filled(*backend, sizes[b], DType::kFloat32, r), received.back(), {1, static_cast<int>(b), 0}));
   }
   for (std::size_t b = sizes.size(); b-- > 0;) t->wait(tickets[b]);
   for (std::size_t b = 0; b < sizes.size(); ++b) {
@@ -155,18 +157,19 @@ TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages d
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const Tensor in = filled(*backend, 300'000, DType::kFloat32, session().rank()), out(*backend, in.shape(), in.dtype());
   {
-    const auto t = session().make_transport(session().rank() == 0 ? 1.4 : 20.0);
+    const auto t = session().make_transport(session().rank() == 0 ? 2.2 : 20.0);
     t->wait(t->start_sum(in, out, {7, 2, 7}));
-    if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1800));
+    if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
     const Ticket ticket = t->start_sum(in, out, {8, 4, 8});
     if (session().rank() == 0) {
       const std::string text = test::error_text([&] { t->wait(ticket); });
       CAPTURE(text);
-      for (const char* part : {"rank 0 waited 1.4 s", "step 8, bucket 4", "rank 1 last heard of", "alive, last started the exchange of step 7, bucket 2"}) {
+      for (const char* part :
+           {"rank 0 waited 2.2 s", "step 8, bucket 4", "rank 1 last heard of", "alive, last started the exchange of step 7, bucket 2"}) {
         CHECK(text.find(part) != std::string::npos);
       }
       CHECK(test::error_text([&] { t->barrier(); }).find("earlier wait") != std::string::npos);
-      std::this_thread::sleep_for(std::chrono::milliseconds(600));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     } else {
       CHECK(test::error_text([&] { t->wait(ticket); }) == "");
     }
