@@ -69,7 +69,7 @@ std::string groups_text(const std::vector<Group>& groups) {
     if (!last) continue;
     const double other = group.ranks.size() > 1 ? (1.0 - group.self_weight) / static_cast<double>(group.ranks.size() - 1) : 0.0;
     const std::string self_text = weight_text(group.self_weight), other_text = weight_text(other);
-    result += self_text == other_text ? " weight " + self_text : " self " + self_text + ", other " + other_text;
+    result += self_text == other_text ? fmt::format(" weight {}", self_text) : fmt::format(" self {}, other {}", self_text, other_text);
     if (g + 1 < shown) result += ";";
   }
   if (groups.size() > shown) result += fmt::format("; … and {} more groups", groups.size() - shown);

@@ -15,10 +15,10 @@ constexpr std::uint32_t kStarlingCudaAbi = 1;
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.
 struct StarlingCudaOpening {
-  std::uint32_t abi;             ///< in: the caller's kStarlingCudaAbi
-  std::int32_t device;           ///< in: the device's number among those visible, or -1 for the local rank's
-  starling::Backend* backend;    ///< out
-  char message[512];             ///< out
+  std::uint32_t abi;           ///< in: the caller's kStarlingCudaAbi
+  std::int32_t device;         ///< in: the device's number among those visible, or -1 for the local rank's
+  starling::Backend* backend;  ///< out
+  char message[512];           ///< out
 };
 
 /// The signature of the entry point, named kStarlingCudaEntry in the library. Never throws. Returns the plug-in's own ABI version.

@@ -34,7 +34,8 @@ std::unique_ptr<Backend> open_cuda() {
   }
   if (!library) {
     fail(ExitCode::kUsage, "cuda",
-         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); build with -DSTARLING_CUDA=ON on a machine with the CUDA toolkit, or use "
+         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); build with -DSTARLING_CUDA=ON on a machine with the CUDA "
+         "toolkit, or use "
          "the device 'cpu'",
          kStarlingCudaLibrary, reason);
   }

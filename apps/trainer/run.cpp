@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
@@ -144,18 +145,16 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
   if (tracing) Tracer::install(&tracer);
-  std::unique_ptr<Trainer> trainer;
-  // Collective calls lie between the allocations, so out of memory here ends the job by abort; the message is the same.
-  trainer = std::make_unique<Trainer>(config, site, trace, backend, transport);
+  Trainer trainer(config, site, trace, backend, transport);
   if (folder.resume) {
-    trainer->resume(state, source);
+    trainer.resume(state, source);
     state = {};
   } else {
-    trainer->initialise();
+    trainer.initialise();
   }
   transport.barrier();
   const auto origin = Tracer::Clock::now();
-  const ExitCode result = trainer->run(folder);
+  const ExitCode result = trainer.run(folder);
   if (tracing) {
     Tracer::install(nullptr);
     write_trace(config.trace, tracer, origin, transport);
@@ -168,6 +167,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
 }
 
 ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
+  // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
+  std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = session.make_transport(300.0);
   log::configure(transport->rank(), transport->size());
   const RunSite site{transport->size(), transport->local_size()};
@@ -186,16 +187,9 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
     transport = session.make_transport(config.timeout_s);
   }
   together(*transport, [&] { open_data(config, options.config, site); });
-  const std::unique_ptr<Backend> backend = choose_backend(config, *transport);
-  // Tensors of model and data go before the backend that holds their memory, and the transport's threads before both.
-  ExitCode result;
-  if (!options.evaluate.empty()) {
-    result = evaluate_only(options, config, *backend, *transport);
-  } else {
-    result = train(options, config, site, trace, *backend, *transport);
-  }
-  config.model.reset();
-  return result;
+  backend = choose_backend(config, *transport);
+  if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
+  return train(options, config, site, trace, *backend, *transport);
 }
 
 void print_failure(const std::string& message, int rank) {
@@ -219,6 +213,7 @@ int train_main(int argc, char** argv) {
     return static_cast<int>(failure.code);
   }
   install_stop_signals();
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   MpiSession session;
   try {
     return static_cast<int>(run_ranks(options, session));

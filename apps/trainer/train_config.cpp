@@ -60,7 +60,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     return;
   }
   if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
-  config.model = make_model(model, config.data.image);
+  config.model = make_model(model, config.data.image, config.data.classes);
   const std::int64_t outputs = config.model->output_shape().back();
   if (config.model->output_shape().rank() != 1) {
     model.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", config.model->output_shape().text()));
@@ -77,7 +77,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
   if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
   if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
-  if (root.has("epochs") || root.describing()) config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs");
+  if (root.has("epochs") || root.describing()) config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
   if (root.has("steps") || root.describing()) {
     config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
   }

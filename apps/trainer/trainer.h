@@ -44,6 +44,8 @@ class Trainer {
 
   /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the algorithm wants.
   void step();
+  /// Waits for the exchanges in flight; what they brought is kept for the next step.
+  void finish() { algorithm_->finish(); }
 
  private:
   void post_metrics();

@@ -67,7 +67,8 @@ CachingAllocator::Block CachingAllocator::from_system(std::size_t size) {
     data = static_cast<std::byte*>(std::aligned_alloc(alignment, rounded));
   }
   if (!data) {
-    fail(ExitCode::kMemory, "memory", "out of memory: {} bytes needed, {} in use by tensors, {} available on this machine; a smaller batch_size needs less", size,
+    fail(ExitCode::kMemory, "memory",
+         "out of memory: {} bytes needed, {} in use by tensors, {} available on this machine; a smaller batch_size needs less", size,
          stats_.in_use, available_memory());
   }
 #ifdef MADV_HUGEPAGE

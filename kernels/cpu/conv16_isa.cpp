@@ -1,8 +1,8 @@
 #include "kernels/cpu/kernels.h"
 
 // 3×3 convolutions with stride 1, padding 1 and 16 output channels (the first stage of CIFAR ResNets). So few channels leave oneDNN's AVX2
-// forward kernel with too few sums in flight to hide the latency of a multiply-add; here a tile of 6 pixels × 16 channels fills the registers:
-// 15 to 25 % faster. With AVX-512, and for the gradients, oneDNN is as fast or faster.
+// forward kernel with too few sums in flight to hide the latency of a multiply-add; here a tile of 6 pixels × 16 channels fills the
+// registers: 15 to 25 % faster. With AVX-512, and for the gradients, oneDNN is as fast or faster.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
@@ -30,7 +30,8 @@ static inline void pad_row(const float* image, Index row, const Geometry& g, Ind
 
 /// kPixels neighbouring outputs, all 16 channels, from three padded rows. kInputs: the channels where they are known, or 0.
 template <int kPixels, int kInputs>
-static inline void tile(const float* row0, const float* row1, const float* row2, const float* __restrict weights, Index any_inputs, float* __restrict out) {
+static inline void tile(const float* row0, const float* row1, const float* row2, const float* __restrict weights, Index any_inputs,
+                        float* __restrict out) {
   const Index inputs = kInputs > 0 ? kInputs : any_inputs;
   Vector sum[kPixels][kVectors];
 #pragma GCC unroll 32

@@ -27,7 +27,10 @@ void fill_with(const Tensor& x, T value) {
 }  // namespace
 
 CpuBackend::CpuBackend(int threads, cpu::Isa isa)
-    : allocator_(std::make_shared<cpu::CachingAllocator>()), threads_(threads), isa_(std::min(isa, cpu::hardware_isa())), dnnl_(*allocator_) {
+    : allocator_(std::make_shared<cpu::CachingAllocator>()),
+      threads_(threads),
+      isa_(std::min(isa, cpu::hardware_isa())),
+      dnnl_(*allocator_) {
   if (threads < 1) fail(ExitCode::kUsage, "cpu", "{} threads were asked for; at least 1 is needed", threads);
   cpu::load(isa_, float_kernels_);
   cpu::load(isa_, double_kernels_);
@@ -36,8 +39,8 @@ CpuBackend::CpuBackend(int threads, cpu::Isa isa)
 CpuBackend::~CpuBackend() = default;
 
 std::string CpuBackend::description() const {
-  return fmt::format("{}, {}, {} thread{}, {}", cpu::processor_name(), cpu::name_of(isa_), threads_.count(), threads_.count() == 1 ? "" : "s",
-                     cpu::DnnlOperations::library());
+  return fmt::format("{}, {}, {} thread{}, {}", cpu::processor_name(), cpu::name_of(isa_), threads_.count(),
+                     threads_.count() == 1 ? "" : "s", cpu::DnnlOperations::library());
 }
 
 std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {
@@ -46,15 +49,16 @@ std::shared_ptr<Storage> CpuBackend::allocate(std::size_t bytes) {
     return std::make_shared<CpuStorage>(*this, allocator_, block, bytes);
   } catch (const std::bad_alloc&) {
     allocator_->give_back(block);
-    fail(ExitCode::kMemory, "memory", "out of memory: no room for a tensor's handle; {} bytes are in use by tensors", memory_stats().in_use);
+    fail(ExitCode::kMemory, "memory", "out of memory: no room for a tensor's handle; {} bytes are in use by tensors",
+         memory_stats().in_use);
   }
 }
 
 MemoryStats CpuBackend::memory_stats() const { return allocator_->stats(); }
 
 void CpuBackend::copy(const Tensor& from, const Tensor& to) {
-  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cpu", "copy of a {} {} tensor into a {} {} one", from.shape().text(),
-          name_of(from.dtype()), to.shape().text(), name_of(to.dtype()));
+  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cpu", "copy of a {} {} tensor into a {} {} one",
+          from.shape().text(), name_of(from.dtype()), to.shape().text(), name_of(to.dtype()));
   const std::byte* source = from.raw();
   std::byte* target = to.raw();
   threads_.parallel_for(static_cast<std::int64_t>(from.bytes()), 4 * cpu::kElementGrain, [&](std::int64_t begin, std::int64_t end) {

@@ -23,7 +23,8 @@ void CpuBackend::floating(const Tensor& x, const char* operation, F&& f) const {
   require(static_cast<bool>(x), "cpu", "{}: a tensor is missing", operation);
   if (x.dtype() == DType::kFloat32) return f(float{});
   if (x.dtype() == DType::kFloat64) return f(double{});
-  fail(ExitCode::kUsage, "cpu", "{} on a {} tensor: the CPU computes in fp32 (and fp64); set precision to fp32", operation, name_of(x.dtype()));
+  fail(ExitCode::kUsage, "cpu", "{} on a {} tensor: the CPU computes in fp32 (and fp64); set precision to fp32", operation,
+       name_of(x.dtype()));
 }
 
 namespace cpu {
@@ -52,7 +53,8 @@ T* optional_numbers(const Tensor& x, Index elements, const char* operation, cons
 template <class T>
 class Workspace {
  public:
-  Workspace(CachingAllocator& allocator, Index n) : allocator_(allocator), block_(allocator.take(static_cast<std::size_t>(n) * sizeof(T))) {}
+  Workspace(CachingAllocator& allocator, Index n)
+      : allocator_(allocator), block_(allocator.take(static_cast<std::size_t>(n) * sizeof(T))) {}
   ~Workspace() { allocator_.give_back(block_); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;

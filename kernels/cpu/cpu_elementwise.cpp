@@ -133,7 +133,9 @@ void cast_from(const cpu::Threads& threads, const Tensor& x, const Tensor& y) {
     case DType::kFloat64: return cast_numbers<From, double>(threads, x, y);
     case DType::kBFloat16: return cast_numbers<From, BFloat16>(threads, x, y);
     case DType::kFloat16: return cast_numbers<From, Float16>(threads, x, y);
-    default: fail(ExitCode::kUsage, "cpu", "a cast from {} to {} is not offered; to fp32, fp64, bf16 and fp16 it is", name_of(x.dtype()), name_of(y.dtype()));
+    default:
+      fail(ExitCode::kUsage, "cpu", "a cast from {} to {} is not offered; to fp32, fp64, bf16 and fp16 it is", name_of(x.dtype()),
+           name_of(y.dtype()));
   }
 }
 

@@ -90,7 +90,8 @@ namespace {
 void check_subsample(const Shape& large, const Shape& small, Index stride, Index pad_before, const char* operation) {
   require(large.rank() == 4 && small.rank() == 4 && stride > 0 && large[0] == small[0] && small[1] == (large[1] + stride - 1) / stride &&
               small[2] == (large[2] + stride - 1) / stride && pad_before >= 0 && small[3] >= large[3] + pad_before,
-          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation, large.text(), small.text(), stride, pad_before);
+          "cpu", "{}: {} does not become {} with stride {} and {} channels before", operation, large.text(), small.text(), stride,
+          pad_before);
 }
 }  // namespace
 

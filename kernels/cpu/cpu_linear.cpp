@@ -26,19 +26,20 @@ Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const 
   g.dilation_h = window.dilation[0];
   g.dilation_w = window.dilation[1];
   g.groups = window.groups;
-  const bool valid = g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0 && g.dilation_h > 0 && g.dilation_w > 0 && g.groups > 0;
+  const bool valid =
+      g.kernel_h > 0 && g.kernel_w > 0 && g.stride_h > 0 && g.stride_w > 0 && g.dilation_h > 0 && g.dilation_w > 0 && g.groups > 0;
   require(valid && y[0] == x[0] && y[1] == window.output(0, x[1]) && y[2] == window.output(1, x[2]) && y[1] > 0 && y[2] > 0 &&
               x[3] % g.groups == 0 && y[3] % g.groups == 0,
-          "cpu", "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}, {} groups", operation, x.text(), y.text(),
-          g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
+          "cpu", "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}, {} groups", operation, x.text(),
+          y.text(), g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
   return g;
 }
 
 namespace {
 /// Stride 1, padding 1, 3×3 to 16 channels from 8 to 32 (more inputs' weights would leave the first cache), on images of some width.
 bool suits_conv16(const Geometry& g) {
-  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 && g.stride_h == 1 && g.stride_w == 1 && g.pad_h == 1 &&
-         g.pad_w == 1 && g.dilation_h == 1 && g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
+  return g.out_channels == 16 && g.groups == 1 && g.kernel_h == 3 && g.kernel_w == 3 && g.stride_h == 1 && g.stride_w == 1 &&
+         g.pad_h == 1 && g.pad_w == 1 && g.dilation_h == 1 && g.dilation_w == 1 && g.channels >= 8 && g.channels <= 32 && g.width >= 8;
 }
 Index weight_elements(const Geometry& g) { return g.out_channels * g.kernel_h * g.kernel_w * (g.channels / g.groups); }
 }  // namespace
@@ -84,7 +85,8 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
     if constexpr (std::is_same_v<T, float>) {
       dnnl_.conv_backward_data(g, dy, weight, dx);
     } else {
-      threads_.parallel_for(g.images * g.height, 1, [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
+      threads_.parallel_for(g.images * g.height, 1,
+                            [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
     }
   });
 }
@@ -144,7 +146,8 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, T* y, bool 
   std::fill_n(sums.data(), parts * channels, 0.0);
   threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
     for (Index r = begin; r < end; r += block) {
-      kernels<T>().column_sums(x + r * channels, std::min(block, end - r), channels, scratch.data() + part * width, sums.data() + part * channels);
+      kernels<T>().column_sums(x + r * channels, std::min(block, end - r), channels, scratch.data() + part * width,
+                               sums.data() + part * channels);
     }
   });
   for (Index c = 0; c < channels; ++c) {

@@ -94,7 +94,8 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
       // max() above would hide a NaN.
       saved_inv_std[c] = static_cast<T>(std::isnan(all[channels + c]) ? all[channels + c] : 1.0 / std::sqrt(variance + args.eps));
       saved_mean[c] = static_cast<T>(all[c]);
-      if (running_mean) running_mean[c] = static_cast<T>((1.0 - args.momentum) * static_cast<double>(running_mean[c]) + args.momentum * all[c]);
+      if (running_mean)
+        running_mean[c] = static_cast<T>((1.0 - args.momentum) * static_cast<double>(running_mean[c]) + args.momentum * all[c]);
       if (running_var) {
         const double unbiased = n > 1.0 ? all[channels + c] / (n - 1.0) : variance;
         running_var[c] = static_cast<T>((1.0 - args.momentum) * static_cast<double>(running_var[c]) + args.momentum * unbiased);
@@ -162,8 +163,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
     double* own = sums.data() + part * 2 * channels;
     for (Index r = begin; r < end; r += block) {
       const Index o = r * channels;
-      k.masked_sums(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, dresidual ? dresidual + o : nullptr, std::min(block, end - r),
-                    channels, means, scale, shift, scratch + part * 2 * width, own, own + channels);
+      k.masked_sums(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, dresidual ? dresidual + o : nullptr,
+                    std::min(block, end - r), channels, means, scale, shift, scratch + part * 2 * width, own, own + channels);
     }
   });
   for (Index part = 1; part < parts; ++part) {
@@ -192,7 +193,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   if (dresidual) scale = shift = nullptr;
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
-    k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o, end - begin, channels, means, scale, shift, a, b, c0);
+    k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o, end - begin, channels, means, scale,
+                    shift, a, b, c0);
   });
 }
 
@@ -212,8 +214,8 @@ void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
     T* mean = cpu::optional_numbers<T>(args.saved_mean, rows, kName, "saved_mean");
     T* inv_std = cpu::optional_numbers<T>(args.saved_inv_std, rows, kName, "saved_inv_std");
     threads_.parallel_for(rows, 8, [&, c = channels](Index begin, Index end) {
-      kernels<T>().layer_norm_forward(x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr, inv_std ? inv_std + begin : nullptr,
-                                      end - begin, c, args.eps);
+      kernels<T>().layer_norm_forward(x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
+                                      inv_std ? inv_std + begin : nullptr, end - begin, c, args.eps);
     });
   });
 }

@@ -14,19 +14,31 @@ struct ConvolutionDescs {
 
 #if DNNL_VERSION_MAJOR >= 3
 
-inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d, const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides,
-          d.dilates, d.padding, d.padding, attr};
+inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d,
+                                                         const dnnl::primitive_attr& attr) {
+  return {engine,
+          dnnl::prop_kind::forward_training,
+          dnnl::algorithm::convolution_direct,
+          d.src,
+          d.weights,
+          d.bias,
+          d.dst,
+          d.strides,
+          d.dilates,
+          d.padding,
+          d.padding,
+          attr};
 }
 inline dnnl::convolution_backward_data::primitive_desc backward_data(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                      const dnnl::convolution_forward::primitive_desc& hint,
-                                                                      const dnnl::primitive_attr& attr) {
+                                                                     const dnnl::convolution_forward::primitive_desc& hint,
+                                                                     const dnnl::primitive_attr& attr) {
   return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.dst, d.strides, d.dilates, d.padding, d.padding, hint, attr};
 }
 inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                            const dnnl::convolution_forward::primitive_desc& hint,
-                                                                            const dnnl::primitive_attr& attr) {
-  return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding, hint, attr};
+                                                                           const dnnl::convolution_forward::primitive_desc& hint,
+                                                                           const dnnl::primitive_attr& attr) {
+  return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding, hint,
+          attr};
 }
 inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
                                            const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
@@ -35,21 +47,25 @@ inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnn
 
 #else
 
-inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d, const dnnl::primitive_attr& attr) {
+inline dnnl::convolution_forward::primitive_desc forward(const dnnl::engine& engine, const ConvolutionDescs& d,
+                                                         const dnnl::primitive_attr& attr) {
   return {{dnnl::prop_kind::forward_training, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates,
            d.padding, d.padding},
           attr,
           engine};
 }
 inline dnnl::convolution_backward_data::primitive_desc backward_data(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                      const dnnl::convolution_forward::primitive_desc& hint,
-                                                                      const dnnl::primitive_attr& attr) {
+                                                                     const dnnl::convolution_forward::primitive_desc& hint,
+                                                                     const dnnl::primitive_attr& attr) {
   return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.dst, d.strides, d.dilates, d.padding, d.padding}, attr, engine, hint};
 }
 inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const dnnl::engine& engine, const ConvolutionDescs& d,
-                                                                            const dnnl::convolution_forward::primitive_desc& hint,
-                                                                            const dnnl::primitive_attr& attr) {
-  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding}, attr, engine, hint};
+                                                                           const dnnl::convolution_forward::primitive_desc& hint,
+                                                                           const dnnl::primitive_attr& attr) {
+  return {{dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding},
+          attr,
+          engine,
+          hint};
 }
 inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
                                            const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
@@ -66,6 +82,5 @@ inline dnnl::primitive_attr accumulating() {
   attr.set_post_ops(ops);
   return attr;
 }
-
 
 }  // namespace starling::cpu::dnnl_compat

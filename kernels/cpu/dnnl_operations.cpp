@@ -28,8 +28,8 @@ Key key_of(Operation operation, const Geometry& g, bool flag) {
 }
 
 std::string text(const Geometry& g) {
-  return fmt::format("{}×{}×{}×{} with {} filters of {}×{}, stride {}, padding {}, dilation {}, {} groups", g.images, g.height, g.width, g.channels,
-                     g.out_channels, g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
+  return fmt::format("{}×{}×{}×{} with {} filters of {}×{}, stride {}, padding {}, dilation {}, {} groups", g.images, g.height, g.width,
+                     g.channels, g.out_channels, g.kernel_h, g.kernel_w, g.stride_h, g.pad_h, g.dilation_h, g.groups);
 }
 
 /// Memory from the caching allocator for the length of a call.
@@ -74,7 +74,9 @@ dnnl::primitive_attr with_user_scratchpad(dnnl::primitive_attr attr = {}) {
   return attr;
 }
 
-memory::desc plain_activation(Index n, Index h, Index w, Index c) { return {Dims{n, c, h, w}, memory::data_type::f32, Dims{h * w * c, 1, w * c, c}}; }
+memory::desc plain_activation(Index n, Index h, Index w, Index c) {
+  return {Dims{n, c, h, w}, memory::data_type::f32, Dims{h * w * c, 1, w * c, c}};
+}
 
 /// O×kH×kW×I in oneDNN's logical order, with a group dimension in front where there are groups.
 memory::desc plain_weights(const Geometry& g) {
@@ -166,8 +168,8 @@ struct DnnlOperations::State {
       if (it == plans.end()) it = plans.emplace(key, make()).first;
       body(it->second);
     } catch (const dnnl::error& error) {
-      fail(error.status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu", "{} of {} failed in oneDNN: {}", operation, shape(),
-           error.message ? error.message : "no reason given");
+      fail(error.status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu", "{} of {} failed in oneDNN: {}", operation,
+           shape(), error.message ? error.message : "no reason given");
     }
   }
 
@@ -240,11 +242,15 @@ void DnnlOperations::matmul(const float* a, const float* b, const float* bias, f
         Plan plan;
         plan.primitive = dnnl::matmul(descriptor);
         plan.arguments = {Argument{DNNL_ARG_SRC, state_->handle(a_desc)}, Argument{DNNL_ARG_WEIGHTS, state_->handle(b_desc)},
-                          Argument{DNNL_ARG_BIAS, bias ? state_->handle(bias_desc) : memory()}, Argument{DNNL_ARG_DST, state_->handle(c_desc)}};
+                          Argument{DNNL_ARG_BIAS, bias ? state_->handle(bias_desc) : memory()},
+                          Argument{DNNL_ARG_DST, state_->handle(c_desc)}};
         state_->set_scratchpad(plan, descriptor);
         return plan;
       },
-      [&](Plan& plan) { state_->execute(plan, {a, b, bias, c}); }, "matmul", [&] { return fmt::format("{}×{} by {}×{}", m, k, k, n); });
+      [&](Plan& plan) {
+        state_->execute(plan, {a, b, bias, c});
+      },
+      "matmul", [&] { return fmt::format("{}×{} by {}×{}", m, k, k, n); });
 }
 
 std::string DnnlOperations::library() {

@@ -12,39 +12,25 @@ namespace {
 template <class T>
 static void activation_forward(Activation kind, const T* x, T* y, Index n) {
   switch (kind) {
-    case Activation::kNone:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = x[i];
-      break;
-    case Activation::kRelu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::relu(x[i]);
-      break;
-    case Activation::kGelu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::gelu(x[i]);
-      break;
-    case Activation::kSilu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::silu(x[i]);
-      break;
+    case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = x[i]; break;
+    case Activation::kRelu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::relu(x[i]); break;
+    case Activation::kGelu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::gelu(x[i]); break;
+    case Activation::kSilu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::silu(x[i]); break;
   }
 }
 
 template <class T>
 static void activation_backward(Activation kind, const T* x, const T* dy, T* dx, Index n) {
   switch (kind) {
-    case Activation::kNone:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i];
-      break;
+    case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i]; break;
     case Activation::kRelu:
       STARLING_LOOP for (Index i = 0; i < n; ++i) {
         const T g = dy[i];
         dx[i] = x[i] > T(0) ? g : T(0);
       }
       break;
-    case Activation::kGelu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::gelu_derivative(x[i]);
-      break;
-    case Activation::kSilu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::silu_derivative(x[i]);
-      break;
+    case Activation::kGelu: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::gelu_derivative(x[i]); break;
+    case Activation::kSilu: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::silu_derivative(x[i]); break;
   }
 }
 

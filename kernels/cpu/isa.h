@@ -35,7 +35,13 @@ const T& select_isa(Isa isa, const T& scalar_copy, const T& avx2_copy, const T& 
 }  // namespace starling::cpu
 
 /// Declares something (a function that returns a table, say) in the namespaces of all three copies.
-#define STARLING_DECLARE_PER_ISA(...)                 \
-  namespace starling::cpu::scalar { __VA_ARGS__ }     \
-  namespace starling::cpu::avx2 { __VA_ARGS__ }       \
-  namespace starling::cpu::avx512 { __VA_ARGS__ }
+#define STARLING_DECLARE_PER_ISA(...) \
+  namespace starling::cpu::scalar {   \
+  __VA_ARGS__                         \
+  }                                   \
+  namespace starling::cpu::avx2 {     \
+  __VA_ARGS__                         \
+  }                                   \
+  namespace starling::cpu::avx512 {   \
+  __VA_ARGS__                         \
+  }

@@ -46,11 +46,11 @@ struct Kernels {
   void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const T* scale, const T* shift, bool relu);
   /// g = (dy + dy2) masked by y > 0; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
   /// not, the mask is x·scale + shift > 0. mean, scale, shift: [width]; scratch: 2 · width.
-  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const T* mean,
-                      const T* scale, const T* shift, T* scratch, double* sum_g, double* sum_gx);
+  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const T* mean, const T* scale,
+                      const T* shift, T* scratch, double* sum_g, double* sum_gx);
   /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
-  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean,
-                        const T* scale, const T* shift, const T* a, const T* b, const T* c);
+  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean, const T* scale,
+                        const T* shift, const T* a, const T* b, const T* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, T* scratch, double* sum);
   void (*layer_norm_forward)(const T* x, const T* gamma, const T* beta, T* y, T* mean, T* inv_std, Index rows, Index channels, double eps);
@@ -98,8 +98,8 @@ struct Kernels {
   /// Output channels first … last.
   void (*conv_backward_weights)(const Geometry& g, const T* x, const T* dy, T* dweight, Index first, Index last, bool accumulate);
   /// Rows first … last of c[M,N] (+)= op(a)·op(b) + bias.
-  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate,
-                 Index first, Index last);
+  void (*matmul)(const T* a, const T* b, const T* bias, T* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
+                 bool accumulate, Index first, Index last);
 };
 
 /// The tables for an instruction set.
@@ -109,8 +109,7 @@ void load(Isa isa, Kernels<double>& table);
 }  // namespace starling::cpu
 
 // Each file of kernels sets its members of a table.
-STARLING_DECLARE_PER_ISA(
-    void add_norm(Kernels<float>&); void add_norm(Kernels<double>&); void add_elementwise(Kernels<float>&);
-    void add_elementwise(Kernels<double>&); void add_pool(Kernels<float>&); void add_pool(Kernels<double>&);
-    void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);
-    void add_conv16(Kernels<float>&);)
+STARLING_DECLARE_PER_ISA(void add_norm(Kernels<float>&); void add_norm(Kernels<double>&); void add_elementwise(Kernels<float>&);
+                         void add_elementwise(Kernels<double>&); void add_pool(Kernels<float>&); void add_pool(Kernels<double>&);
+                         void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);
+                         void add_conv16(Kernels<float>&);)

@@ -71,9 +71,51 @@ static void moments(const T* x, Index rows, Index channels, T* scratch, double* 
   }
 }
 
+// A large result will have left the caches before it is read again, and the memory it goes to is not in them: writing past the caches
+// saves reading that memory first, a third of the traffic. Lines are computed into a buffer in the first cache and streamed from there.
+constexpr Index kStreamBuffer = 4096;          // elements
+constexpr Index kStreamFrom = Index{4} << 20;  // bytes; smaller results may still be in a cache when they are read
+
+/// Whether a result of `elements` that long lines of `width` make up should be, and can be, streamed to `to`.
+template <class T>
+static inline bool streams(const T* to, Index elements, Index width) {
+#if defined(__AVX2__)
+  return elements * static_cast<Index>(sizeof(T)) >= kStreamFrom && width <= kStreamBuffer &&
+         reinterpret_cast<unsigned long>(to) % 64 == 0 && width * static_cast<Index>(sizeof(T)) % 64 == 0;
+#else
+  (void)to, (void)elements, (void)width;
+  return false;
+#endif
+}
+
+/// Copies whole cache lines past the caches.
+template <class T>
+static inline void stream(T* to, const T* from, Index n) {
+#if defined(__AVX512F__)
+  typedef float Vector __attribute__((vector_size(64), may_alias));
+  for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 64; ++i) {
+    __builtin_ia32_movntps512(reinterpret_cast<float*>(to) + i * 16, reinterpret_cast<const Vector*>(from)[i]);
+  }
+#elif defined(__AVX2__)
+  typedef float Vector __attribute__((vector_size(32), may_alias));
+  for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 32; ++i) {
+    __builtin_ia32_movntps256(reinterpret_cast<float*>(to) + i * 8, reinterpret_cast<const Vector*>(from)[i]);
+  }
+#else
+  for (Index i = 0; i < n; ++i) to[i] = from[i];
+#endif
+}
+
+/// Other threads may read streamed memory after this.
+static inline void end_stream() {
+#if defined(__AVX2__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 template <class T, bool kResidual, bool kRelu>
-static inline void affine_lines(const T* __restrict x, const T* __restrict residual, T* __restrict y, Index lines, Index stride, Index width,
-                                const T* __restrict scale, const T* __restrict shift) {
+static inline void affine_lines(const T* __restrict x, const T* __restrict residual, T* __restrict y, Index lines, Index stride,
+                                Index width, const T* __restrict scale, const T* __restrict shift) {
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
     const Index o = r * stride;
@@ -114,7 +156,18 @@ static void affine(const T* x, const T* residual, T* y, Index rows, Index channe
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
   const auto run = residual ? (relu ? affine_lines<T, true, true> : affine_lines<T, true, false>)
                             : (relu ? affine_lines<T, false, true> : affine_lines<T, false, false>);
-  run(x, residual, y, lines, width, width, scale, shift);
+  if (streams(y, rows * channels, width)) {
+    alignas(64) T buffer[kStreamBuffer];
+    const Index step = kStreamBuffer / width;
+    for (Index r = 0; r < lines; r += step) {
+      const Index count = lines - r < step ? lines - r : step, o = r * width;
+      run(x + o, residual ? residual + o : nullptr, buffer, count, width, width, scale, shift);
+      stream(y + o, buffer, count * width);
+    }
+    end_stream();
+  } else {
+    run(x, residual, y, lines, width, width, scale, shift);
+  }
   const Index done = lines * width, rest = rows * channels - done;
   if (rest > 0) run(x + done, residual ? residual + done : nullptr, y + done, 1, rest, rest, scale, shift);
 }
@@ -123,7 +176,8 @@ static void affine(const T* x, const T* residual, T* y, Index rows, Index channe
 enum Mask { kNoMask, kMaskY, kMaskX };
 
 template <class T, Mask kMask, bool kTwo>
-STARLING_HD T masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy, const T* __restrict dy2, Index i, T scale, T shift) {
+STARLING_HD T masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy, const T* __restrict dy2, Index i, T scale,
+                     T shift) {
   T g = dy[i];
   if constexpr (kTwo) g += dy2[i];
   if constexpr (kMask == kMaskY) g = y[i] > T(0) ? g : T(0);
@@ -133,8 +187,9 @@ STARLING_HD T masked(const T* __restrict x, const T* __restrict y, const T* __re
 
 // dz may be dy or dy2: each element is read before it is written, so ivdep holds, but the pointers are not __restrict.
 template <class T, Mask kMask, bool kTwo, bool kDz>
-static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index lines, Index width, const T* __restrict mean,
-                                     const T* __restrict scale, const T* __restrict shift, T* __restrict s1, T* __restrict s2) {
+static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index lines, Index width,
+                                     const T* __restrict mean, const T* __restrict scale, const T* __restrict shift, T* __restrict s1,
+                                     T* __restrict s2) {
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
     const Index o = r * width;
@@ -191,16 +246,17 @@ static void masked_sums(const T* x, const T* y, const T* dy, const T* dy2, T* dz
   run(x, y, dy, dy2, dz, lines, width, mean, scale, shift, s1, s2);
   const Index done = lines * width, rest = rows * channels - done;
   if (rest > 0) {
-    run(x + done, y ? y + done : nullptr, dy + done, dy2 ? dy2 + done : nullptr, dz ? dz + done : nullptr, 1, rest, mean, scale, shift, s1, s2);
+    run(x + done, y ? y + done : nullptr, dy + done, dy2 ? dy2 + done : nullptr, dz ? dz + done : nullptr, 1, rest, mean, scale, shift, s1,
+        s2);
   }
   add_folded(s1, fold, channels, sum_g);
   add_folded(s2, fold, channels, sum_gx);
 }
 
 template <class T, Mask kMask, bool kTwo>
-static inline void masked_affine_lines(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index lines, Index width, const T* __restrict mean,
-                                       const T* __restrict scale, const T* __restrict shift, const T* __restrict a, const T* __restrict b,
-                                       const T* __restrict c) {
+static inline void masked_affine_lines(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index lines, Index width,
+                                       const T* __restrict mean, const T* __restrict scale, const T* __restrict shift,
+                                       const T* __restrict a, const T* __restrict b, const T* __restrict c) {
   Index r = 0;
   for (; r + 2 <= lines; r += 2) {
     const Index o = r * width;
@@ -223,13 +279,26 @@ static inline void masked_affine_lines(const T* x, const T* y, const T* dy, cons
 }
 
 template <class T>
-static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean, const T* scale,
-                          const T* shift, const T* a, const T* b, const T* c) {
+static void masked_affine(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean,
+                          const T* scale, const T* shift, const T* a, const T* b, const T* c) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
   const auto run = y       ? (dy2 ? masked_affine_lines<T, kMaskY, true> : masked_affine_lines<T, kMaskY, false>)
                    : scale ? (dy2 ? masked_affine_lines<T, kMaskX, true> : masked_affine_lines<T, kMaskX, false>)
                            : (dy2 ? masked_affine_lines<T, kNoMask, true> : masked_affine_lines<T, kNoMask, false>);
-  run(x, y, dy, dy2, dx, lines, width, mean, scale, shift, a, b, c);
+  // Over a tensor that was just read, dx costs no extra reading as it is.
+  const bool in_place = dx == x || dx == y || dx == dy || dx == dy2;
+  if (!in_place && streams(dx, rows * channels, width)) {
+    alignas(64) T buffer[kStreamBuffer];
+    const Index step = kStreamBuffer / width;
+    for (Index r = 0; r < lines; r += step) {
+      const Index count = lines - r < step ? lines - r : step, o = r * width;
+      run(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, buffer, count, width, mean, scale, shift, a, b, c);
+      stream(dx + o, buffer, count * width);
+    }
+    end_stream();
+  } else {
+    run(x, y, dy, dy2, dx, lines, width, mean, scale, shift, a, b, c);
+  }
   const Index done = lines * width, rest = rows * channels - done;
   if (rest > 0) {
     run(x + done, y ? y + done : nullptr, dy + done, dy2 ? dy2 + done : nullptr, dx + done, 1, rest, mean, scale, shift, a, b, c);
@@ -244,9 +313,7 @@ static void column_sums(const T* x, Index rows, Index channels, T* scratch, doub
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
     const T* __restrict row = x + r * width;
-    STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      s[v] += (row[v] + row[width + v]) + (row[2 * width + v] + row[3 * width + v]);
-    }
+    STARLING_LOOP for (Index v = 0; v < width; ++v) { s[v] += (row[v] + row[width + v]) + (row[2 * width + v] + row[3 * width + v]); }
   }
   for (; r < lines; ++r) {
     STARLING_LOOP for (Index v = 0; v < width; ++v) s[v] += x[r * width + v];
@@ -272,13 +339,18 @@ STARLING_HD double sum_of(Index n, F f) {
 }
 
 template <class T>
-static void layer_norm_forward(const T* x, const T* gamma, const T* beta, T* y, T* mean, T* inv_std, Index rows, Index channels, double eps) {
+static void layer_norm_forward(const T* x, const T* gamma, const T* beta, T* y, T* mean, T* inv_std, Index rows, Index channels,
+                               double eps) {
   for (Index r = 0; r < rows; ++r) {
     const T* __restrict row = x + r * channels;
     T* __restrict out = y + r * channels;
     const double n = static_cast<double>(channels);
-    const T m = static_cast<T>(sum_of<T>(channels, [&](Index c) __attribute__((always_inline)) { return row[c]; }) / n);
-    const double variance = sum_of<T>(channels, [&](Index c) __attribute__((always_inline)) { return (row[c] - m) * (row[c] - m); }) / n;
+    const T m = static_cast<T>(sum_of<T>(
+                                   channels, [&](Index c) __attribute__((always_inline)) { return row[c]; }) /
+                               n);
+    const double variance = sum_of<T>(
+                                channels, [&](Index c) __attribute__((always_inline)) { return (row[c] - m) * (row[c] - m); }) /
+                            n;
     const T inv = static_cast<T>(1.0 / __builtin_sqrt(variance + eps));
     for (Index c = 0; c < channels; ++c) {
       const T normal = (row[c] - m) * inv;
@@ -307,8 +379,10 @@ static void layer_norm_backward(const T* x, const T* dy, const T* gamma, const T
     const double n = static_cast<double>(channels);
     const auto weighted = [&](Index c) __attribute__((always_inline)) { return gamma ? gradient[c] * gamma[c] : gradient[c]; };
     const T mean_g = static_cast<T>(sum_of<T>(channels, weighted) / n);
-    const T mean_gx = static_cast<T>(
-        sum_of<T>(channels, [&](Index c) __attribute__((always_inline)) { return weighted(c) * ((row[c] - m) * inv); }) / n);
+    const T mean_gx =
+        static_cast<T>(sum_of<T>(
+                           channels, [&](Index c) __attribute__((always_inline)) { return weighted(c) * ((row[c] - m) * inv); }) /
+                       n);
     for (Index c = 0; c < channels; ++c) out[c] = inv * (weighted(c) - mean_g - (row[c] - m) * inv * mean_gx);
   }
 }

@@ -39,7 +39,7 @@ class Threads {
       return;
     }
 #if STARLING_OPENMP
-#pragma omp parallel num_threads(static_cast<int>(parts))
+#pragma omp parallel num_threads(static_cast <int>(parts))
     {
       flush_denormals();
       // Fewer threads than asked for may come; then some take several parts.

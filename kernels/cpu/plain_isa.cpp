@@ -69,7 +69,8 @@ static void conv_backward_data(const Geometry& g, const double* dy, const double
   }
 }
 
-static void conv_backward_weights(const Geometry& g, const double* x, const double* dy, double* dweight, Index first, Index last, bool accumulate) {
+static void conv_backward_weights(const Geometry& g, const double* x, const double* dy, double* dweight, Index first, Index last,
+                                  bool accumulate) {
   const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
   if (!accumulate) {
     for (Index i = first * taps * in_group; i < last * taps * in_group; ++i) dweight[i] = 0.0;
@@ -97,8 +98,8 @@ static void conv_backward_weights(const Geometry& g, const double* x, const doub
   }
 }
 
-static void matmul(const double* a, const double* b, const double* bias, double* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
-                   bool accumulate, Index first, Index last) {
+static void matmul(const double* a, const double* b, const double* bias, double* c, Index m, Index n, Index k, bool transpose_a,
+                   bool transpose_b, bool accumulate, Index first, Index last) {
   constexpr Index kPiece = 256;  // of the inner dimension: a piece of b's rows or columns is used again for the next row of c from cache
   for (Index i = first; i < last; ++i) {
     double* out = c + i * n;

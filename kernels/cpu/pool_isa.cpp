@@ -32,29 +32,30 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
       if (where) {
         for (Index c = 0; c < channels; ++c) where[c] = -1;
       }
-      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
-        const T* __restrict from = image + pixel * channels;
-        const auto here = static_cast<std::int32_t>(pixel);
-        if (!started) {
-          started = true;
-          for (Index c = 0; c < channels; ++c) out[c] = from[c];
-          if (where) {
-            for (Index c = 0; c < channels; ++c) where[c] = here;
-          }
-        } else if (where) {
-          STARLING_LOOP for (Index c = 0; c < channels; ++c) {
-            const T value = from[c], best = out[c];
-            const bool better = (value > best) | (value != value);  // NaN wins, so that divergence shows
-            out[c] = better ? value : best;
-            where[c] = better ? here : where[c];
-          }
-        } else {
-          STARLING_LOOP for (Index c = 0; c < channels; ++c) {
-            const T value = from[c], best = out[c];
-            out[c] = ((value > best) | (value != value)) ? value : best;
-          }
-        }
-      });
+      for_window(
+          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+            const T* __restrict from = image + pixel * channels;
+            const auto here = static_cast<std::int32_t>(pixel);
+            if (!started) {
+              started = true;
+              for (Index c = 0; c < channels; ++c) out[c] = from[c];
+              if (where) {
+                for (Index c = 0; c < channels; ++c) where[c] = here;
+              }
+            } else if (where) {
+              STARLING_LOOP for (Index c = 0; c < channels; ++c) {
+                const T value = from[c], best = out[c];
+                const bool better = (value > best) | (value != value);  // NaN wins, so that divergence shows
+                out[c] = better ? value : best;
+                where[c] = better ? here : where[c];
+              }
+            } else {
+              STARLING_LOOP for (Index c = 0; c < channels; ++c) {
+                const T value = from[c], best = out[c];
+                out[c] = ((value > best) | (value != value)) ? value : best;
+              }
+            }
+          });
     }
   }
 }
@@ -84,10 +85,11 @@ static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, I
     for (Index o = 0; o < outputs; ++o) {
       T* __restrict out = y + (n * outputs + o) * channels;
       for (Index c = 0; c < channels; ++c) out[c] = T(0);
-      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
-        const T* __restrict from = image + pixel * channels;
-        STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += from[c];
-      });
+      for_window(
+          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+            const T* __restrict from = image + pixel * channels;
+            STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += from[c];
+          });
       for (Index c = 0; c < channels; ++c) out[c] *= share;
     }
   }
@@ -102,10 +104,11 @@ static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first
     for (Index i = 0; i < pixels * channels; ++i) image[i] = T(0);
     for (Index o = 0; o < outputs; ++o) {
       const T* __restrict from = dy + (n * outputs + o) * channels;
-      for_window(g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
-        T* __restrict to = image + pixel * channels;
-        STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] += share * from[c];
-      });
+      for_window(
+          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+            T* __restrict to = image + pixel * channels;
+            STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] += share * from[c];
+          });
     }
   }
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <thread>
@@ -107,7 +108,9 @@ TEST_CASE("kernels/cpu: accumulate adds to what is there") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
     CpuBackend backend(2);
     const double tolerance = dtype == DType::kFloat32 ? 1e-5 : 1e-12;
-    const auto random = [&](const Shape& shape, std::uint64_t seed) { return to_tensor(backend, random_numbers(shape.elements(), seed), shape, dtype); };
+    const auto random = [&](const Shape& shape, std::uint64_t seed) {
+      return to_tensor(backend, random_numbers(shape.elements(), seed), shape, dtype);
+    };
     const auto check = [&](const char* name, const Shape& shape, auto&& run) {
       CAPTURE(name);
       const Tensor out = random(shape, 50);
@@ -123,7 +126,8 @@ TEST_CASE("kernels/cpu: accumulate adds to what is there") {
       backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = out, .window = window, .accumulate = add});
     });
     check("dbias", {32}, [&](const Tensor& out, bool add) {
-      backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = random({32, 3, 3, 16}, 8), .dbias = out, .window = window, .accumulate = add});
+      backend.conv2d_backward_weights(
+          {.x = x, .dy = dy, .dweight = random({32, 3, 3, 16}, 8), .dbias = out, .window = window, .accumulate = add});
     });
     check("matmul", {5, 7}, [&](const Tensor& out, bool add) {
       backend.matmul({.a = random({3, 5}, 5), .b = random({3, 7}, 6), .c = out, .transpose_a = true, .accumulate = add});
@@ -132,13 +136,23 @@ TEST_CASE("kernels/cpu: accumulate adds to what is there") {
     for (const bool gamma : {true, false}) {
       check("batch norm", {16}, [&](const Tensor& out, bool add) {
         const Tensor g = random({2, 6, 6, 16}, 7);
-        backend.batch_norm_backward({.x = x, .dy = g, .saved_mean = mean, .saved_inv_std = inv, .dgamma = gamma ? out : Tensor(),
-                                     .dbeta = gamma ? Tensor() : out, .accumulate = add});
+        backend.batch_norm_backward({.x = x,
+                                     .dy = g,
+                                     .saved_mean = mean,
+                                     .saved_inv_std = inv,
+                                     .dgamma = gamma ? out : Tensor(),
+                                     .dbeta = gamma ? Tensor() : out,
+                                     .accumulate = add});
       });
       check("layer norm", {16}, [&](const Tensor& out, bool add) {
         const Tensor g = random({72, 16}, 7), rows = random({72}, 9);
-        backend.layer_norm_backward({.x = x, .dy = g, .saved_mean = rows, .saved_inv_std = rows, .dgamma = gamma ? out : Tensor(),
-                                     .dbeta = gamma ? Tensor() : out, .accumulate = add});
+        backend.layer_norm_backward({.x = x,
+                                     .dy = g,
+                                     .saved_mean = rows,
+                                     .saved_inv_std = rows,
+                                     .dgamma = gamma ? out : Tensor(),
+                                     .dbeta = gamma ? Tensor() : out,
+                                     .accumulate = add});
       });
     }
     check("weighted_sum", {9}, [&](const Tensor& out, bool add) {
@@ -176,18 +190,35 @@ TEST_CASE("kernels/cpu: batch norm of a large mean, in inference, with two gradi
   const Tensor x = random(1), y(backend, shape, DType::kFloat64);
   const Tensor mean = tensor_of<double>(backend, {0.1, 0.2, 0.3}, {3}), variance = tensor_of<double>(backend, {1, 2, 3}, {3});
   const Tensor gamma = tensor_of<double>(backend, {2, -1, 1}, {3}), m(backend, {3}, DType::kFloat64), inv(backend, {3}, DType::kFloat64);
-  backend.batch_norm_forward({.x = x, .gamma = gamma, .y = y, .running_mean = mean, .running_var = variance, .saved_mean = m, .saved_inv_std = inv,
-                              .training = false, .relu = true});
+  backend.batch_norm_forward({.x = x,
+                              .gamma = gamma,
+                              .y = y,
+                              .running_mean = mean,
+                              .running_var = variance,
+                              .saved_mean = m,
+                              .saved_inv_std = inv,
+                              .training = false,
+                              .relu = true});
   for (std::size_t i = 0; i < 24; ++i) {
     const std::size_t c = i % 3;
-    const double v = (x.span<double>()[i] - mean.span<double>()[c]) / std::sqrt(variance.span<double>()[c] + 1e-5) * gamma.span<double>()[c];
+    const double v =
+        (x.span<double>()[i] - mean.span<double>()[c]) / std::sqrt(variance.span<double>()[c] + 1e-5) * gamma.span<double>()[c];
     CHECK(y.span<double>()[i] == doctest::Approx(std::max(v, 0.0)));
   }
   // The gradient of inference, the two terms, and dresidual in the place of dy.
   const Tensor dy = random(2), dy2 = random(3), dx(backend, shape, DType::kFloat64);
   const Numbers a = to_numbers(dy), b = to_numbers(dy2);
-  backend.batch_norm_backward({.x = x, .y = y, .dy = dy, .dy2 = dy2, .gamma = gamma, .saved_mean = m, .saved_inv_std = inv, .dx = dx, .dresidual = dy,
-                               .relu = true, .training = false});
+  backend.batch_norm_backward({.x = x,
+                               .y = y,
+                               .dy = dy,
+                               .dy2 = dy2,
+                               .gamma = gamma,
+                               .saved_mean = m,
+                               .saved_inv_std = inv,
+                               .dx = dx,
+                               .dresidual = dy,
+                               .relu = true,
+                               .training = false});
   for (std::size_t i = 0; i < 24; ++i) {
     const double g = y.span<double>()[i] > 0 ? a[i] + b[i] : 0.0;
     CHECK(dy.span<double>()[i] == doctest::Approx(g));
@@ -197,6 +228,65 @@ TEST_CASE("kernels/cpu: batch norm of a large mean, in inference, with two gradi
   backend.batch_norm_forward({.x = x, .y = y, .saved_mean = m, .saved_inv_std = inv, .relu = true});
   CHECK(std::isnan(y.span<double>()[1]));
   CHECK(!std::isnan(y.span<double>()[0]));
+}
+
+TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bits of small pieces") {
+  // Large results are written past the caches, results over an input are not.
+  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    if (isa > cpu::hardware_isa()) continue;
+    for (const Index channels : {16, 3, 160}) {
+      CAPTURE(channels);
+      CpuBackend backend(2, isa);
+      const Index rows = (Index{4} << 20) / 4 / channels + 37;
+      const Shape shape{rows, channels};
+      const auto random = [&](std::uint64_t seed) {
+        return to_tensor(backend, random_numbers(rows * channels, seed), shape, DType::kFloat32);
+      };
+      const auto vector = [&](std::uint64_t seed) {
+        return to_tensor(backend, random_numbers(channels, seed), {channels}, DType::kFloat32);
+      };
+      const Tensor x = random(1), residual = random(2), dy = random(3), gamma = vector(4), beta = vector(5), mean = vector(6),
+                   y(backend, shape, DType::kFloat32);
+      const Tensor variance(backend, {channels}, DType::kFloat32), inv(backend, {channels}, DType::kFloat32),
+          m(backend, {channels}, DType::kFloat32);
+      backend.fill(variance, 0.5);
+      BatchNormForward forward{.x = x,
+                               .residual = residual,
+                               .gamma = gamma,
+                               .beta = beta,
+                               .y = y,
+                               .running_mean = mean,
+                               .running_var = variance,
+                               .saved_mean = m,
+                               .saved_inv_std = inv,
+                               .training = false,
+                               .relu = true};
+      backend.batch_norm_forward(forward);
+      const Numbers whole = to_numbers(y);
+      backend.fill(y, -1.0);
+      for (Index r = 0; r < rows; r += 7777) {
+        const Shape piece{std::min<Index>(7777, rows - r), channels};
+        forward.x = x.slice(r * channels, piece);
+        forward.residual = residual.slice(r * channels, piece);
+        forward.y = y.slice(r * channels, piece);
+        backend.batch_norm_forward(forward);
+      }
+      CHECK(to_numbers(y) == whole);
+
+      const Tensor dx(backend, shape, DType::kFloat32);
+      BatchNormBackward backward{.x = x, .y = y, .dy = dy, .gamma = gamma, .saved_mean = m, .saved_inv_std = inv, .dx = dx, .relu = true};
+      backend.batch_norm_backward(backward);
+      const Numbers expected = to_numbers(dx), kept = to_numbers(dy);
+      backward.dx = dy;
+      backend.batch_norm_backward(backward);
+      CHECK(to_numbers(dy) == expected);
+      backend.copy_from_host(to_tensor(backend, kept, shape, DType::kFloat32).raw(), dy);
+      backward.dresidual = dy;
+      backward.dx = x;
+      backend.batch_norm_backward(backward);
+      CHECK(to_numbers(x) == expected);
+    }
+  }
 }
 
 TEST_CASE("kernels/cpu: dropout keeps by Philox, whatever the threads, and its gradient uses the same mask") {
@@ -248,10 +338,10 @@ TEST_CASE("kernels/cpu: casts round to nearest even and keep denormal 16-bit num
 
 TEST_CASE("kernels/cpu: metrics count top 1 and top 5, first index on ties") {
   CpuBackend backend(1);
-  const Tensor logits = tensor_of<float>(backend, {0, 1, 2, 3, 4, 5, 6, 7,    // label 7: largest
-                                                   0, 1, 2, 3, 4, 5, 6, 7,    // label 3: fifth largest
-                                                   0, 1, 2, 3, 4, 5, 6, 7,    // label 2: sixth
-                                                   1, 1, 1, 1, 1, 1, 1, 1},   // label 1: ties with index 0, which comes first
+  const Tensor logits = tensor_of<float>(backend, {0, 1, 2, 3, 4, 5, 6, 7,   // label 7: largest
+                                                   0, 1, 2, 3, 4, 5, 6, 7,   // label 3: fifth largest
+                                                   0, 1, 2, 3, 4, 5, 6, 7,   // label 2: sixth
+                                                   1, 1, 1, 1, 1, 1, 1, 1},  // label 1: ties with index 0, which comes first
                                          {4, 8});
   const Tensor labels = tensor_of<std::int32_t>(backend, {7, 3, 2, 1}, {4}), totals = tensor_of<double>(backend, {0, 10, 0, 0}, {4});
   backend.classification_metrics({logits, labels, totals});
@@ -298,7 +388,8 @@ TEST_CASE("kernels/cpu: squared distances do not depend on the threads") {
   Numbers found;
   for (const int threads : {1, 2}) {
     CpuBackend backend(threads);
-    const Tensor x = to_tensor(backend, random_numbers(kN, 1), {kN}, DType::kFloat32), y = to_tensor(backend, random_numbers(kN, 2), {kN}, DType::kFloat32);
+    const Tensor x = to_tensor(backend, random_numbers(kN, 1), {kN}, DType::kFloat32),
+                 y = to_tensor(backend, random_numbers(kN, 2), {kN}, DType::kFloat32);
     const Tensor totals = tensor_of<double>(backend, {1.0, 2.0}, {2});
     backend.squared_distance({.x = x, .y = y, .totals = totals, .index = 1});
     backend.squared_distance({.x = x, .totals = totals, .index = 0});

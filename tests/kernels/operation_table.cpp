@@ -64,8 +64,8 @@ void for_taps(const Image& x, const Window2d& s, F f) {
 }
 
 std::string text(const Window2d& s) {
-  return fmt::format("window {}x{} stride {}x{} padding {}x{} dilation {}x{} groups {}", s.kernel[0], s.kernel[1], s.stride[0], s.stride[1], s.padding[0],
-                     s.padding[1], s.dilation[0], s.dilation[1], s.groups);
+  return fmt::format("window {}x{} stride {}x{} padding {}x{} dilation {}x{} groups {}", s.kernel[0], s.kernel[1], s.stride[0], s.stride[1],
+                     s.padding[0], s.padding[1], s.dilation[0], s.dilation[1], s.groups);
 }
 
 Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias) {
@@ -137,11 +137,15 @@ Operation activation(Activation kind, const std::string& name, Index n) {
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
-  op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.activation_forward({.kind = kind, .x = in[0], .y = out[0]}); };
+  op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
+  };
   op.reference = [kind](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const double v = in[0][i];
-      out[0][i] = kind == Activation::kRelu ? std::max(v, 0.0) : kind == Activation::kGelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0)) : v / (1.0 + std::exp(-v));
+      out[0][i] = kind == Activation::kRelu   ? std::max(v, 0.0)
+                  : kind == Activation::kGelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
+                                              : v / (1.0 + std::exp(-v));
     }
   };
   op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
@@ -154,8 +158,8 @@ enum class MaskFrom { kOutput, kInput };
 
 Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask = MaskFrom::kOutput) {
   Operation op;
-  op.name = fmt::format("batch norm {}x{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "", relu ? ", relu" : "",
-                        mask == MaskFrom::kInput ? ", mask from x" : "");
+  op.name = fmt::format("batch norm {}x{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "",
+                        relu ? ", relu" : "", mask == MaskFrom::kInput ? ", mask from x" : "");
   op.inputs = {{rows, channels}};
   if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
   if (residual) op.inputs.push_back({rows, channels});
@@ -165,7 +169,8 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
     saved = {Tensor(b, {channels}, in[0].dtype()), Tensor(b, {channels}, in[0].dtype())};
     b.fill(out[1], 0.5);
     b.fill(out[2], 2.0);
-    BatchNormForward args{.x = in[0], .y = out[0], .running_mean = out[1], .running_var = out[2], .saved_mean = saved[0], .saved_inv_std = saved[1]};
+    BatchNormForward args{
+        .x = in[0], .y = out[0], .running_mean = out[1], .running_var = out[2], .saved_mean = saved[0], .saved_inv_std = saved[1]};
     if (affine) args.gamma = in[1];
     if (affine) args.beta = in[2];
     if (residual) args.residual = in[r];
@@ -211,7 +216,8 @@ Operation layer_norm(Index rows, Index channels) {
   op.outputs = {{rows, channels}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     saved = {Tensor(b, {rows}, in[0].dtype()), Tensor(b, {rows}, in[0].dtype())};
-    b.layer_norm_forward({.x = in[0], .gamma = in[1], .beta = in[2], .y = out[0], .saved_mean = saved[0], .saved_inv_std = saved[1], .eps = 1e-3});
+    b.layer_norm_forward(
+        {.x = in[0], .gamma = in[1], .beta = in[2], .y = out[0], .saved_mean = saved[0], .saved_inv_std = saved[1], .eps = 1e-3});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows; ++i) {
@@ -224,7 +230,14 @@ Operation layer_norm(Index rows, Index channels) {
     }
   };
   op.backward = [](Backend& b, const Tensors& in, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
-    b.layer_norm_backward({.x = in[0], .dy = dy, .gamma = in[1], .saved_mean = saved[0], .saved_inv_std = saved[1], .dx = d[0], .dgamma = d[1], .dbeta = d[2]});
+    b.layer_norm_backward({.x = in[0],
+                           .dy = dy,
+                           .gamma = in[1],
+                           .saved_mean = saved[0],
+                           .saved_inv_std = saved[1],
+                           .dx = d[0],
+                           .dgamma = d[1],
+                           .dbeta = d[2]});
   };
   op.tolerance = 3e-5;
   return op;
@@ -360,7 +373,8 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   };
   op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
     // The seed is a scalar that the loss is multiplied by.
-    b.softmax_cross_entropy({.logits = in[0], .labels = saved[0], .dlogits = d[0], .label_smoothing = smoothing, .scale = scale * to_numbers(dy)[0]});
+    b.softmax_cross_entropy(
+        {.logits = in[0], .labels = saved[0], .dlogits = d[0], .label_smoothing = smoothing, .scale = scale * to_numbers(dy)[0]});
   };
   return op;
 }

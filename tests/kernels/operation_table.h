@@ -22,8 +22,8 @@ struct Operation {
   /// The plain loop.
   std::function<void(const std::vector<Numbers>& in, std::vector<Numbers>& out)> reference;
   /// From the gradient of output 0 (`dy`) fills those of the inputs. None where the operation has no gradient.
-  std::function<void(Backend&, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const std::vector<Tensor>& saved, const Tensor& dy,
-                     const std::vector<Tensor>& gradients)>
+  std::function<void(Backend&, const std::vector<Tensor>& in, const std::vector<Tensor>& out, const std::vector<Tensor>& saved,
+                     const Tensor& dy, const std::vector<Tensor>& gradients)>
       backward;
   double tolerance = 1e-5;  ///< of fp32 against fp64, relative to the largest output
 };
