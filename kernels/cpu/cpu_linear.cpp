@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // Convolutions, matrix products and their bias gradients.
@@ -129,7 +131,19 @@ void CpuBackend::matmul(const Matmul& args) {
     const T* bias = cpu::optional_numbers<T>(args.bias, n, kName, "bias");
     T* c = args.c.data<T>();
     if constexpr (std::is_same_v<T, float>) {
-      dnnl_.matmul(a, b, bias, c, m, n, k, args.transpose_a, args.transpose_b, args.accumulate);
+      // The bias goes in first, and the product on top of it.
+      if (bias) {
+        threads_.parallel_for(m, 16, [&](Index begin, Index end) {
+          for (Index i = begin; i < end; ++i) {
+            if (args.accumulate) {
+              kernels<T>().add(c + i * n, bias, c + i * n, n);
+            } else {
+              std::copy_n(bias, n, c + i * n);
+            }
+          }
+        });
+      }
+      dnnl_.matmul(a, b, c, m, n, k, args.transpose_a, args.transpose_b, args.accumulate || bias);
     } else {
       threads_.parallel_for(m, 1, [&](Index begin, Index end) {
         kernels<T>().matmul(a, b, bias, c, m, n, k, args.transpose_a, args.transpose_b, args.accumulate, begin, end);

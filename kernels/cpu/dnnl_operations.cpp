@@ -18,7 +18,7 @@ namespace {
 using dnnl::memory;
 using Dims = memory::dims;
 
-enum Operation : Index { kForward, kBackwardData, kBackwardWeights, kMatmul };
+enum Operation : Index { kForward, kBackwardData, kBackwardWeights };
 /// An operation and its shape, whole.
 using Key = std::array<Index, 18>;
 
@@ -226,31 +226,15 @@ void DnnlOperations::conv_backward_weights(const Geometry& g, const float* x, co
   state_->convolve(kBackwardWeights, g, accumulate, {x, dweight, nullptr, dy}, "conv2d backward of the weights");
 }
 
-void DnnlOperations::matmul(const float* a, const float* b, const float* bias, float* c, Index m, Index n, Index k, bool transpose_a,
-                            bool transpose_b, bool accumulate) {
-  const Key key{kMatmul, m, n, k, transpose_a, transpose_b, accumulate, bias != nullptr};
-  state_->run(
-      key,
-      [&] {
-        const auto f32 = memory::data_type::f32;
-        const memory::desc a_desc(Dims{m, k}, f32, transpose_a ? Dims{1, m} : Dims{k, 1});
-        const memory::desc b_desc(Dims{k, n}, f32, transpose_b ? Dims{1, k} : Dims{n, 1});
-        const memory::desc c_desc(Dims{m, n}, f32, Dims{n, 1});
-        const memory::desc bias_desc = bias ? memory::desc(Dims{1, n}, f32, Dims{n, 1}) : memory::desc();
-        const auto attr = with_user_scratchpad(accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr());
-        const auto descriptor = dnnl_compat::matmul(state_->engine, a_desc, b_desc, bias_desc, c_desc, attr);
-        Plan plan;
-        plan.primitive = dnnl::matmul(descriptor);
-        plan.arguments = {Argument{DNNL_ARG_SRC, state_->handle(a_desc)}, Argument{DNNL_ARG_WEIGHTS, state_->handle(b_desc)},
-                          Argument{DNNL_ARG_BIAS, bias ? state_->handle(bias_desc) : memory()},
-                          Argument{DNNL_ARG_DST, state_->handle(c_desc)}};
-        state_->set_scratchpad(plan, descriptor);
-        return plan;
-      },
-      [&](Plan& plan) {
-        state_->execute(plan, {a, b, bias, c});
-      },
-      "matmul", [&] { return fmt::format("{}×{} by {}×{}", m, k, k, n); });
+void DnnlOperations::matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
+                            bool accumulate) {
+  // The plain function: faster than the matmul primitive where b is not transposed (2.6 on AVX-512: 2.3 times), and as fast elsewhere.
+  const dnnl_status_t status = dnnl_sgemm(transpose_a ? 'T' : 'N', transpose_b ? 'T' : 'N', m, n, k, 1.0f, a, transpose_a ? m : k, b,
+                                          transpose_b ? k : n, accumulate ? 1.0f : 0.0f, c, n);
+  if (status != dnnl_success) {
+    fail(status == dnnl_out_of_memory ? ExitCode::kMemory : ExitCode::kInternal, "cpu",
+         "matmul of {}×{} by {}×{} failed in oneDNN with status {}", m, k, k, n, static_cast<int>(status));
+  }
 }
 
 std::string DnnlOperations::library() {

@@ -20,9 +20,8 @@ class DnnlOperations {
   void conv_forward(const Geometry& g, const float* x, const float* weight, const float* bias, float* y);
   void conv_backward_data(const Geometry& g, const float* dy, const float* weight, float* dx);
   void conv_backward_weights(const Geometry& g, const float* x, const float* dy, float* dweight, bool accumulate);
-  /// c[m,n] (+)= op(a)·op(b) + bias (optional).
-  void matmul(const float* a, const float* b, const float* bias, float* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
-              bool accumulate);
+  /// c[m,n] (+)= op(a)·op(b).
+  void matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b, bool accumulate);
 
   /// "oneDNN 2.6.3".
   static std::string library();
