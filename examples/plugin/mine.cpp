@@ -72,8 +72,8 @@ std::unique_ptr<Topology> make_halves(ConfigSection&, const TopologySite& site) 
 template <class T>
 struct SignStep {
   using Real = T;
-  static constexpr int kStates = 1;                    // one state tensor …
-  static constexpr unsigned kReads = 1, kWrites = 1;   // … that each step reads and writes (bit masks)
+  static constexpr int kStates = 1;                   // one state tensor …
+  static constexpr unsigned kReads = 1, kWrites = 1;  // … that each step reads and writes (bit masks)
   T lr, beta, decay;
   STARLING_HD T operator()(T p, T g, T* state, bool decays) const {
     state[0] = beta * state[0] + (1 - beta) * g;
