@@ -67,7 +67,6 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
     std::vector<Tensor> terms = g.take_terms();
     BatchNormBackward back{.x = x_saved, .y = y_saved, .dy = terms[0], .gamma = gamma, .saved_mean = mean, .saved_inv_std = inv_std};
     if (terms.size() > 1) back.dy2 = terms[1];
-    back.dx = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
     back.relu = relu;
     back.training = training;
     back.beta = beta;
@@ -85,6 +84,12 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
         back.dresidual = dresidual;
       }
     }
+    // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in the cache stays there.
+    for (const Tensor& term : terms) {
+      if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2) back.dx = term;
+    }
+    if (!back.dx && x_saved.storage().use_count() == 2) back.dx = x_saved;
+    if (!back.dx) back.dx = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
     const ScaleShiftTargets targets(g, gamma);
     back.dgamma = targets.dgamma;
     back.dbeta = targets.dbeta;
