@@ -38,7 +38,7 @@ Gradients::Target Gradients::parameter(int j) {
   if (!parameter.trainable) return {};
   require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
   Tape::Use& use = tape_->use(parameter);
-  Target target{parameter.grad, tape_->accumulate_ || use.written};
+  Target target{parameter.grad, use.written};
   use.written = true;
   return target;
 }
@@ -84,14 +84,23 @@ void Tape::leave(Node& node, bool report) {
   for (Parameter* parameter : node.parameters) {
     if (!parameter->trainable) continue;
     Use& parameter_use = use(*parameter);
-    if (--parameter_use.remaining == 0 && parameter_use.written && report && observer_) observer_(*parameter);
+    parameter_use.parameter = parameter;
+    if (--parameter_use.remaining == 0 && parameter_use.written && report) this->report(parameter_use);
   }
+}
+
+void Tape::report(Use& parameter_use) {
+  parameter_use.reported = true;
+  if (observer_) observer_(*parameter_use.parameter);
 }
 
 void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
   require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
   require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
-  accumulate_ = accumulate;
+  for (Use& parameter_use : uses_) {
+    parameter_use.reported = false;
+    if (!accumulate) parameter_use.written = false;
+  }
   Tensor one(*backend_, loss.shape(), loss.dtype());
   backend_->fill(one, seed);
   loss.slot_->terms.clear();
@@ -114,12 +123,16 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
     leave(node, report);
   }
+  // What only an earlier micro-batch of the group used is complete as well.
+  for (std::size_t i = 0; report && i < uses_.size(); ++i) {
+    if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
+  }
   clear();
 }
 
 void Tape::clear() {
   nodes_.clear();
-  for (Use& parameter_use : uses_) parameter_use = {};
+  for (Use& parameter_use : uses_) parameter_use.remaining = 0;
 }
 
 }  // namespace starling

@@ -105,9 +105,9 @@ class Tape {
   using ReadyObserver = std::function<void(Parameter&)>;
   void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
 
-  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`, gradients add to what the
-  /// parameters' grad tensors hold; otherwise the first contribution overwrites. With `report` false the observer is
-  /// not told (all but the last micro-batch of a group). The tape is empty afterwards.
+  /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`, gradients add to those that this tape's
+  /// backward passes have written since the last one without it; otherwise the first contribution overwrites. With `report` false the
+  /// observer is not told (all but the last micro-batch of a group). The tape is empty afterwards.
   void backward(const Variable& loss, double seed = 1.0, bool accumulate = false, bool report = true);
 
   /// Forgets everything recorded.
@@ -124,17 +124,19 @@ class Tape {
     BackwardFunction backward;
   };
   struct Use {
-    int remaining = 0;     ///< uses of the parameter that the backward pass has not left yet
-    bool written = false;  ///< its grad tensor holds a contribution of this pass
+    Parameter* parameter = nullptr;
+    int remaining = 0;      ///< uses of the parameter that the backward pass has not left yet
+    bool written = false;   ///< its grad tensor holds a contribution of this group of micro-batches
+    bool reported = false;  ///< the observer knows
   };
   Use& use(const Parameter& parameter);
   void leave(Node& node, bool report);
+  void report(Use& use);
 
   Backend* backend_;
   std::vector<Node> nodes_;
   std::vector<Use> uses_;  ///< by Parameter::index
   ReadyObserver observer_;
-  bool accumulate_ = false;
 };
 
 /// What a forward pass needs to know besides its input; handed down through every layer.

@@ -136,6 +136,20 @@ TEST_CASE("core/autograd: micro-batches accumulate, and only the last one report
   CHECK(value(a.grad) == 10);
 }
 
+TEST_CASE("core/autograd: a parameter that only some micro-batches of a group use") {
+  Graph graph;
+  Parameter &early = graph.parameter("early", 2), &late = graph.parameter("late", 3), &always = graph.parameter("always", 5);
+  for (int group = 0; group < 2; ++group) {  // what the first group left behind must not leak into the second
+    graph.ready.clear();
+    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), early), always), 1.0, false, false);
+    graph.tape.backward(graph.scale(graph.scale(Variable(graph.scalar(1)), late), always), 1.0, true, true);
+    CHECK(value(early.grad) == 5);
+    CHECK(value(late.grad) == 5);
+    CHECK(value(always.grad) == 2 + 3);
+    CHECK(graph.ready == Names{"always", "late", "early"});
+  }
+}
+
 TEST_CASE("core/autograd: frozen parameters get nothing and report nothing") {
   Graph graph;
   Parameter &frozen = graph.parameter("frozen", 2, false), &live = graph.parameter("live", 3);
