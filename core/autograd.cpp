@@ -61,8 +61,8 @@ Tape::Use& Tape::use(const Parameter& parameter) {
   return uses_[index];
 }
 
-Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
-                      const std::vector<Parameter*>& parameters, BackwardFunction backward, int max_terms) {
+Variable Tape::record(std::string_view name, Tensor output, const std::vector<Variable>& inputs, const std::vector<Parameter*>& parameters,
+                      BackwardFunction backward, int max_terms) {
   Variable result(std::move(output));
   bool wanted = false;
   for (const Variable& input : inputs) wanted |= input.requires_grad();

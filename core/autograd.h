@@ -95,11 +95,11 @@ class Tape {
   /// `name` must outlive the tape (a string literal). `max_terms`: how many gradient terms `backward` takes unsummed.
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {
-    return record(name, std::move(output), std::vector<Variable>(inputs), std::vector<Parameter*>(parameters),
-                  std::move(backward), max_terms);
+    return record(name, std::move(output), std::vector<Variable>(inputs), std::vector<Parameter*>(parameters), std::move(backward),
+                  max_terms);
   }
-  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs,
-                  const std::vector<Parameter*>& parameters, BackwardFunction backward, int max_terms = 1);
+  Variable record(std::string_view name, Tensor output, const std::vector<Variable>& inputs, const std::vector<Parameter*>& parameters,
+                  BackwardFunction backward, int max_terms = 1);
 
   /// Called when a parameter's gradient is complete and nothing later in this pass reads the parameter.
   using ReadyObserver = std::function<void(Parameter&)>;
@@ -142,8 +142,8 @@ class Tape {
 /// What a forward pass needs to know besides its input; handed down through every layer.
 struct Pass {
   Backend& backend;
-  Tape* tape = nullptr;    ///< null: no gradients are wanted
-  bool training = false;   ///< batch statistics and dropout
+  Tape* tape = nullptr;               ///< null: no gradients are wanted
+  bool training = false;              ///< batch statistics and dropout
   std::uint64_t dropout_key = 0;      ///< from the seed
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
 

@@ -97,16 +97,17 @@ struct ActivationBackward {
 /// running statistics move by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
-  Tensor running_mean, running_var;   ///< updated in training, read in inference
-  Tensor saved_mean, saved_inv_std;   ///< [C]; written in training, and in inference where given
+  Tensor running_mean, running_var;  ///< updated in training, read in inference
+  Tensor saved_mean, saved_inv_std;  ///< [C]; written in training, and in inference where given
   double eps = 1e-5, momentum = 0.1;
   bool training = true, relu = false;
   Tensor batches_tracked;  ///< int64 scalar, optional: one more in training
 };
 /// The gradient of y may come as the sum of one or two terms (dy, dy2 optional). With `relu`, y is the forward's output and the
 /// gradient is masked by y > 0 first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
-/// caller owns it. dx may be dy, dy2, x or a y that is not needed any more (each element is read before it is written): that saves a tensor's
-/// worth of traffic; but dx and dresidual are two tensors. With training = false the saved statistics are constants (inference-mode normalisation).
+/// caller owns it. dx may be dy, dy2, x or a y that is not needed any more (each element is read before it is written): that saves a
+/// tensor's worth of traffic; but dx and dresidual are two tensors. With training = false the saved statistics are constants
+/// (inference-mode normalisation).
 struct BatchNormBackward {
   Tensor x, y, dy, dy2, gamma;
   Tensor saved_mean, saved_inv_std;
@@ -130,8 +131,8 @@ struct LayerNormBackward {
 
 enum class Pooling : std::uint8_t { kMax, kAverage };
 
-/// y[N,P,Q,C] from x[N,H,W,C]. Max pooling writes `index` (int32, shape of y, optional in inference): the flat h·W + w of the first maximum; padding
-/// counts as -infinity. Average pooling divides by the window's whole size, padding included, as PyTorch does by default.
+/// y[N,P,Q,C] from x[N,H,W,C]. Max pooling writes `index` (int32, shape of y, optional in inference): the flat h·W + w of the first
+/// maximum; padding counts as -infinity. Average pooling divides by the window's whole size, padding included, as PyTorch does by default.
 struct Pool2dForward {
   Pooling kind = Pooling::kMax;
   Tensor x, y, index;
@@ -251,10 +252,10 @@ class Backend {
   // Streams and events.
   virtual void set_stream(StreamKind stream) = 0;
   virtual StreamKind stream() const = 0;
-  virtual Event record() = 0;             ///< marks the current stream's work so far
-  virtual void wait(Event event) = 0;     ///< the current stream waits; the host does not
+  virtual Event record() = 0;                 ///< marks the current stream's work so far
+  virtual void wait(Event event) = 0;         ///< the current stream waits; the host does not
   virtual void synchronize(Event event) = 0;  ///< the host waits
-  virtual void synchronize() = 0;         ///< the host waits for everything
+  virtual void synchronize() = 0;             ///< the host waits for everything
 
   // Operations.
   virtual void conv2d_forward(const Conv2dForward& args) = 0;

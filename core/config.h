@@ -21,7 +21,7 @@ struct Range {
   static Range at_least(double min) { return {min, std::numeric_limits<double>::infinity(), false, false}; }
   static Range closed(double min, double max) { return {min, max, false, false}; }
   static Range half_open(double min, double max) { return {min, max, false, true}; }  ///< [min, max)
-  std::string text() const;  ///< "> 0", ">= 1", "0 … 1"
+  std::string text() const;                                                           ///< "> 0", ">= 1", "0 … 1"
   bool contains(double value) const;
 };
 
@@ -56,7 +56,8 @@ class ConfigSection {
   /// One of `options`.
   std::string choice(const std::string& key, const std::string& fallback, const std::vector<std::string>& options, const std::string& doc);
   std::vector<double> numbers(const std::string& key, const std::vector<double>& fallback, Range range, const std::string& doc);
-  std::vector<std::int64_t> integers(const std::string& key, const std::vector<std::int64_t>& fallback, Range range, const std::string& doc);
+  std::vector<std::int64_t> integers(const std::string& key, const std::vector<std::int64_t>& fallback, Range range,
+                                     const std::string& doc);
   std::vector<std::string> texts(const std::string& key, const std::vector<std::string>& fallback, const std::string& doc);
   /// An integer or a list of two (height, width), as PyTorch takes kernel sizes.
   std::vector<std::int64_t> pair(const std::string& key, std::vector<std::int64_t> fallback, Range range, const std::string& doc);
@@ -72,7 +73,7 @@ class ConfigSection {
   /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent.
   nlohmann::json raw(const std::string& key, const std::string& type, const std::string& doc);
 
-  bool has(const std::string& key) const;   ///< given by the user
+  bool has(const std::string& key) const;  ///< given by the user
   /// Replaces what the resolved config says for a key (a value that depends on other keys).
   void resolve(const std::string& key, const nlohmann::json& value);
 

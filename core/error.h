@@ -11,13 +11,13 @@ namespace starling {
 /// How a program ends. Every Error carries the one that the process exits with; docs/interface lists them for users.
 enum class ExitCode : int {
   kOk = 0,
-  kInternal = 1,   ///< a defect of Starling itself
-  kUsage = 2,      ///< bad arguments, config, data, or a device that cannot be used
-  kLost = 3,       ///< a rank or link was lost, or a wait passed its limit
-  kDiverged = 4,   ///< the loss became NaN or infinite
-  kOutput = 5,     ///< an output file could not be written
-  kMemory = 6,     ///< out of memory
-  kStopped = 75,   ///< stopped by a signal after a checkpoint
+  kInternal = 1,  ///< a defect of Starling itself
+  kUsage = 2,     ///< bad arguments, config, data, or a device that cannot be used
+  kLost = 3,      ///< a rank or link was lost, or a wait passed its limit
+  kDiverged = 4,  ///< the loss became NaN or infinite
+  kOutput = 5,    ///< an output file could not be written
+  kMemory = 6,    ///< out of memory
+  kStopped = 75,  ///< stopped by a signal after a checkpoint
 };
 
 /// The one exception type that Starling throws on purpose. Its text is a single line that reads

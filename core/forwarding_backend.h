@@ -30,7 +30,9 @@ class ForwardingBackend : public Backend {
 
   void conv2d_forward(const Conv2dForward& args) override { call("conv2d_forward", &Backend::conv2d_forward, args); }
   void conv2d_backward_data(const Conv2dBackwardData& args) override { call("conv2d_backward_data", &Backend::conv2d_backward_data, args); }
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override { call("conv2d_backward_weights", &Backend::conv2d_backward_weights, args); }
+  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override {
+    call("conv2d_backward_weights", &Backend::conv2d_backward_weights, args);
+  }
   void matmul(const Matmul& args) override { call("matmul", &Backend::matmul, args); }
   void sum_rows(const SumRows& args) override { call("sum_rows", &Backend::sum_rows, args); }
   void activation_forward(const ActivationForward& args) override { call("activation_forward", &Backend::activation_forward, args); }
@@ -41,15 +43,29 @@ class ForwardingBackend : public Backend {
   void layer_norm_backward(const LayerNormBackward& args) override { call("layer_norm_backward", &Backend::layer_norm_backward, args); }
   void pool2d_forward(const Pool2dForward& args) override { call("pool2d_forward", &Backend::pool2d_forward, args); }
   void pool2d_backward(const Pool2dBackward& args) override { call("pool2d_backward", &Backend::pool2d_backward, args); }
-  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override { call("global_avg_pool_forward", &Backend::global_avg_pool_forward, args); }
-  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override { call("global_avg_pool_backward", &Backend::global_avg_pool_backward, args); }
+  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override {
+    call("global_avg_pool_forward", &Backend::global_avg_pool_forward, args);
+  }
+  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override {
+    call("global_avg_pool_backward", &Backend::global_avg_pool_backward, args);
+  }
   void add(const Add& args) override { call("add", &Backend::add, args); }
-  void subsample_pad_forward(const SubsamplePadForward& args) override { call("subsample_pad_forward", &Backend::subsample_pad_forward, args); }
-  void subsample_pad_backward(const SubsamplePadBackward& args) override { call("subsample_pad_backward", &Backend::subsample_pad_backward, args); }
-  void flatten_channels_first(const FlattenChannelsFirst& args) override { call("flatten_channels_first", &Backend::flatten_channels_first, args); }
+  void subsample_pad_forward(const SubsamplePadForward& args) override {
+    call("subsample_pad_forward", &Backend::subsample_pad_forward, args);
+  }
+  void subsample_pad_backward(const SubsamplePadBackward& args) override {
+    call("subsample_pad_backward", &Backend::subsample_pad_backward, args);
+  }
+  void flatten_channels_first(const FlattenChannelsFirst& args) override {
+    call("flatten_channels_first", &Backend::flatten_channels_first, args);
+  }
   void dropout(const Dropout& args) override { call("dropout", &Backend::dropout, args); }
-  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override { call("softmax_cross_entropy", &Backend::softmax_cross_entropy, args); }
-  void classification_metrics(const ClassificationMetrics& args) override { call("classification_metrics", &Backend::classification_metrics, args); }
+  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override {
+    call("softmax_cross_entropy", &Backend::softmax_cross_entropy, args);
+  }
+  void classification_metrics(const ClassificationMetrics& args) override {
+    call("classification_metrics", &Backend::classification_metrics, args);
+  }
   void cast(const Cast& args) override { call("cast", &Backend::cast, args); }
   void augment_images(const AugmentImages& args) override { call("augment_images", &Backend::augment_images, args); }
   void weighted_sum(const WeightedSum& args) override { call("weighted_sum", &Backend::weighted_sum, args); }

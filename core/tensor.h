@@ -61,8 +61,7 @@ class Tensor {
   /// Start of the numbers (device memory on a GPU; null on the meta backend). T must be the tensor's dtype.
   template <class T>
   T* data() const {
-    require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_),
-            name_of(DTypeOf<T>::value));
+    require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_), name_of(DTypeOf<T>::value));
     return reinterpret_cast<T*>(raw());
   }
   std::byte* raw() const { return storage_ && storage_->data() ? storage_->data() + offset_ : nullptr; }

@@ -41,8 +41,7 @@ class Tracer {
 /// A span of the calling thread's work, from construction to destruction.
 class TraceSpan {
  public:
-  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute)
-      : tracer_(Tracer::current()) {
+  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute) : tracer_(Tracer::current()) {
     if (tracer_) start(verb, what, lane);
   }
   ~TraceSpan() {

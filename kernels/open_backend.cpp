@@ -34,7 +34,8 @@ std::unique_ptr<Backend> open_cuda() {
   }
   if (!library) {
     fail(ExitCode::kUsage, "cuda",
-         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use the device 'cpu' or 'auto'",
+         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use the device 'cpu' "
+         "or 'auto'",
          kStarlingCudaLibrary, reason);
   }
   const auto open = reinterpret_cast<StarlingCudaOpen>(dlsym(library, kStarlingCudaEntry));

@@ -18,17 +18,17 @@ namespace starling {
 ///     x_out, states = rule(c, g, states)
 /// All tensors hold the same number of elements (a multiple of 32) of one dtype.
 struct UpdateArgs {
-  Tensor x;                       ///< read
-  Tensor x_out;                   ///< written; may be x
-  Tensor gradient;                ///< read
-  std::vector<Tensor> states;     ///< as many as the rule's state_names(); all zero before the first step
-  std::vector<Tensor> received;   ///< what the neighbours sent
-  std::vector<double> weights;    ///< theirs, one each
+  Tensor x;                      ///< read
+  Tensor x_out;                  ///< written; may be x
+  Tensor gradient;               ///< read
+  std::vector<Tensor> states;    ///< as many as the rule's state_names(); all zero before the first step
+  std::vector<Tensor> received;  ///< what the neighbours sent
+  std::vector<double> weights;   ///< theirs, one each
   double self_weight = 1.0;
-  double gradient_scale = 1.0;    ///< 1/(loss scale), all-reduce's 1/n and the clip factor, multiplied
-  Tensor decay;                   ///< uint8, one entry per 32 elements: 1 where weight decay applies
-  double lr = 0.0;                ///< of this update
-  std::int64_t step = 1;          ///< the optimizer's s = 1, 2, …
+  double gradient_scale = 1.0;  ///< 1/(loss scale), all-reduce's 1/n and the clip factor, multiplied
+  Tensor decay;                 ///< uint8, one entry per 32 elements: 1 where weight decay applies
+  double lr = 0.0;              ///< of this update
+  std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
 };
 
 /// The CPU's view of a piece of a bucket: `n` elements (a multiple of 32 from a multiple of 32).
@@ -48,8 +48,8 @@ struct UpdateSpan {
 };
 
 /// An optimizer's rule: what happens to a parameter, its gradient and its states in one step. Immutable after construction; its
-/// state tensors live in the buckets. A rule outside this tree derives from it too (docs/extending.md); kernels/math/update_loop.h makes both
-/// update() functions from one host-device function.
+/// state tensors live in the buckets. A rule outside this tree derives from it too (docs/extending.md); kernels/math/update_loop.h makes
+/// both update() functions from one host-device function.
 class OptimizerRule {
  public:
   virtual ~OptimizerRule() = default;

@@ -66,7 +66,9 @@ struct ConvBound::State {
     const auto forward = compat::forward(engine, d, {});
     if (direction == kForward) {
       return {dnnl::convolution_forward(forward),
-              {{DNNL_ARG_SRC, filled(forward.src_desc())}, {DNNL_ARG_WEIGHTS, filled(forward.weights_desc())}, {DNNL_ARG_DST, filled(forward.dst_desc())}}};
+              {{DNNL_ARG_SRC, filled(forward.src_desc())},
+               {DNNL_ARG_WEIGHTS, filled(forward.weights_desc())},
+               {DNNL_ARG_DST, filled(forward.dst_desc())}}};
     }
     if (direction == kData) {
       const auto backward = compat::backward_data(engine, d, forward, {});

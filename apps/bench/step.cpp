@@ -39,7 +39,9 @@ class ProfilingBackend final : public ForwardingBackend {
   bool recording = false;
 
  protected:
-  void around(std::string_view name, const std::function<void()>& operation) override { seconds[std::string(name)] += seconds_of(operation); }
+  void around(std::string_view name, const std::function<void()>& operation) override {
+    seconds[std::string(name)] += seconds_of(operation);
+  }
 };
 
 }  // namespace
@@ -65,7 +67,8 @@ int bench_step(const StepBench& settings) {
   const nlohmann::json topology_config = nlohmann::json::object();
   ConfigSection topology_section(topology_config, "bench");
   const std::unique_ptr<Topology> topology = make_topology(topology_section, {1, 1});
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
+  const std::unique_ptr<Algorithm> algorithm =
+      algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
@@ -110,17 +113,18 @@ int bench_step(const StepBench& settings) {
   const double ratio = step_ms > 0 ? bound_ms / step_ms : 0.0;
 
   if (settings.json) {
-    nlohmann::json result{{"model", settings.model}, {"batch", settings.batch}, {"threads", settings.threads}, {"device", device->description()},
-                          {"step_ms", step_ms}, {"images_per_second", images_per_second}, {"conv_bound_ms", bound_ms}, {"ratio_to_bound", ratio},
-                          {"steady_state_allocations", steady}, {"peak_memory_bytes", peak}};
+    nlohmann::json result{{"model", settings.model},         {"batch", settings.batch}, {"threads", settings.threads},
+                          {"device", device->description()}, {"step_ms", step_ms},      {"images_per_second", images_per_second},
+                          {"conv_bound_ms", bound_ms},       {"ratio_to_bound", ratio}, {"steady_state_allocations", steady},
+                          {"peak_memory_bytes", peak}};
     for (const auto& [name, seconds] : backend.seconds) result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
     fmt::print("{}\n", result.dump());
     return 0;
   }
   fmt::print("{}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.batch, settings.threads, settings.threads == 1 ? "" : "s",
              settings.optimizer, device->description());
-  fmt::print("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n", step_ms,
-             settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
+  fmt::print("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n",
+             step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
   if (bound_ms > 0.0) fmt::print("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);
   double total = 0.0;
   for (const auto& [name, seconds] : backend.seconds) {

@@ -13,8 +13,9 @@ struct StepBench {
   bool json = false;
 };
 
-/// Prints median step time, images/s, the convolution-only bound of the same run (the model's convolutions alone, as bare oneDNN primitives on resident
-/// data, alternating with the steps), the ratio to it, the share of each operation, allocations in steady state, and peak memory.
+/// Prints median step time, images/s, the convolution-only bound of the same run (the model's convolutions alone, as bare oneDNN primitives
+/// on resident data, alternating with the steps), the ratio to it, the share of each operation, allocations in steady state, and peak
+/// memory.
 int bench_step(const StepBench& settings);
 
 }  // namespace starling

@@ -16,7 +16,7 @@ struct DatasetInfo {
   Shape image;  ///< one sample: {H, W, C}
   std::int64_t classes = 0;
   std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
-  std::array<double, 4> mean{}, std{};                ///< data.normalize, per channel
+  std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
 };
 
 /// Labelled uint8 images in memory. Thread-safe for reading after open().

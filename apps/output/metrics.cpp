@@ -52,7 +52,7 @@ MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard, std::i
   make_folders(folder);
   const std::string path = folder + "/metrics.jsonl";
   cut_metrics(path, resume_step);
-  state_.reset(new State{{path, false}, nullptr});
+  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});  // NOLINT(modernize-make-unique): an aggregate
   if (tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
 }
 

@@ -1,9 +1,9 @@
 #include "apps/output/signals.h"
 
-#include <signal.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <initializer_list>
 
 namespace starling {

@@ -35,10 +35,8 @@ void together(Transport& transport, const std::function<void()>& work) {
     // The message reads "[component] text" already; Error's constructor would put another component in front.
     const std::size_t space = all[rank].find(' ');
     const std::size_t close = all[rank].find("] ");
-    AgreedError error(static_cast<ExitCode>(std::stoi(all[rank].substr(0, space))), all[rank].substr(space + 2, close - space - 2),
-                      all[rank].substr(close + 2));
-    error.rank = static_cast<int>(rank);
-    throw error;
+    throw AgreedError(static_cast<ExitCode>(std::stoi(all[rank].substr(0, space))), all[rank].substr(space + 2, close - space - 2),
+                      all[rank].substr(close + 2), static_cast<int>(rank));
   }
 }
 
@@ -47,8 +45,8 @@ AsyncSum::AsyncSum(Transport& transport, Backend& backend, std::size_t count)
 
 void AsyncSum::start(std::span<const double> values, std::int64_t step) {
   require(!pending_, "trainer", "a sum was started before the last one was read");
-  require(values.size() == static_cast<std::size_t>(values_.elements()), "trainer", "a sum of {} numbers was started with {}", values_.elements(),
-          values.size());
+  require(values.size() == static_cast<std::size_t>(values_.elements()), "trainer", "a sum of {} numbers was started with {}",
+          values_.elements(), values.size());
   values_.backend().copy_from_host(values.data(), values_);
   ticket_ = transport_.start_sum(values_, values_, {step, -1, -1});
   pending_ = true;

@@ -14,9 +14,13 @@ namespace starling {
 /// An error that every rank holds: one rank prints it, all end in order with its exit code.
 class AgreedError : public Error {
  public:
-  using Error::Error;
+  AgreedError(ExitCode code, std::string_view component, std::string_view message, int rank = -1)
+      : Error(code, component, message), rank_(rank) {}
   /// The lowest rank it happened on; -1 where it is no single rank's.
-  int rank = -1;
+  int rank() const { return rank_; }
+
+ private:
+  int rank_;
 };
 
 /// The exit code and text that an exception stands for.

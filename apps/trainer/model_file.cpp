@@ -20,12 +20,8 @@ void convert(const std::byte* from, std::byte* to, std::size_t count) {
     From value;
     std::memcpy(&value, from + i * sizeof(From), sizeof value);
     To result;
-    if constexpr (std::is_class_v<From> && std::is_class_v<To>) {
-      result = static_cast<To>(static_cast<float>(value));
-    } else if constexpr (std::is_class_v<To>) {
-      result = static_cast<To>(static_cast<float>(value));
-    } else if constexpr (std::is_class_v<From>) {
-      result = static_cast<To>(static_cast<float>(value));
+    if constexpr (std::is_class_v<From> || std::is_class_v<To>) {
+      result = static_cast<To>(static_cast<float>(value));  // bf16 and fp16 convert from and to float alone
     } else {
       result = static_cast<To>(value);
     }
@@ -81,8 +77,10 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 }
 
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file) {
-  for (const Parameter* parameter : model.parameters()) file.tensors[prefix + parameter->name] = to_file_tensor(parameter->value, parameter->layout);
-  for (const ModelBuffer* buffer : model.buffers()) file.tensors[prefix + buffer->name] = to_file_tensor(buffer->value, TensorLayout::kPlain);
+  for (const Parameter* parameter : model.parameters())
+    file.tensors[prefix + parameter->name] = to_file_tensor(parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers())
+    file.tensors[prefix + buffer->name] = to_file_tensor(buffer->value, TensorLayout::kPlain);
 }
 
 void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model) {

@@ -32,13 +32,15 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_flag("-h,--help", options.help, "print this text");
   app.add_flag("--version", options.version, "print version, commit and libraries");
   app.add_option("config", options.config, "the config, a JSON file");
-  app.add_option("--set", options.settings, "key.path=value: change a config key; the value is JSON or a plain string")->allow_extra_args(false);
+  app.add_option("--set", options.settings, "key.path=value: change a config key; the value is JSON or a plain string")
+      ->allow_extra_args(false);
   app.add_option("--output", options.output, "folder for the run's files (default: runs/<config name>-<time>)");
   app.add_option("--resume", options.resume, "a run's folder, or latest: the newest complete checkpoint under --output");
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
-  app.add_option("--list", options.list, "print the names of one kind: models, layers, topologies, algorithms, optimizers, schedules, data");
+  app.add_option("--list", options.list,
+                 "print the names of one kind: models, layers, topologies, algorithms, optimizers, schedules, data");
   app.add_option("--evaluate", options.evaluate, "test a model.safetensors without training");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   options.help_text = app.help();

@@ -43,15 +43,18 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
   if (folder.resume && options.resume != "latest") {
     // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
     if (!folder.path.empty() && fs::weakly_canonical(folder.path) != fs::weakly_canonical(options.resume)) {
-      fail(ExitCode::kUsage, "arguments", "--resume {} and --output {} name different folders; a run continues in its own folder: leave --output out",
-           options.resume, folder.path);
+      fail(ExitCode::kUsage, "arguments",
+           "--resume {} and --output {} name different folders; a run continues in its own folder: leave --output out", options.resume,
+           folder.path);
     }
     folder.path = options.resume;
     if (!CheckpointFolder(folder.path).newest()) {
-      fail(ExitCode::kUsage, "resume", "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder of a run", folder.path);
+      fail(ExitCode::kUsage, "resume", "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder of a run",
+           folder.path);
     }
   }
-  if (folder.resume && folder.path.empty()) fail(ExitCode::kUsage, "arguments", "--resume latest needs --output DIR, the folder to continue in");
+  if (folder.resume && folder.path.empty())
+    fail(ExitCode::kUsage, "arguments", "--resume latest needs --output DIR, the folder to continue in");
   if (folder.path.empty()) folder.path = default_folder(options.config);
   std::error_code error;
   if (fs::exists(folder.path, error) && !fs::is_directory(folder.path, error)) {
@@ -66,12 +69,15 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
       fmt::print("no checkpoint in {} yet: starting afresh\n", folder.path);
     }
   } else if (fs::exists(folder.path, error) && !fs::is_empty(folder.path, error)) {
-    fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it", folder.path);
+    fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it",
+         folder.path);
   }
   make_folder(folder.path);
   return folder;
 }
 
-void write_config(const std::string& folder, const std::string& text) { write_file_atomically(folder + "/config.json", text.data(), text.size()); }
+void write_config(const std::string& folder, const std::string& text) {
+  write_file_atomically(folder + "/config.json", text.data(), text.size());
+}
 
 }  // namespace starling

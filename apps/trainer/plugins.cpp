@@ -46,7 +46,8 @@ void load_plugins(const std::vector<std::string>& paths) {
     const auto enter = reinterpret_cast<Register>(dlsym(handle, "starling_register_plugin"));
     if (!enter) {
       dlclose(handle);
-      fail(ExitCode::kUsage, "plugin", "plugins: {} has no function starling_register_plugin; needed: extern \"C\" void starling_register_plugin()", path);
+      fail(ExitCode::kUsage, "plugin",
+           "plugins: {} has no function starling_register_plugin; needed: extern \"C\" void starling_register_plugin()", path);
     }
     enter();  // the library stays open to the program's end: its makers and objects live in it
     loaded.insert(file);

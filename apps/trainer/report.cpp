@@ -15,7 +15,8 @@ std::string topology_text(const TrainConfig& config, const RunSite& site) {
   std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
   text += config.topology->period() > 0 ? fmt::format("period {}, ", config.topology->period()) : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
-  text += report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
+  text +=
+      report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
   return text;
 }
 
@@ -46,15 +47,16 @@ std::string size_text(double bytes) {
 
 std::string run_headline(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
-  return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s",
-                     config.algorithm, topology_text(config, site));
+  return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(),
+                     plan.buckets.size() == 1 ? "" : "s", config.algorithm, topology_text(config, site));
 }
 
 std::string dry_run_report(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   const RunLength length = run_length(config, site);
   const auto element = static_cast<double>(size_of(config.dtype));
-  std::string out = fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_on_host, config.model->parameter_count());
+  std::string out =
+      fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_on_host, config.model->parameter_count());
   out += fmt::format("data: {} training and {} test samples of {}, {} classes\n", config.data.train_samples, config.data.test_samples,
                      config.data.image.text(), config.data.classes);
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
@@ -73,9 +75,10 @@ std::string dry_run_report(const TrainConfig& config, const RunSite& site, const
   const double flat = elements * element;
   const double batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * element;
   const auto activations = static_cast<double>(trace.activation_bytes);
-  out += fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers, {} activations, {} batches; {} in all\n",
-                     size_text(flat), size_text(flat), size_text(states * flat), size_text(receive * flat), size_text(activations), size_text(batches),
-                     size_text((2.0 + states + receive) * flat + activations + batches));
+  out += fmt::format(
+      "memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers, {} activations, {} batches; {} in all\n",
+      size_text(flat), size_text(flat), size_text(states * flat), size_text(receive * flat), size_text(activations), size_text(batches),
+      size_text((2.0 + states + receive) * flat + activations + batches));
   return out;
 }
 

@@ -34,13 +34,20 @@ bool is_first_rank() {
 
 void print_names(const std::string& kind) {
   std::vector<std::string> names;
-  if (kind == "models") names = models().names();
-  else if (kind == "layers") names = layers().names();
-  else if (kind == "topologies") names = topologies().names();
-  else if (kind == "algorithms") names = algorithms().names();
-  else if (kind == "optimizers") names = optimizers().names();
-  else if (kind == "schedules") names = schedules().names();
-  else if (kind == "data") names = datasets().names();
+  if (kind == "models")
+    names = models().names();
+  else if (kind == "layers")
+    names = layers().names();
+  else if (kind == "topologies")
+    names = topologies().names();
+  else if (kind == "algorithms")
+    names = algorithms().names();
+  else if (kind == "optimizers")
+    names = optimizers().names();
+  else if (kind == "schedules")
+    names = schedules().names();
+  else if (kind == "data")
+    names = datasets().names();
   else {
     const std::vector<std::string> kinds{"models", "layers", "topologies", "algorithms", "optimizers", "schedules", "data"};
     fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
@@ -52,9 +59,12 @@ void print_names(const std::string& kind) {
 bool answer_question(const TrainOptions& options) {
   if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
   if (!is_first_rank()) return true;
-  if (options.help) fmt::print("{}", options.help_text);
-  else if (options.version) fmt::print("{}", version_report());
-  else if (options.describe_config) fmt::print("{}", describe_config());
+  if (options.help)
+    fmt::print("{}", options.help_text);
+  else if (options.version)
+    fmt::print("{}", version_report());
+  else if (options.describe_config)
+    fmt::print("{}", describe_config());
   else {
     if (!options.config.empty()) {  // so that what plug-ins bring is listed too
       const nlohmann::json config = read_json_file(options.config);
@@ -80,12 +90,14 @@ void open_data(TrainConfig& config, const std::string& source, const RunSite& si
   const Shape image = config.data.image;
   config.dataset->open();
   config.data = config.dataset->info();
-  require(config.data.image == image && config.data.classes == classes, "data", "a data set changed its images or classes when it was opened");
+  require(config.data.image == image && config.data.classes == classes, "data",
+          "a data set changed its images or classes when it was opened");
   check_data_size(config, source, site);
 }
 
 void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, Transport& transport) {
-  const std::vector<std::string> events = transport.size() > 1 ? transport.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+  const std::vector<std::string> events =
+      transport.size() > 1 ? transport.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
   together(transport, [&] {
     if (transport.rank() != 0) return;
     std::string text = "{\"traceEvents\":[";
@@ -114,13 +126,15 @@ ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend
   return ExitCode::kOk;
 }
 
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport) {
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+               Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
     if (transport.rank() == 0) folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
-    const std::vector<std::string> agreed = transport.all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+    const std::vector<std::string> agreed =
+        transport.all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
@@ -160,8 +174,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
     write_trace(config.trace, tracer, origin, transport);
   }
   if (transport.rank() == 0) {
-    if (result == ExitCode::kStopped) fmt::print("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
-    else fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
+    if (result == ExitCode::kStopped)
+      fmt::print("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
+    else
+      fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
   }
   return result;
 }
@@ -194,8 +210,10 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
 
 void print_failure(const std::string& message, int rank) {
   std::fflush(stdout);
-  if (rank > 0) fmt::print(stderr, "rank {}: {}\n", rank, message);
-  else fmt::print(stderr, "{}\n", message);
+  if (rank > 0)
+    fmt::print(stderr, "rank {}: {}\n", rank, message);
+  else
+    fmt::print(stderr, "{}\n", message);
   std::fflush(stderr);
 }
 
@@ -219,8 +237,8 @@ int train_main(int argc, char** argv) {
     return static_cast<int>(run_ranks(options, session));
   } catch (const AgreedError& error) {
     // Every rank is here or on its way; the lowest one concerned speaks for all.
-    const int speaker = std::max(error.rank, 0);
-    if (session.rank() == speaker) print_failure(error.what(), session.size() > 1 ? error.rank : 0);
+    const int speaker = std::max(error.rank(), 0);
+    if (session.rank() == speaker) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1) return static_cast<int>(error.code());
     // After divergence ranks notice at different steps, with exchanges in flight that nobody will complete.
     if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));

@@ -26,7 +26,8 @@ ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool
       const Variable logits = model.forward(input, pass);
       loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
     }
-    if (!loss.requires_grad()) fail(ExitCode::kUsage, "model", "no trainable parameter takes part in the loss, so there is nothing to train");
+    if (!loss.requires_grad())
+      fail(ExitCode::kUsage, "model", "no trainable parameter takes part in the loss, so there is nothing to train");
     tape.backward(loss);
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
@@ -39,8 +40,8 @@ ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool
   }
   for (ModelBuffer* buffer : model.buffers()) buffer->value = Tensor();
   if (!trace.unused.empty() && !allow_unused) {
-    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient; remove it, or set \"unused_parameters\": \"allow\"", trace.unused.front()->name,
-         trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "");
+    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient; remove it, or set \"unused_parameters\": \"allow\"",
+         trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "");
   }
   return trace;
 }

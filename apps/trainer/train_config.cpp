@@ -47,7 +47,8 @@ void read_data(ConfigSection& root, TrainConfig& config) {
   config.data = config.dataset->info();
   for (int axis = 0; axis < 2; ++axis) {
     if (config.crop_padding >= config.data.image[axis]) {
-      data.error("augment.crop_padding", fmt::format("is {}, allowed: less than the image's size {}", config.crop_padding, config.data.image.text()));
+      data.error("augment.crop_padding",
+                 fmt::format("is {}, allowed: less than the image's size {}", config.crop_padding, config.data.image.text()));
     }
   }
 }
@@ -66,8 +67,8 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", config.model->output_shape().text()));
   }
   if (outputs < config.data.classes) {
-    model.error("num_classes", fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", outputs, config.data.classes,
-                                           config.data.classes));
+    model.error("num_classes", fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", outputs,
+                                           config.data.classes, config.data.classes));
   }
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
 }
@@ -77,7 +78,8 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
   if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
   if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
-  if (root.has("epochs") || root.describing()) config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
+  if (root.has("epochs") || root.describing())
+    config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
   if (root.has("steps") || root.describing()) {
     config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
   }
@@ -87,7 +89,8 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
   config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
-  config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"}, "weight decay on tensors of two or more dimensions only, or on all") == "all";
+  config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
+                                      "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   if (!root.describing()) optimizer.finish();
 
@@ -107,7 +110,8 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
 
 void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
-  config.clip = {clip_norm, root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
+  config.clip = {clip_norm,
+                 root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
 
   ConfigSection sync = root.section("sync", "how ranks agree");
   config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
@@ -121,10 +125,13 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
 
   const bool needs_whole_gradient = clip_norm > 0.0 && !config.clip.per_bucket;
   const bool given = sync.has("update");
-  const std::string update = sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
-                                         "update each bucket the moment its last gradient is ready, or all after the pass");
+  const std::string update =
+      sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
+                  "update each bucket the moment its last gradient is ready, or all after the pass");
   if (given && update == "in_backward" && needs_whole_gradient) {
-    sync.error("update", "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: after_backward, or \"clip\": \"bucket\"");
+    sync.error("update",
+               "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: after_backward, or \"clip\": "
+               "\"bucket\"");
   }
   config.in_backward = update == "in_backward";
 
@@ -132,7 +139,8 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
     if (!algorithms().contains(config.algorithm)) {
       std::string known;
       for (const auto& name : algorithms().names()) known += (known.empty() ? "" : ", ") + name;
-      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm, suggestion(config.algorithm, algorithms().names()), known));
+      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm,
+                                          suggestion(config.algorithm, algorithms().names()), known));
     }
     if (config.algorithm == "allreduce") {
       sync.raw("topology", "object", "not used by all-reduce");
@@ -159,12 +167,14 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
     root.error("precision", fmt::format("is {}, which no device of this build computes in; allowed: fp32, fp64, auto", config.precision));
   }
   config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
-  config.threads = static_cast<int>(root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
+  config.threads = static_cast<int>(
+      root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
   root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
   root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
   root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
   const nlohmann::json graphs = root.raw("cuda_graphs", "`auto` or boolean", "on GPUs: replay whole steps as CUDA graphs");
-  if (!graphs.is_null() && !graphs.is_boolean() && graphs != "auto") root.error("cuda_graphs", fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  if (!graphs.is_null() && !graphs.is_boolean() && graphs != "auto")
+    root.error("cuda_graphs", fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
   if (graphs.is_null()) root.resolve("cuda_graphs", "auto");
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
@@ -204,7 +214,8 @@ std::string describe_types(const R& registry, const std::string& heading, const 
       // A maker may refuse the placeholders of required keys; by then it has declared them.
     }
     const std::vector<ConfigKey> keys = section.declared();
-    text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name, registry.summary(name).empty() ? "" : registry.summary(name) + " ")
+    text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name,
+                                       registry.summary(name).empty() ? "" : registry.summary(name) + " ")
                          : config_markdown(name, keys) + "\n";
   }
   return text;
@@ -240,12 +251,13 @@ std::string describe_config() {
 void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site) {
   const std::int64_t samples = config.data.train_samples;
   if (config.batch_size * site.ranks > samples) {
-    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source, config.batch_size,
-         site.ranks, samples, samples / site.ranks);
+    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source,
+         config.batch_size, site.ranks, samples, samples / site.ranks);
   }
   const std::int64_t batches = samples / site.ranks / config.batch_size;
   if (config.accumulate > batches) {
-    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source, config.accumulate, batches, batches);
+    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source,
+         config.accumulate, batches, batches);
   }
 }
 

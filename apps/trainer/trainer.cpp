@@ -46,7 +46,8 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
   for (Parameter* parameter : config.model->parameters()) {
     if (!parameter->trainable) parameter->value = Tensor(backend, parameter->shape, config.dtype);
   }
-  const AlgorithmSite algorithm_site{backend, transport, *config.rule, buckets_, config.topology.get(), config.clip, config.in_backward, config.overlap};
+  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,  buckets_, config.topology.get(),
+                                     config.clip, config.in_backward, config.overlap};
   algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
@@ -62,7 +63,8 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
   settings.rank = transport.rank();
   settings.ranks = transport.size();
   loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.dtype);
-  evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
+  evaluation_loader_ =
+      std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
 }
 
 Trainer::~Trainer() = default;
@@ -70,7 +72,8 @@ Trainer::~Trainer() = default;
 void Trainer::initialise() {
   together(transport_, [&] {
     config_.model->initialise(config_.seed);
-    if (!config_.init.empty() && transport_.rank() == 0) load_model_tensors(read_safetensors(config_.init), config_.init, "", *config_.model);
+    if (!config_.init.empty() && transport_.rank() == 0)
+      load_model_tensors(read_safetensors(config_.init), config_.init, "", *config_.model);
   });
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
@@ -134,9 +137,11 @@ void Trainer::check_finite() {
   double first = losses_.diverged_step() < 0 ? -1e18 : -static_cast<double>(losses_.diverged_step());
   if (transport_.size() > 1) transport_.max(&first, 1);
   if (first > -1e17) {
-    throw AgreedError(ExitCode::kDiverged, "trainer",
-                      fmt::format("training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-                                  static_cast<std::int64_t>(-first)));
+    throw AgreedError(
+        ExitCode::kDiverged, "trainer",
+        fmt::format(
+            "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+            static_cast<std::int64_t>(-first)));
   }
 }
 
@@ -176,15 +181,18 @@ void Trainer::emit_metrics() {
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
   }
   if (diverged >= 0) {
-    throw AgreedError(ExitCode::kDiverged, "trainer",
-                      fmt::format("training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-                                  static_cast<std::int64_t>(diverged)));
+    throw AgreedError(
+        ExitCode::kDiverged, "trainer",
+        fmt::format(
+            "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+            static_cast<std::int64_t>(diverged)));
   }
   const auto steps = static_cast<double>(posted_steps_);
   posted_.loss = loss_sum / std::max(loss_count, 1.0);
   posted_.step_ms = 1e3 * seconds / steps;
   posted_.wait_ms = 1e3 * wait / steps;
-  posted_.images_per_second = steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
+  posted_.images_per_second =
+      steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
   images_per_second_ = *posted_.images_per_second;
   if (writer_) writer_->write(posted_);
   if (progress_) progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr, *posted_.images_per_second);
@@ -214,8 +222,8 @@ void Trainer::test(bool last) {
     writer_->write(line);
   }
   if (progress_ && result.samples > 0) {
-    progress_->message(fmt::format("epoch {:.4g}, step {}: test accuracy {:.2f} %, test loss {:.4f}, consensus distance {:.3g}", epoch(), step_,
-                                   100.0 * result.accuracy, result.loss, result.consensus_distance));
+    progress_->message(fmt::format("epoch {:.4g}, step {}: test accuracy {:.2f} %, test loss {:.4f}, consensus distance {:.3g}", epoch(),
+                                   step_, 100.0 * result.accuracy, result.loss, result.consensus_distance));
   }
   if (last) {
     together(transport_, [&] {
@@ -238,7 +246,8 @@ void Trainer::save_checkpoint(bool last) {
   });
   together(transport_, [&] {
     const RunCounters counters{step_, losses_.sum(), losses_.count(), train_seconds_};
-    folder.write(step_, transport_.rank(), save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size()));
+    folder.write(step_, transport_.rank(),
+                 save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size()));
   });
   together(transport_, [&] {
     if (transport_.rank() == 0) folder.complete(step_, config_.keep);

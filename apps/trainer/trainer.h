@@ -75,7 +75,7 @@ class Trainer {
 
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t loader_epoch_ = 0;
-  double lr_ = 0.0;        ///< of the last update
+  double lr_ = 0.0;  ///< of the last update
   double train_seconds_ = 0.0, line_seconds_ = 0.0;
   std::int64_t line_steps_ = 0;
   double wait_seconds_ = 0.0;

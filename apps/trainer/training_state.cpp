@@ -30,8 +30,9 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
     return;
   }
   if (saved == given) return;
-  fail(ExitCode::kUsage, "resume", "{}: the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder",
-       source, given.dump(), path, saved.dump());
+  fail(ExitCode::kUsage, "resume",
+       "{}: the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder", source,
+       given.dump(), path, saved.dump());
 }
 
 /// Tensor of one parameter within one of its bucket's state buffers.
@@ -53,14 +54,15 @@ void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, c
 
 std::string metadata(const SafetensorsFile& file, const std::string& source, const std::string& key) {
   const auto it = file.metadata.find(key);
-  if (it == file.metadata.end()) fail(ExitCode::kUsage, "resume", "{}: is not a checkpoint of a training run: it lacks the entry '{}'", source, key);
+  if (it == file.metadata.end())
+    fail(ExitCode::kUsage, "resume", "{}: is not a checkpoint of a training run: it lacks the entry '{}'", source, key);
   return it->second;
 }
 
 }  // namespace
 
-SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule,
-                           const RunCounters& counters, const nlohmann::json& resolved_config, int ranks) {
+SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
+                           const nlohmann::json& resolved_config, int ranks) {
   SafetensorsFile file;
   add_model_tensors(model, "model.", file);
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {

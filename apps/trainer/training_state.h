@@ -14,15 +14,15 @@ namespace starling {
 
 /// Counters of a run that a checkpoint keeps besides tensors.
 struct RunCounters {
-  std::int64_t step = 0;        ///< updates done
-  double loss_sum = 0.0;        ///< of the steps since the last line of metrics
+  std::int64_t step = 0;  ///< updates done
+  double loss_sum = 0.0;  ///< of the steps since the last line of metrics
   std::int64_t loss_count = 0;
   double train_seconds = 0.0;
 };
 
 /// Everything a bit-exact resume of one rank needs; semantics.md section 10.
-SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule,
-                           const RunCounters& counters, const nlohmann::json& resolved_config, int ranks);
+SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
+                           const nlohmann::json& resolved_config, int ranks);
 /// The reverse. `source` names the file in errors.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
                        const OptimizerRule& rule);

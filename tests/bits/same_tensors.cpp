@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
   for (int rank = 0; rank < std::stoi(argv[4]); ++rank) {
     const std::string file = fmt::format("/checkpoints/step-{}/rank-{}.safetensors", argv[3], rank);
     const auto a = starling::read_safetensors(argv[1] + file), b = starling::read_safetensors(argv[2] + file);
-    if (a.tensors.size() != b.tensors.size()) return fmt::print("rank {}: {} tensors and {}\n", rank, a.tensors.size(), b.tensors.size()), 1;
+    if (a.tensors.size() != b.tensors.size())
+      return fmt::print("rank {}: {} tensors and {}\n", rank, a.tensors.size(), b.tensors.size()), 1;
     for (const auto& [name, tensor] : a.tensors) {
       ++tensors;
       const auto other = b.tensors.find(name);

@@ -1,6 +1,6 @@
-// A second, plain implementation of a training run: every rank of it in one process, one sample at a time, in double precision, straight from
-// the formulas. It knows nothing of buckets' memory, schedulers, transports or kernels. `prepare` writes initial values; `check` compares each
-// rank's final checkpoint of a run of starling-train with what the formulas give.
+// A second, plain implementation of a training run: every rank of it in one process, one sample at a time, in double precision, straight
+// from the formulas. It knows nothing of buckets' memory, schedulers, transports or kernels. `prepare` writes initial values; `check`
+// compares each rank's final checkpoint of a run of starling-train with what the formulas give.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -121,8 +121,10 @@ void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
     }
     const double b1 = o["betas"][0], b2 = o["betas"][1], eps = o["eps"];
     const bool decoupled = o["type"] == "adamw" || o["type"] == "accum_adamw";
-    if (decoupled) p[i] *= 1.0 - lr * wd;
-    else g += wd * p[i];
+    if (decoupled)
+      p[i] *= 1.0 - lr * wd;
+    else
+      g += wd * p[i];
     double &m = states[0][i], &v = states[1][i], &a = states[2][i];
     if (o["type"] == "adam" || o["type"] == "adamw") {
       m = b1 * m + (1.0 - b1) * g;
@@ -238,8 +240,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
           const double mean = config["data"]["normalize"]["mean"][c], std_dev = config["data"]["normalize"]["std"][c];
           x[c * (pixels / channels) + i / channels] = (image[i] / 255.0 - mean) / std_dev;
         }
-        nets[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)), config["loss"]["label_smoothing"],
-                                1.0 / static_cast<double>(K * batch), gradient);
+        nets[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)),
+                                config["loss"]["label_smoothing"], 1.0 / static_cast<double>(K * batch), gradient);
       }
       gradients.push_back(gradient);
     }
@@ -259,7 +261,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
         for (std::size_t k = 0; k < start.tensors.size(); ++k) {
           std::fill(mixed[rank].tensors[k].begin(), mixed[rank].tensors[k].end(), 0.0);
           for (const auto& [j, w] : starling::Topology::row(round, static_cast<int>(rank))) {
-            for (std::size_t i = 0; i < start.tensors[k].size(); ++i) mixed[rank].tensors[k][i] += w * nets[static_cast<std::size_t>(j)].tensors[k][i];
+            for (std::size_t i = 0; i < start.tensors[k].size(); ++i)
+              mixed[rank].tensors[k][i] += w * nets[static_cast<std::size_t>(j)].tensors[k][i];
           }
         }
       }
@@ -267,7 +270,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
     for (std::size_t rank = 0; rank < n; ++rank) {
       if (limit > 0.0) clip(gradients[rank], limit, bucket_of);
       for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0, mixed[rank].tensors[k], gradients[rank][k], states[rank][k]);
+        update(config["optimizer"], learning_rate(config, t, total), t + 1, k % 2 == 0, mixed[rank].tensors[k], gradients[rank][k],
+               states[rank][k]);
       }
     }
     nets = mixed;
@@ -297,7 +301,8 @@ int main(int argc, char** argv) {
   const Json config = starling::read_json_file(mode == "prepare" ? argv[2] : std::string(argv[2]) + "/config.json");
   ConfigSection root(config, argv[2]);
   ConfigSection section = root.section("data", "");
-  const auto data = starling::datasets().make(section.required_text("type", ""), "data.type", section, config.value("seed", std::uint64_t{1}));
+  const auto data =
+      starling::datasets().make(section.required_text("type", ""), "data.type", section, config.value("seed", std::uint64_t{1}));
   if (mode == "prepare") return prepare(argv[3], config, static_cast<int>(data->info().image.elements()));
   data->open();
   return check(argv[2], argv[3], std::stoi(argv[4]), config, *data);
