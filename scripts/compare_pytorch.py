@@ -179,6 +179,8 @@ def program(name):
 def run_bench(model, batch, steps, optimizer):
     command = [program("starling-bench"), "step", "--model", model, "--batch", str(batch), "--threads", "1"]
     command += ["--optimizer", optimizer, "--steps", str(steps), "--json"]
+    if model == "resnet18":
+        command += ["--stem", "cifar"]
     process = subprocess.Popen(command, env=single_thread_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     return json.loads(finish(process, " ".join(command)))
 
