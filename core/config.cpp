@@ -130,12 +130,14 @@ struct ConfigSection::Node {
     // A misspelt required key would otherwise only be noticed after this one.
     std::vector<std::string> unknown;
     for (const auto& [name, value] : given.items()) {
-      if (std::none_of(entries.begin(), entries.end(), [&, &given_name = name](const Entry& e) { return e.name == given_name; })) unknown.push_back(name);
+      if (std::none_of(entries.begin(), entries.end(), [&, &given_name = name](const Entry& e) { return e.name == given_name; }))
+        unknown.push_back(name);
     }
     const std::string near = suggestion(key, unknown);
     const std::size_t quote = near.find('\'');
     error(key, fmt::format("is required and missing{}; expected {}",
-                           near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)), expected));
+                           near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)),
+                           expected));
   }
   [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
     error(key, fmt::format("expected {}, found {}", expected, found_text(found)));

@@ -190,7 +190,8 @@ TEST_CASE("core/config: objects and lists of objects that are wrong") {
 
 TEST_CASE("core/config: missing and unknown keys") {
   const auto required = [](ConfigSection& c) { c.section("model", "").required_integer("num_classes", Range::at_least(2), ""); };
-  CHECK(contains(config_error(R"({"model": {"num_class": 3}})", "model.num_classes", required), "is required and missing ('num_class' stands there, unknown)"));
+  CHECK(contains(config_error(R"({"model": {"num_class": 3}})", "model.num_classes", required),
+                 "is required and missing ('num_class' stands there, unknown)"));
   CHECK(contains(config_error("{}", "model.num_classes", required), "is required and missing; expected an integer >= 2"));
   config_error("{}", "x", [](ConfigSection& c) { c.required_number("x", Range::any(), ""); });
   config_error("{}", "x", [](ConfigSection& c) { c.required_text("x", ""); });
