@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "core/backend.h"
 #include "core/error.h"
 #include "core/registry.h"
 
@@ -103,6 +104,13 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source, 
       fail(ExitCode::kUsage, "model file", "{}: tensor {} does not belong to the model", source, name);
     }
   }
+}
+
+void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model) {
+  model.allocate(meta_backend(), DType::kFloat32);
+  load_model_tensors(file, source, "", model);
+  for (Parameter* parameter : model.parameters()) parameter->value = parameter->grad = Tensor();
+  for (ModelBuffer* buffer : model.buffers()) buffer->value = Tensor();
 }
 
 }  // namespace starling

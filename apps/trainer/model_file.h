@@ -19,4 +19,8 @@ void add_model_tensors(const Model& model, const std::string& prefix, Safetensor
 /// num_batches_tracked is optional. With a prefix, tensors under other names are left alone.
 void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model);
 
+/// Whether load_model_tensors() would take the file, found on shapes alone: before a run makes its output folder. The model has no memory
+/// afterwards.
+void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model);
+
 }  // namespace starling

@@ -130,7 +130,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
-    if (transport.rank() == 0) folder = prepare_output_folder(options);
+    if (transport.rank() != 0) return;
+    // A bad file is noticed before there is a folder that a second try would find in its way.
+    if (!config.init.empty() && options.resume.empty()) check_model_tensors(read_safetensors(config.init), config.init, *config.model);
+    folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
     const std::vector<std::string> agreed =
