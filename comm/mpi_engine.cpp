@@ -72,7 +72,7 @@ MpiEngine::~MpiEngine() {
     static_cast<void>(world_.release());  // the operations refer to it
     return;
   }
-  tickets_.clear();  // operations give their scratch back to the world
+  tickets_.clear();  // they refer to the world
   world_.reset();
 }
 

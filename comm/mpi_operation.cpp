@@ -171,9 +171,6 @@ class SumOperation final : public MpiOperation {
     pieces_ = (in_.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_);
     sources_.resize(group_.size());
   }
-  ~SumOperation() override {
-    if (!scratch_.empty()) world_.give_scratch(std::move(scratch_));
-  }
 
   bool advance() override {
     bool moved = false;
@@ -192,7 +189,10 @@ class SumOperation final : public MpiOperation {
       ++finished_;
       moved = true;
     }
-    if (finished_ == pieces_) finish();
+    if (finished_ == pieces_) {
+      world_.give_scratch(std::move(scratch_));  // here, under the lock; the last owner may be any thread
+      finish();
+    }
     return moved;
   }
 

@@ -21,6 +21,7 @@ struct MpiWorld {
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer);
   int next_receive_tag(int peer);
+  /// Working memory of operations under way; callers hold mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
   void give_scratch(std::vector<std::byte> scratch) { scratch_.push_back(std::move(scratch)); }
 

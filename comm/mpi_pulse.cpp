@@ -16,10 +16,9 @@ MpiPulse* the_pulse = nullptr;
 
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-/// Another rank has failed and said why; it has MPI end the job. Where a handler would keep this process alive, it ends itself a moment
-/// later.
+/// Another rank has failed and said why; it has MPI end the job. Should that not reach this process, it ends itself a moment later.
 [[noreturn]] void end_quietly(int code) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_DFL);
+  let_signals_end_this_process();
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }
@@ -37,6 +36,16 @@ void mpi_check(int code, const char* call) {
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
   fail(ExitCode::kLost, "mpi", "{} failed: {}", call, text.data());
+}
+
+void let_signals_end_this_process() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    std::signal(signal, SIG_DFL);
+    ::sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 MpiPulse* MpiPulse::instance() { return the_pulse; }

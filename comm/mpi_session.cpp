@@ -86,7 +86,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
     std::_Exit(static_cast<int>(code));
   }
   // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the others before their turn comes.
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, SIG_DFL);
+  detail::let_signals_end_this_process();
   for (int i = 0; i < std::min(rank_, 8) * 6; ++i) {
     const std::unique_lock lock(detail::mpi_lock(), std::try_to_lock);
     if (lock.owns_lock() && pulse) pulse->poll();  // ends this process if another rank has spoken

@@ -65,7 +65,7 @@ std::string message_of(ExitCode code, Action&& action) {
 inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A data set from the JSON of its `data` section, keys checked.
-inline std::unique_ptr<Dataset> make_dataset(nlohmann::json json, std::uint64_t seed = 1) {
+inline std::unique_ptr<Dataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
   register_builtin_datasets();
   ConfigSection section(json, "test.json");
   const std::string type = section.required_text("type", "");

@@ -1,12 +1,15 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
-#include <signal.h>
+
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "apps/output/progress.h"
@@ -40,7 +43,11 @@ int status_after(const std::vector<int>& signals) {
   if (child == 0) {
     install_stop_signals();
     request_stop(false);
-    for (const int signal : signals) ::raise(signal);
+    for (const int signal : signals) {
+      ::kill(::getpid(), signal);
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a second one of a kind must not meet the first still pending
+    }
+    for (int i = 0; i < 100 && !signals.empty() && !stop_requested(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     ::_exit(stop_requested() ? 7 : 8);
   }
   int status = 0;
