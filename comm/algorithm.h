@@ -29,14 +29,16 @@ struct AlgorithmSite {
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null for algorithms that need none
   ClipSettings clip;
-  bool in_backward = true;  ///< false: update all buckets after the pass
-  bool overlap = true;      ///< false: wait for every exchange right after its start
+  bool in_backward = true;      ///< false: update all buckets after the pass
+  bool overlap = true;          ///< false: wait for every exchange right after its start
+  bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
 };
 
 /// One step's numbers, the same on all ranks.
 struct StepInfo {
   std::int64_t step = 0;            ///< t = 0, 1, …: updates done before this one
-  std::int64_t optimizer_step = 1;  ///< s
+  std::int64_t optimizer_step = 1;  ///< s: updates that were not skipped, and this one
+  double loss_scale = 1.0;          ///< the gradients hold this factor
   double lr = 0.0;
 };
 
@@ -55,6 +57,8 @@ class Algorithm {
   virtual void finish() = 0;
   /// After a resume at step t: starts again the exchange that was in flight.
   virtual void resume(std::int64_t step) = 0;
+  /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1 where this step's update was skipped.
+  virtual Tensor control() const { return {}; }
   /// Seconds this rank has waited for exchanges since the last call.
   double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }
 

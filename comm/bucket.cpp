@@ -47,25 +47,28 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
   return plan;
 }
 
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all) {
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all, DType compute) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
-  const auto zeroed = [&](std::int64_t elements) {
-    Tensor tensor(backend, Shape{elements}, dtype);
+  const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
+  const auto zeroed = [&](std::int64_t elements, DType type) {
+    Tensor tensor(backend, Shape{elements}, type);
     backend.fill(tensor, 0.0);
     return tensor;
   };
   for (const BucketLayout& layout : plan.buckets) {
     Bucket bucket;
     bucket.layout = &layout;
-    bucket.parameters = zeroed(layout.elements);
-    bucket.gradients = zeroed(layout.elements);
-    for (int i = 0; i < states; ++i) bucket.states.push_back(zeroed(layout.elements));
+    bucket.parameters = zeroed(layout.elements, dtype);
+    bucket.gradients = zeroed(layout.elements, dtype);
+    for (int i = 0; i < states; ++i) bucket.states.push_back(zeroed(layout.elements, dtype));
+    if (low) bucket.low = zeroed(layout.elements, compute);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kPadding), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
+      parameter.low = low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
       const auto first = decay.begin() + slot.offset / kPadding;
       if (decay_all || parameter.is_weight()) std::fill_n(first, (slot.elements + kPadding - 1) / kPadding, std::uint8_t{1});
     }
@@ -75,6 +78,12 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   }
   backend.synchronize();  // the host vectors above die here
   return buckets;
+}
+
+void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {
+  for (const Bucket& bucket : buckets) {
+    if (bucket.low) backend.cast({bucket.parameters, bucket.low});
+  }
 }
 
 }  // namespace starling

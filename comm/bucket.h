@@ -41,9 +41,14 @@ struct Bucket {
   Tensor parameters, gradients;
   std::vector<Tensor> states;  ///< one per state of the optimizer's rule
   Tensor decay;                ///< uint8, one per 32 elements
+  Tensor low;                  ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
 };
 
-/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad a view into them.
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all);
+/// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad (and low, where it is a product's
+/// operand and `compute` is bf16 or fp16) a view into them.
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
+                                 DType compute = DType::kFloat32);
+/// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.
+void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 
 }  // namespace starling

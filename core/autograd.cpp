@@ -114,6 +114,7 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
       Gradients gradients;
       gradients.backend_ = backend_;
       gradients.tape_ = this;
+      gradients.output_is_one_ = seed == 1.0 && node.output == loss.slot_;
       gradients.terms_ = std::move(node.output->terms);
       node.output->terms.clear();
       gradients.inputs_ = std::move(node.inputs);

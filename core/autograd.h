@@ -49,6 +49,8 @@ class Gradients {
   const Tensor& output() const { return terms_.front(); }
   /// The terms whose sum is the gradient: more than one only if the node was recorded with max_terms > 1.
   const std::vector<Tensor>& terms() const { return terms_; }
+  /// Whether the gradient of the output is the plain 1 that backward() starts from: a scalar to be multiplied with may be left out.
+  bool output_is_one() const { return output_is_one_; }
   /// Takes the terms over (so that their memory may be reused in place where exclusive()).
   std::vector<Tensor> take_terms() { return std::move(terms_); }
 
@@ -69,6 +71,7 @@ class Gradients {
   friend class Tape;
   Backend* backend_ = nullptr;
   Tape* tape_ = nullptr;
+  bool output_is_one_ = false;
   std::vector<Tensor> terms_;
   std::vector<std::shared_ptr<detail::GradSlot>> inputs_;
   std::vector<Parameter*> parameters_;
@@ -146,6 +149,7 @@ struct Pass {
   bool training = false;              ///< batch statistics and dropout
   std::uint64_t dropout_key = 0;      ///< from the seed
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
+  double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {

@@ -32,6 +32,9 @@ struct MemoryStats {
 // Arguments of the operations. Tensors are contiguous; floating tensors of one call share a dtype unless said
 // otherwise. "accumulate" adds to the output instead of overwriting it. An empty Tensor means "not wanted" where a
 // comment says optional. No output may alias an input unless a comment allows it.
+// Low precision: where activations (x, y, dy, dx, residuals, logits) are bf16 or fp16, weights of products have their dtype, and
+// everything else is fp32: biases, gamma, beta, statistics, losses, and the gradients of parameters (dweight, dbias, dgamma,
+// dbeta, the y of SumRows, the c of a Matmul that makes a weight's gradient). Arithmetic and sums are fp32 at least.
 // ---------------------------------------------------------------------------------------------------------------
 
 /// Geometry of a 2-D convolution or pooling: {height, width} of each.
@@ -66,7 +69,8 @@ struct Conv2dBackwardWeights {
   bool accumulate = false;
 };
 
-/// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row); op transposes where asked.
+/// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row); op transposes where asked. For low-precision a and b, c may be fp32
+/// or of their dtype.
 struct Matmul {
   Tensor a, b, bias, c;
   bool transpose_a = false, transpose_b = false;
@@ -183,11 +187,11 @@ struct Dropout {
 };
 
 /// Softmax cross entropy with label smoothing ε: target = (1-ε)·onehot + ε/C. logits [N,C], labels int32 [N].
-/// `loss` (a scalar of the logits' dtype, on the device) receives the SUM over samples times `scale`;
-/// dlogits (optional) receives the gradient of that loss.
+/// `loss` (a scalar of the logits' dtype, or fp32 for low precision; on the device) receives the SUM over samples times `scale`;
+/// dlogits (optional) receives the gradient of that loss times `gradient_scale` (fp16's loss scale).
 struct SoftmaxCrossEntropy {
   Tensor logits, labels, loss, dlogits;
-  double label_smoothing = 0.0, scale = 1.0;
+  double label_smoothing = 0.0, scale = 1.0, gradient_scale = 1.0;
 };
 /// Adds into totals (fp64 [4], on the device): sum of the plain losses, samples whose label's logit is the largest (first index on
 /// ties), samples whose label is among the 5 largest, samples counted.
@@ -225,6 +229,17 @@ struct SquaredDistance {
   std::int64_t index = 0;
 };
 
+/// From squared norms of gradients to what an update needs, on the device, without a wait. norm = scale · sqrt(Σ totals[first …
+/// first + count - 1]); control (fp64 [2]) becomes {clip factor, skip}: the factor is min(1, clip / (norm + 1e-6)), or 1 where clip is 0
+/// or norm is NaN; skip is 1 where check_finite is set and the norm is not finite, otherwise 0.
+struct GradientControl {
+  Tensor totals;  ///< fp64
+  std::int64_t first = 0, count = 0;
+  double scale = 1.0, clip = 0.0;
+  bool check_finite = false;
+  Tensor control;
+};
+
 class OptimizerRule;
 struct UpdateArgs;
 
@@ -247,6 +262,9 @@ class Backend {
   virtual void copy(const Tensor& from, const Tensor& to) = 0;  ///< same dtype and element count, this device
   virtual void copy_from_host(const void* from, const Tensor& to) = 0;
   virtual void copy_to_host(const Tensor& from, void* to) = 0;  ///< waits
+  /// Like copy_to_host without the wait: `to` holds the numbers after synchronize(event), until when it must live. Small tensors only (64
+  /// KiB at most).
+  virtual Event copy_to_host_later(const Tensor& from, void* to) = 0;
   virtual void fill(const Tensor& x, double value) = 0;
 
   // Streams and events.
@@ -284,6 +302,7 @@ class Backend {
   virtual void augment_images(const AugmentImages& args) = 0;
   virtual void weighted_sum(const WeightedSum& args) = 0;
   virtual void squared_distance(const SquaredDistance& args) = 0;
+  virtual void gradient_control(const GradientControl& args) = 0;
   /// The fused update of one bucket; see kernels/optimizer.h.
   virtual void update(const OptimizerRule& rule, const UpdateArgs& args) = 0;
 };

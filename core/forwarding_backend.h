@@ -20,6 +20,7 @@ class ForwardingBackend : public Backend {
   void copy(const Tensor& from, const Tensor& to) override { inner_.copy(from, to); }
   void copy_from_host(const void* from, const Tensor& to) override { inner_.copy_from_host(from, to); }
   void copy_to_host(const Tensor& from, void* to) override { inner_.copy_to_host(from, to); }
+  Event copy_to_host_later(const Tensor& from, void* to) override { return inner_.copy_to_host_later(from, to); }
   void fill(const Tensor& x, double value) override { inner_.fill(x, value); }
   void set_stream(StreamKind stream) override { inner_.set_stream(stream); }
   StreamKind stream() const override { return inner_.stream(); }
@@ -70,6 +71,7 @@ class ForwardingBackend : public Backend {
   void augment_images(const AugmentImages& args) override { call("augment_images", &Backend::augment_images, args); }
   void weighted_sum(const WeightedSum& args) override { call("weighted_sum", &Backend::weighted_sum, args); }
   void squared_distance(const SquaredDistance& args) override { call("squared_distance", &Backend::squared_distance, args); }
+  void gradient_control(const GradientControl& args) override { call("gradient_control", &Backend::gradient_control, args); }
   void update(const OptimizerRule& rule, const UpdateArgs& args) override {
     around("update", [&] { inner_.update(rule, args); });
   }

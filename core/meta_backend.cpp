@@ -55,6 +55,10 @@ class MetaBackend final : public Backend {
   }
   void copy(const Tensor&, const Tensor&) override {}
   void copy_from_host(const void*, const Tensor&) override {}
+  Event copy_to_host_later(const Tensor& from, void* to) override {
+    copy_to_host(from, to);
+    return {};
+  }
   void copy_to_host(const Tensor& from, void* to) override {
     if (from.bytes() != 0) std::memset(to, 0, from.bytes());
   }
@@ -93,6 +97,7 @@ class MetaBackend final : public Backend {
   void augment_images(const AugmentImages&) override {}
   void weighted_sum(const WeightedSum&) override {}
   void squared_distance(const SquaredDistance&) override {}
+  void gradient_control(const GradientControl&) override {}
   void update(const OptimizerRule&, const UpdateArgs&) override {}
 
  private:

@@ -33,9 +33,14 @@ struct Parameter {
   TensorLayout layout = TensorLayout::kPlain;
   Init init;
   bool trainable = true;
+  bool product = false;  ///< an operand of convolutions or matrix products: these read `low` where training has a low precision
   Tensor value;
   Tensor grad;
+  Tensor low;      ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
   int index = -1;  ///< position among the model's parameters, in declaration order
+
+  /// What convolutions and matrix products take.
+  const Tensor& operand() const { return low ? low : value; }
 
   /// Weight decay applies to tensors of two or more dimensions unless the config says "all".
   bool is_weight() const { return shape.rank() >= 2; }

@@ -10,13 +10,18 @@
 extern "C" {
 
 /// Rises with every change of core/backend.h or of this header; a plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 1;
+constexpr std::uint32_t kStarlingCudaAbi = 2;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.
 struct StarlingCudaOpening {
   std::uint32_t abi;           ///< in: the caller's kStarlingCudaAbi
-  std::int32_t device;         ///< in: the device's number among those visible, or -1 for the local rank's
+  std::int32_t local_rank;     ///< in: this process's number among those of this host; rank i takes device i
+  std::int32_t local_size;     ///< in
+  std::int32_t share;          ///< in: 1 lets several ranks use one device (rank i takes device i modulo their number)
+  std::int32_t tf32;           ///< in: see BackendSettings
+  std::int32_t benchmark;      ///< in
+  std::int32_t deterministic;  ///< in
   starling::Backend* backend;  ///< out
   char message[512];           ///< out
 };

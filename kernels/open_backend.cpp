@@ -1,6 +1,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -21,7 +22,7 @@ std::string own_folder() {
   return slash == std::string::npos ? std::string() : path.substr(0, slash + 1);
 }
 
-std::unique_ptr<Backend> open_cuda() {
+std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
   // Next to this library first, then where the loader searches. The plug-in stays open: its code may run until the process ends.
   void* library = nullptr;
   std::string reason;
@@ -43,7 +44,15 @@ std::unique_ptr<Backend> open_cuda() {
     fail(ExitCode::kUsage, "cuda", "the plug-in {} has no function {}; build it again from this version's source", kStarlingCudaLibrary,
          kStarlingCudaEntry);
   }
-  StarlingCudaOpening opening{kStarlingCudaAbi, -1, nullptr, {}};
+  const char* share = std::getenv("STARLING_SHARE_GPUS");
+  StarlingCudaOpening opening{};
+  opening.abi = kStarlingCudaAbi;
+  opening.local_rank = settings.local_rank;
+  opening.local_size = settings.local_size;
+  opening.share = share && std::string(share) == "1";
+  opening.tf32 = settings.tf32;
+  opening.benchmark = settings.benchmark;
+  opening.deterministic = settings.deterministic;
   const std::uint32_t abi = open(&opening);
   if (abi != kStarlingCudaAbi) {
     fail(ExitCode::kUsage, "cuda", "the plug-in {} speaks version {} of the interface, this program {}; build both from the same source",
@@ -58,11 +67,11 @@ std::unique_ptr<Backend> open_cuda() {
 
 }  // namespace
 
-std::unique_ptr<Backend> open_backend(DeviceType device, int threads) {
+std::unique_ptr<Backend> open_backend(DeviceType device, const BackendSettings& settings) {
   switch (device) {
     case DeviceType::kMeta: return make_meta_backend();
-    case DeviceType::kCpu: return std::make_unique<CpuBackend>(threads);
-    case DeviceType::kCuda: return open_cuda();
+    case DeviceType::kCpu: return std::make_unique<CpuBackend>(settings.threads);
+    case DeviceType::kCuda: return open_cuda(settings);
   }
   fail(ExitCode::kInternal, "backend", "there is no device number {}", static_cast<int>(device));
 }

@@ -1,8 +1,23 @@
 #include "kernels/optimizer.h"
 
+#include <cstddef>
+#include <cstdint>
+
+#include "core/error.h"
 #include "kernels/optimizers/settings.h"
 
 namespace starling {
+namespace {
+
+constexpr std::int64_t kDecayBlock = 32;  // elements that share one decay entry
+
+void check_tensor(const Tensor& tensor, const Tensor& like, const char* what) {
+  require(static_cast<bool>(tensor), "update", "{} is missing", what);
+  require(tensor.dtype() == like.dtype() && tensor.elements() == like.elements(), "update", "{} is {} elements of {}, but x is {} of {}",
+          what, tensor.elements(), name_of(tensor.dtype()), like.elements(), name_of(like.dtype()));
+}
+
+}  // namespace
 
 OptimizerRegistry& optimizers() {
   static OptimizerRegistry registry("optimizer");
@@ -17,6 +32,28 @@ void register_builtin_optimizers() {
     return true;
   }();
   (void)once;
+}
+
+void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
+  require(static_cast<bool>(args.x), "update", "x is missing");
+  const std::int64_t n = args.x.elements();
+  require(n % kDecayBlock == 0, "update", "a bucket of {} elements is not a multiple of {}", n, kDecayBlock);
+  check_tensor(args.x_out, args.x, "x_out");
+  check_tensor(args.gradient, args.x, "the gradient");
+  const std::size_t states = rule.state_names().size();
+  require(states <= 4 && args.states.size() == states, "update", "the rule has {} states (at most 4), but {} were given", states,
+          args.states.size());
+  for (const Tensor& state : args.states) check_tensor(state, args.x, "a state");
+  for (const Tensor& received : args.received) check_tensor(received, args.x, "a received buffer");
+  require(args.weights.size() == args.received.size(), "update", "{} weights for {} received buffers", args.weights.size(),
+          args.received.size());
+  require(args.decay && args.decay.dtype() == DType::kUInt8 && args.decay.elements() == n / kDecayBlock, "update",
+          "decay must be one uint8 per {} elements", kDecayBlock);
+  require(!args.control || (args.control.dtype() == DType::kFloat64 && args.control.elements() == 2), "update",
+          "control must be two fp64 numbers");
+  require(!args.low || (is_low_precision(args.low.dtype()) && args.low.elements() == n), "update",
+          "the low-precision copy must be {} elements of bf16 or fp16", n);
+  require(args.step >= 1, "update", "step is {}, but counts from 1", args.step);
 }
 
 }  // namespace starling

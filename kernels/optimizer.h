@@ -14,9 +14,10 @@ namespace starling {
 
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
 ///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
-///     g = gradient_scale · gradient
-///     x_out, states = rule(c, g, states)
-/// All tensors hold the same number of elements (a multiple of 32) of one dtype.
+///     g = gradient_scale · control[0] · gradient          (control[0] = 1 where control is empty)
+///     x_out, states = rule(c, g, states)                   (x_out = c, states kept, where control[1] is not 0)
+///     low = x_out rounded                                  (where low is given)
+/// All other tensors hold the same number of elements (a multiple of 32) of one dtype.
 struct UpdateArgs {
   Tensor x;                      ///< read
   Tensor x_out;                  ///< written; may be x
@@ -25,11 +26,17 @@ struct UpdateArgs {
   std::vector<Tensor> received;  ///< what the neighbours sent
   std::vector<double> weights;   ///< theirs, one each
   double self_weight = 1.0;
-  double gradient_scale = 1.0;  ///< 1/(loss scale), all-reduce's 1/n and the clip factor, multiplied
+  double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
+  Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl
+  Tensor low;                   ///< optional, bf16 or fp16: receives x_out
   Tensor decay;                 ///< uint8, one entry per 32 elements: 1 where weight decay applies
   double lr = 0.0;              ///< of this update
   std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
 };
+
+class OptimizerRule;
+/// Throws Error(kInternal) where the arguments do not fit the rule or each other: what every backend's update begins with.
+void check_update(const OptimizerRule& rule, const UpdateArgs& args);
 
 /// The CPU's view of a piece of a bucket: `n` elements (a multiple of 32 from a multiple of 32).
 template <class T>
@@ -67,7 +74,19 @@ using OptimizerRegistry = Registry<std::unique_ptr<OptimizerRule>, ConfigSection
 OptimizerRegistry& optimizers();
 void register_builtin_optimizers();
 
-/// Opens a device. Throws Error(kUsage) with the remedy where it is missing or unusable. `threads` is for the CPU.
-std::unique_ptr<Backend> open_backend(DeviceType device, int threads);
+struct BackendSettings {
+  int threads = 1;  ///< of a CPU
+  // Of a GPU:
+  int local_rank = 0, local_size = 1;  ///< among the ranks of this host: rank i takes device i
+  bool tf32 = false;                   ///< fp32 products may round their operands to 10 bits of mantissa
+  bool benchmark = false;              ///< time the candidates for each convolution instead of trusting the heuristic
+  bool deterministic = true;           ///< only engines that give the same bits every time
+};
+
+/// Opens a device. Throws Error(kUsage) with the remedy where it is missing or unusable: no plug-in, no driver or too old a one, an
+/// architecture that the plug-in has no code for, more ranks on this host than devices (unless the environment has
+/// STARLING_SHARE_GPUS=1).
+std::unique_ptr<Backend> open_backend(DeviceType device, const BackendSettings& settings);
+inline std::unique_ptr<Backend> open_backend(DeviceType device, int threads) { return open_backend(device, BackendSettings{threads}); }
 
 }  // namespace starling

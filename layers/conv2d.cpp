@@ -26,6 +26,7 @@ Shape Conv2d::build(const Shape& input) {
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut) init = Init::normal(std::sqrt(2.0 / fan_out));
   weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], channels / window.groups}, init,
                            TensorLayout::kConvWeight);
+  weight_->product = true;
   if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, Init::uniform(1.0 / std::sqrt(fan_in)));
   return output;
 }

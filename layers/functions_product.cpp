@@ -24,9 +24,10 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   const Shape& in = x.shape();
   require(in.rank() == 4, "conv2d", "the input is {}, not N×H×W×C", in.text());
   Tensor y(pass.backend, {in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]}, x.dtype());
-  pass.backend.conv2d_forward({.x = x.value(), .weight = weight.value, .bias = bias ? bias->value : Tensor(), .y = y, .window = window});
+  pass.backend.conv2d_forward(
+      {.x = x.value(), .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = y, .window = window});
 
-  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.value : Tensor(), in, window,
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.operand() : Tensor(), in, window,
                    has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
     if (g.wants(0)) {
@@ -54,9 +55,9 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass) {
   require(x.shape().rank() == 2, "linear", "the input is {}, not N×F", x.shape().text());
   Tensor y(pass.backend, {x.shape()[0], weight.shape[0]}, x.dtype());
-  pass.backend.matmul({.a = x.value(), .b = weight.value, .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true});
+  pass.backend.matmul({.a = x.value(), .b = weight.operand(), .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true});
 
-  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.value : Tensor(), in = x.shape(),
+  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
                    has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
     if (g.wants(0)) {

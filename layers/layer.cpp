@@ -46,6 +46,11 @@ void copy_as(const std::vector<double>& numbers, const Tensor& to) {
   to.backend().copy_from_host(converted.data(), to);
 }
 
+void allocate_parameter(Parameter& parameter, Backend& backend, DType dtype, DType compute) {
+  parameter.value = Tensor(backend, parameter.shape, dtype);
+  parameter.low = parameter.product && is_low_precision(compute) ? Tensor(backend, parameter.shape, compute) : Tensor();
+}
+
 /// Draws by memory order: the distribution does not depend on the layout.
 void write_initial(const Tensor& to, const Init& init, std::uint64_t seed, std::uint32_t tensor, const std::string& name) {
   require(static_cast<bool>(to), "model", "{} has no memory to be initialised", name);
@@ -89,8 +94,9 @@ void Layer::check_input(const Variable& x) const {
   require(is_floating(x.dtype()), "layer", "{}: an input of type {}, but floating point is needed", shown(name_), name_of(x.dtype()));
   for (const Parameter& parameter : parameters_) {
     require(static_cast<bool>(parameter.value), "layer", "{} has no memory", parameter.name);
-    require(!parameter.is_weight() || parameter.value.dtype() == x.dtype(), "layer", "{} is {}, but its input is {}", parameter.name,
-            name_of(parameter.value.dtype()), name_of(x.dtype()));
+    require(!parameter.is_weight() || parameter.operand().dtype() == x.dtype(), "layer", "{} is {}, but its input is {}{}", parameter.name,
+            name_of(parameter.operand().dtype()), name_of(x.dtype()),
+            !parameter.product && is_low_precision(x.dtype()) ? "; set its `product` and read it by operand()" : "");
   }
   for (const ModelBuffer& buffer : buffers_) require(static_cast<bool>(buffer.value), "layer", "{} has no memory", buffer.name);
 }
@@ -182,9 +188,9 @@ std::int64_t Model::parameter_count() const {
   return count;
 }
 
-void Model::allocate(Backend& backend, DType dtype) {
+void Model::allocate(Backend& backend, DType dtype, DType compute) {
   for (Parameter* parameter : parameters_) {
-    parameter->value = Tensor(backend, parameter->shape, dtype);
+    allocate_parameter(*parameter, backend, dtype, compute);
     parameter->grad = parameter->trainable ? Tensor(backend, parameter->shape, dtype) : Tensor();
   }
   allocate_buffers(backend, dtype);
@@ -194,6 +200,23 @@ void Model::allocate_buffers(Backend& backend, DType dtype) {
   for (ModelBuffer* buffer : buffers_) {
     buffer->value = Tensor(backend, buffer->shape, is_floating(buffer->dtype) ? dtype : buffer->dtype);
   }
+}
+
+void Model::allocate_frozen(Backend& backend, DType dtype, DType compute) {
+  for (Parameter* parameter : parameters_) {
+    if (!parameter->trainable) allocate_parameter(*parameter, backend, dtype, compute);
+  }
+}
+
+void Model::refresh_low() {
+  for (const Parameter* parameter : parameters_) {
+    if (parameter->low) parameter->low.backend().cast({.x = parameter->value, .y = parameter->low});
+  }
+}
+
+void Model::drop_memory() {
+  for (Parameter* parameter : parameters_) parameter->value = parameter->grad = parameter->low = Tensor();
+  for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 
 void Model::initialise(std::uint64_t seed) {

@@ -98,10 +98,17 @@ class Model {
   std::int64_t parameter_count() const;
 
   /// Gives every tensor memory of its own on `backend` in `dtype` (parameters with gradients, and buffers; counters stay int64),
-  /// uninitialised. The trainer uses buckets instead; this serves tests, evaluation and tracing on the meta backend.
-  void allocate(Backend& backend, DType dtype);
+  /// uninitialised. Products get a copy in `compute` too, where that is bf16 or fp16 (see refresh_low()). The trainer uses buckets instead;
+  /// this serves tests, evaluation and tracing on the meta backend.
+  void allocate(Backend& backend, DType dtype, DType compute = DType::kFloat32);
+  /// The same for the parameters that training leaves alone, which are in no bucket.
+  void allocate_frozen(Backend& backend, DType dtype, DType compute = DType::kFloat32);
   /// Memory for the buffers alone.
   void allocate_buffers(Backend& backend, DType dtype);
+  /// Writes the low-precision copies from the parameters: after initial values or loading.
+  void refresh_low();
+  /// Takes the memory of all tensors away again.
+  void drop_memory();
   /// Writes initial values: number i of tensor k depends on (seed, k, i) alone.
   void initialise(std::uint64_t seed);
 

@@ -14,6 +14,7 @@ Shape Linear::build(const Shape& input) {
   const Init uniform = Init::uniform(1.0 / std::sqrt(fan_in));
   weight_ = &add_parameter("weight", {out_features_, input[0]},
                            init_ == WeightInit::kKaimingNormal ? Init::normal(std::sqrt(2.0 / fan_in)) : uniform);
+  weight_->product = true;
   if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, uniform);
   return {out_features_};
 }

@@ -13,7 +13,7 @@ namespace {
 class AllReduce final : public Algorithm {
  public:
   explicit AllReduce(const AlgorithmSite& site)
-      : Algorithm(site), updater_(site), scale_(1.0 / site.transport.size()), tickets_(site.buckets.size()) {}
+      : Algorithm(site), updater_(site, 1.0 / site.transport.size()), tickets_(site.buckets.size()) {}
 
   void begin(const StepInfo& info) override {
     info_ = info;
@@ -35,7 +35,7 @@ class AllReduce final : public Algorithm {
   void backward_done() override {
     if (updater_.needs_all_gradients()) {
       for (std::size_t b = 0; b < started_; ++b) wait_once(b);
-      updater_.measure_global_norm(scale_);
+      updater_.measure_all(info_);  // an overflow on any rank is in the sums of all
     }
     while (updated_ < started_) update_next();
     updater_.join();
@@ -43,6 +43,7 @@ class AllReduce final : public Algorithm {
 
   void finish() override {}
   void resume(std::int64_t) override {}
+  Tensor control() const override { return updater_.overflow_control(); }
 
  private:
   bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
@@ -55,12 +56,11 @@ class AllReduce final : public Algorithm {
 
   void update_next() {
     wait_once(updated_);
-    updater_.update(static_cast<int>(updated_), info_, scale_, 1.0, {}, {});
+    updater_.update(static_cast<int>(updated_), info_, 1.0, {}, {});
     ++updated_;
   }
 
   Updater updater_;
-  double scale_;                 ///< 1/n
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
   std::size_t started_ = 0, updated_ = 0;
   StepInfo info_;

@@ -36,7 +36,7 @@ class Gossip final : public Algorithm {
 
   void backward_done() override {
     if (!updater_.in_backward()) {
-      if (updater_.needs_all_gradients()) updater_.measure_global_norm(1.0);
+      if (updater_.needs_all_gradients()) updater_.measure_all(info_);
       for (std::size_t b = 0; b < incoming_.size(); ++b) mix_and_update(static_cast<int>(b));
     }
     updater_.join();
@@ -53,6 +53,8 @@ class Gossip final : public Algorithm {
       if (step >= 1) start(static_cast<int>(b), step - 1);
     }
   }
+
+  Tensor control() const override { return updater_.overflow_control(); }
 
  private:
   struct Incoming {
@@ -95,15 +97,15 @@ class Gossip final : public Algorithm {
     Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
     const std::int64_t t = info_.step;
     if (t == 0) {
-      updater_.update(bucket, info_, 1.0, 1.0, {}, {});
+      updater_.update(bucket, info_, 1.0, {}, {});
     } else {
       require(in.round == t - 1, "gossip", "step {} of bucket {} would mix round {}; resume({}) was not called", t, bucket, in.round, t);
       settle(bucket);
       const Exchange& exchange = schedule_.round(t - 1);
       if (exchange.kind == Exchange::Kind::kNone) {
-        updater_.update(bucket, info_, 1.0, 1.0, {}, {});
+        updater_.update(bucket, info_, 1.0, {}, {});
       } else {
-        updater_.update(bucket, info_, 1.0, exchange.self_weight, in.received, exchange.weights);
+        updater_.update(bucket, info_, exchange.self_weight, in.received, exchange.weights);
       }
     }
     start(bucket, t);

@@ -1,56 +1,50 @@
 #include "comm/algorithms/gradient_norm.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
 namespace starling {
 
 GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets) : backend_(backend), buckets_(buckets) {
-  std::size_t count = 0;
+  std::int64_t count = 0;
   for (const Bucket& bucket : buckets) {
     first_.push_back(count);
-    count += bucket.layout->slots.size();
+    count += static_cast<std::int64_t>(bucket.layout->slots.size());
   }
   first_.push_back(count);
-  host_.resize(count);
-  if (count) totals_ = Tensor(backend, Shape{static_cast<std::int64_t>(count)}, DType::kFloat64);
+  totals_ = Tensor(backend, Shape{std::max<std::int64_t>(count, 1)}, DType::kFloat64);
 }
 
-double GradientNorm::of_bucket(int bucket) {
+std::int64_t GradientNorm::parameters_of(int bucket) const {
   const auto b = static_cast<std::size_t>(bucket);
-  backend_.fill(totals_, 0.0);
-  add_bucket(bucket);
-  return read(first_[b], first_[b + 1] - first_[b]);
+  return first_[b + 1] - first_[b];
 }
 
-double GradientNorm::of_all() {
-  if (host_.empty()) return 0.0;
+void GradientNorm::measure_bucket(int bucket) {
+  backend_.fill(totals_.slice(first_[static_cast<std::size_t>(bucket)], Shape{parameters_of(bucket)}), 0.0);
+  add_bucket(bucket);
+}
+
+void GradientNorm::measure_all() {
   backend_.fill(totals_, 0.0);
   for (std::size_t b = 0; b < buckets_.size(); ++b) add_bucket(static_cast<int>(b));
-  return read(0, host_.size());
+}
+
+void GradientNorm::control_of_bucket(int bucket, double scale, double clip, const Tensor& control) {
+  backend_.gradient_control({totals_, first_[static_cast<std::size_t>(bucket)], parameters_of(bucket), scale, clip, false, control});
+}
+
+void GradientNorm::control_of_all(double scale, double clip, bool check_finite, const Tensor& control) {
+  backend_.gradient_control({totals_, 0, first_.back(), scale, clip, check_finite, control});
 }
 
 void GradientNorm::add_bucket(int bucket) {
   const Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  auto index = static_cast<std::int64_t>(first_[static_cast<std::size_t>(bucket)]);
+  std::int64_t index = first_[static_cast<std::size_t>(bucket)];
   for (const BucketSlot& slot : b.layout->slots) {
     backend_.squared_distance({b.gradients.slice(slot.offset, Shape{slot.elements}), {}, totals_, index++});
   }
-}
-
-double GradientNorm::read(std::size_t first, std::size_t count) {
-  backend_.copy_to_host(totals_, host_.data());
-  double sum = 0.0;
-  for (std::size_t i = first; i < first + count; ++i) sum += host_[i];
-  return std::sqrt(sum);
-}
-
-double clip_factor(const ClipSettings& clip, double norm) {
-  if (clip.norm <= 0.0) return 1.0;
-  const double factor = clip.norm / (norm + 1e-6);
-  return factor < 1.0 ? factor : 1.0;  // a NaN norm leaves the NaN gradient as it is, to be noticed
 }
 
 }  // namespace starling

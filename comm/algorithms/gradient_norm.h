@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "comm/algorithm.h"
@@ -9,26 +10,29 @@
 namespace starling {
 
 /// Norms of the gradients in the buckets, summed in fp64 parameter by parameter in traced order: so the global norm has the same bits
-/// whatever the bucket size, and padding does not matter.
+/// whatever the bucket size, and padding does not matter. Nothing here waits for the device: what an update needs of a norm is computed
+/// where the update reads it.
 class GradientNorm {
  public:
   GradientNorm(Backend& backend, const std::vector<Bucket>& buckets);
-  /// ‖g‖ of one bucket. The host waits for the current stream.
-  double of_bucket(int bucket);
-  /// ‖g‖ of all buckets.
-  double of_all();
+
+  /// Sums the squares of one bucket's gradients, of all buckets' in measure_all. Issued to the current stream.
+  void measure_bucket(int bucket);
+  void measure_all();
+
+  /// Writes {clip factor, skip} (GradientControl) from what was measured last: of one bucket, or of all. `scale` is what the gradients will
+  /// be multiplied by.
+  void control_of_bucket(int bucket, double scale, double clip, const Tensor& control);
+  void control_of_all(double scale, double clip, bool check_finite, const Tensor& control);
 
  private:
   void add_bucket(int bucket);
-  double read(std::size_t first, std::size_t count);
+  std::int64_t parameters_of(int bucket) const;
+
   Backend& backend_;
   const std::vector<Bucket>& buckets_;
-  std::vector<std::size_t> first_;  ///< per bucket, its first parameter's place in totals_
-  Tensor totals_;                   ///< fp64, one per parameter
-  std::vector<double> host_;
+  std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_
+  Tensor totals_;                    ///< fp64, one per parameter
 };
-
-/// The factor of semantics.md section 2: min(1, c / (norm + 1e-6)); 1 where clipping is off.
-double clip_factor(const ClipSettings& clip, double norm);
 
 }  // namespace starling

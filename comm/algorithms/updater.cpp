@@ -2,30 +2,41 @@
 
 #include <cstddef>
 
+#include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
 
-Updater::Updater(const AlgorithmSite& site) : site_(site), norm_(site.backend, site.buckets) {
+Updater::Updater(const AlgorithmSite& site, double gradient_share)
+    : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
   for (std::size_t b = 0; b < site.buckets.size(); ++b) names_.push_back("bucket " + std::to_string(b));
+  if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
+  if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
 }
 
-void Updater::measure_global_norm(double scale) { global_factor_ = clip_factor(site_.clip, scale * norm_.of_all()); }
+void Updater::measure_all(const StepInfo& info) {
+  norm_.measure_all();
+  norm_.control_of_all(scale(info), clips_globally() ? site_.clip.norm : 0.0, site_.check_overflow, global_);
+}
 
-void Updater::update(int bucket, const StepInfo& info, double scale, double self_weight, const std::vector<Tensor>& received,
+Tensor Updater::control_of(int bucket, const StepInfo& info) {
+  if (!clips_buckets()) return global_;
+  // Where an overflow was looked for, every bucket's squares are known already, and one bucket's overflow skips them all.
+  if (!site_.check_overflow) norm_.measure_bucket(bucket);
+  norm_.control_of_bucket(bucket, scale(info), site_.clip.norm, of_bucket_);
+  if (site_.check_overflow) site_.backend.copy(global_.slice(1, Shape{1}), of_bucket_.slice(1, Shape{1}));
+  return of_bucket_;
+}
+
+void Updater::update(int bucket, const StepInfo& info, double self_weight, const std::vector<Tensor>& received,
                      const std::vector<double>& weights) {
   const TraceSpan span("update", names_[static_cast<std::size_t>(bucket)], TraceLane::kUpdate);
+  require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
   Backend& backend = site_.backend;
   Bucket& b = site_.buckets[static_cast<std::size_t>(bucket)];
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
-  double factor = 1.0;
-  if (needs_all_gradients()) {
-    factor = global_factor_;
-  } else if (site_.clip.norm > 0.0) {
-    factor = clip_factor(site_.clip, scale * norm_.of_bucket(bucket));
-  }
   UpdateArgs args;
   args.x = args.x_out = b.parameters;
   args.gradient = b.gradients;
@@ -33,7 +44,9 @@ void Updater::update(int bucket, const StepInfo& info, double scale, double self
   args.received = received;
   args.weights = weights;
   args.self_weight = self_weight;
-  args.gradient_scale = scale * factor;
+  args.gradient_scale = scale(info);
+  args.control = control_of(bucket, info);
+  args.low = b.low;
   args.decay = b.decay;
   args.lr = info.lr;
   args.step = info.optimizer_step;

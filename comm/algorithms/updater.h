@@ -9,28 +9,39 @@
 
 namespace starling {
 
-/// What gossip and all-reduce share: the fused update of one bucket on the update stream, with clipping.
+/// What gossip and all-reduce share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
+/// whose gradients overflowed. Norms stay on the device: the host never waits for one.
 class Updater {
  public:
-  explicit Updater(const AlgorithmSite& site);
+  /// `gradient_share` is what gradients are multiplied by beside 1/(loss scale): all-reduce's 1/n.
+  explicit Updater(const AlgorithmSite& site, double gradient_share = 1.0);
 
-  /// Clipping by the norm over all parameters: needs every gradient before the first update.
-  bool needs_all_gradients() const { return site_.clip.norm > 0.0 && !site_.clip.per_bucket; }
+  /// Clipping by the norm over all parameters, and looking for an overflow: need every gradient before the first update.
+  bool needs_all_gradients() const { return clips_globally() || site_.check_overflow; }
   /// True where buckets are updated while the backward pass goes on.
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
-  /// Before the updates of a step that clips globally: measures the norm of `scale` × gradients.
-  void measure_global_norm(double scale);
+  /// Before the updates of a step that needs all gradients: measures the norm of the step's gradients, unscaled.
+  void measure_all(const StepInfo& info);
   /// x = rule(self_weight·x + Σ weights·received, scale · clip factor · gradient, states), in place. Issued to the update stream, after the
   /// work that the compute stream holds so far.
-  void update(int bucket, const StepInfo& info, double scale, double self_weight, const std::vector<Tensor>& received,
+  void update(int bucket, const StepInfo& info, double self_weight, const std::vector<Tensor>& received,
               const std::vector<double>& weights);
   /// The compute stream waits for the updates issued so far: the next forward pass reads the parameters.
   void join();
+  /// {clip factor, skip} of all gradients, after measure_all; empty without an overflow check.
+  Tensor overflow_control() const { return site_.check_overflow ? global_ : Tensor(); }
 
  private:
+  bool clips_globally() const { return site_.clip.norm > 0.0 && !site_.clip.per_bucket; }
+  bool clips_buckets() const { return site_.clip.norm > 0.0 && site_.clip.per_bucket; }
+  double scale(const StepInfo& info) const { return gradient_share_ / info.loss_scale; }
+  /// What the bucket's update reads; issued to the update stream.
+  Tensor control_of(int bucket, const StepInfo& info);
+
   AlgorithmSite site_;
+  double gradient_share_;
   GradientNorm norm_;
-  double global_factor_ = 1.0;
+  Tensor global_, of_bucket_;       ///< fp64 [2], see GradientControl; empty where not needed
   std::vector<std::string> names_;  ///< "bucket 3", for the timeline
 };
 

@@ -30,10 +30,10 @@ CpuBackend::CpuBackend(int threads, cpu::Isa isa)
     : allocator_(std::make_shared<cpu::CachingAllocator>()),
       threads_(threads),
       isa_(std::min(isa, cpu::hardware_isa())),
+      bf16_products_(isa_ == cpu::Isa::kAvx512 && cpu::fast_bf16()),
       dnnl_(*allocator_) {
   if (threads < 1) fail(ExitCode::kUsage, "cpu", "{} threads were asked for; at least 1 is needed", threads);
-  cpu::load(isa_, float_kernels_);
-  cpu::load(isa_, double_kernels_);
+  std::apply([&](auto&... table) { (cpu::load(isa_, table), ...); }, kernels_);
 }
 
 CpuBackend::~CpuBackend() = default;

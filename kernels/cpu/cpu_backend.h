@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 
 #include "core/backend.h"
 #include "kernels/cpu/allocator.h"
@@ -9,12 +10,14 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
+#include "kernels/cpu/workspace.h"
 
 namespace starling {
 
 /// The processor as a backend. Everything runs at once, in issue order, on `threads` threads; the same calls give the same bits for a given
-/// number of threads and instruction set. fp32 takes oneDNN and own vectorised kernels, fp64 own kernels alone (for gradient checks);
-/// bf16 and fp16 can be copied, filled and cast.
+/// number of threads and instruction set. fp32 takes oneDNN and own vectorised kernels, fp64 own kernels alone (for gradient checks). bf16
+/// takes oneDNN where the processor multiplies it in hardware (cpu::fast_bf16), and own kernels that read and write it; what neither has
+/// goes through fp32 in pieces, as do fp16's products (fp16 is here for tests, not for speed).
 class CpuBackend final : public Backend {
  public:
   explicit CpuBackend(int threads = 1, cpu::Isa isa = cpu::detected_isa());
@@ -28,6 +31,10 @@ class CpuBackend final : public Backend {
   void copy(const Tensor& from, const Tensor& to) override;
   void copy_from_host(const void* from, const Tensor& to) override;
   void copy_to_host(const Tensor& from, void* to) override;
+  Event copy_to_host_later(const Tensor& from, void* to) override {
+    copy_to_host(from, to);
+    return {};
+  }
   void fill(const Tensor& x, double value) override;
 
   void set_stream(StreamKind stream) override { stream_ = stream; }
@@ -63,12 +70,13 @@ class CpuBackend final : public Backend {
   void augment_images(const AugmentImages& args) override;
   void weighted_sum(const WeightedSum& args) override;
   void squared_distance(const SquaredDistance& args) override;
+  void gradient_control(const GradientControl& args) override;
   void update(const OptimizerRule& rule, const UpdateArgs& args) override;
 
  private:
   template <class T>
   const cpu::Kernels<T>& kernels() const;
-  /// Calls f(T{}) with the type of `x`, float or double; any other dtype is one clear error.
+  /// Calls f(T{}) with the type of `x`: float, double, BFloat16 or Float16; any other dtype is one clear error.
   template <class F>
   void floating(const Tensor& x, const char* operation, F&& f) const;
 
@@ -77,14 +85,35 @@ class CpuBackend final : public Backend {
   template <class T>
   void batch_norm_backward_of(const BatchNormBackward& args);
   template <class T>
-  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, T* y, bool accumulate);
+  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, cpu::Compute<T>* y, bool accumulate);
+  template <class T>
+  void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const cpu::Compute<T>* bias, T* y);
+  template <class T>
+  void conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx);
+  template <class T>
+  void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, cpu::Compute<T>* dweight, bool accumulate);
+  template <class T>
+  void matmul_of(const cpu::Product& p, const T* a, const T* b, const cpu::Compute<T>* bias, T* c);
+  /// The product of 16-bit numbers, into fp32 or their own type.
+  template <class T, class To>
+  void low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c);
+
+  /// An fp32 copy of n numbers of a 16-bit type, and back.
+  template <class T>
+  cpu::Workspace<float> widened(const T* x, cpu::Index n);
+  template <class T>
+  void narrow(const float* x, T* y, cpu::Index n);
+  /// Calls f(first image, images, x, y) over parts of x[images, x_size] and y[images, y_size], in numbers to compute in: 16-bit ones go
+  /// through fp32, image by image.
+  template <class T, class F>
+  void by_image(const T* x, cpu::Index x_size, T* y, cpu::Index y_size, cpu::Index images, F&& f);
 
   // What the blocks of storages were taken from outlives the last of them.
   std::shared_ptr<cpu::CachingAllocator> allocator_;
   cpu::Threads threads_;
   cpu::Isa isa_;
-  cpu::Kernels<float> float_kernels_;
-  cpu::Kernels<double> double_kernels_;
+  bool bf16_products_;  ///< oneDNN multiplies bf16 natively
+  std::tuple<cpu::Kernels<float>, cpu::Kernels<double>, cpu::Kernels<BFloat16>, cpu::Kernels<Float16>> kernels_;
   cpu::DnnlOperations dnnl_;
   StreamKind stream_ = StreamKind::kCompute;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <tuple>
 #include <vector>
 
 #include "core/error.h"
@@ -8,28 +9,44 @@
 // What the files that implement CpuBackend share.
 namespace starling {
 
+namespace cpu {
+constexpr Index kElementGrain = 16384;  ///< elements: less work than this is not worth another thread
+}
+
 template <class T>
 const cpu::Kernels<T>& CpuBackend::kernels() const {
-  if constexpr (std::is_same_v<T, float>) {
-    return float_kernels_;
-  } else {
-    return double_kernels_;
-  }
+  return std::get<cpu::Kernels<T>>(kernels_);
 }
 
 template <class F>
 void CpuBackend::floating(const Tensor& x, const char* operation, F&& f) const {
   threads_.enter();
   require(static_cast<bool>(x), "cpu", "{}: a tensor is missing", operation);
-  if (x.dtype() == DType::kFloat32) return f(float{});
-  if (x.dtype() == DType::kFloat64) return f(double{});
-  fail(ExitCode::kUsage, "cpu", "{} on a {} tensor: the CPU computes in fp32 (and fp64); set precision to fp32", operation,
-       name_of(x.dtype()));
+  switch (x.dtype()) {
+    case DType::kFloat32: return f(float{});
+    case DType::kFloat64: return f(double{});
+    case DType::kBFloat16: return f(BFloat16());
+    case DType::kFloat16: return f(Float16());
+    default:
+      fail(ExitCode::kUsage, "cpu", "{} on a {} tensor: the CPU computes in fp32, fp64, bf16 and fp16", operation, name_of(x.dtype()));
+  }
+}
+
+template <class T>
+cpu::Workspace<float> CpuBackend::widened(const T* x, cpu::Index n) {
+  cpu::Workspace<float> result(*allocator_, n);
+  threads_.parallel_for(n, cpu::kElementGrain,
+                        [&](cpu::Index begin, cpu::Index end) { kernels<T>().widen(x + begin, result.data() + begin, end - begin); });
+  return result;
+}
+
+template <class T>
+void CpuBackend::narrow(const float* x, T* y, cpu::Index n) {
+  threads_.parallel_for(n, cpu::kElementGrain,
+                        [&](cpu::Index begin, cpu::Index end) { kernels<T>().narrow(x + begin, y + begin, end - begin); });
 }
 
 namespace cpu {
-
-constexpr Index kElementGrain = 16384;  ///< elements: less work than this is not worth another thread
 
 /// The tensor's numbers, or null where it is empty.
 template <class T>
@@ -48,22 +65,6 @@ template <class T>
 T* optional_numbers(const Tensor& x, Index elements, const char* operation, const char* name) {
   return x ? numbers<T>(x, elements, operation, name) : nullptr;
 }
-
-/// Temporary memory of n values of T.
-template <class T>
-class Workspace {
- public:
-  Workspace(CachingAllocator& allocator, Index n)
-      : allocator_(allocator), block_(allocator.take(static_cast<std::size_t>(n) * sizeof(T))) {}
-  ~Workspace() { allocator_.give_back(block_); }
-  Workspace(const Workspace&) = delete;
-  Workspace& operator=(const Workspace&) = delete;
-  T* data() const { return reinterpret_cast<T*>(block_.data); }
-
- private:
-  CachingAllocator& allocator_;
-  CachingAllocator::Block block_;
-};
 
 /// Rows (product of all but the last dimension) and channels.
 struct Matrix {

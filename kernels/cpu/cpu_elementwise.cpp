@@ -2,6 +2,7 @@
 #include <array>
 
 #include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/gradient_factor.h"
 
 // Activations, sums, dropout and casts.
 namespace starling {
@@ -63,10 +64,10 @@ void CpuBackend::weighted_sum(const WeightedSum& args) {
     const Index n = args.out.elements();
     T* out = args.out.data<T>();
     std::array<const T*, 8> in{};
-    std::array<T, 8> weight{};
+    std::array<cpu::Compute<T>, 8> weight{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.terms); ++i) {
       in[i] = cpu::numbers<T>(args.in[i], n, kName, "an input");
-      weight[i] = static_cast<T>(args.weight[i]);
+      weight[i] = static_cast<cpu::Compute<T>>(args.weight[i]);
     }
     threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
       std::array<const T*, 8> from{};
@@ -74,6 +75,19 @@ void CpuBackend::weighted_sum(const WeightedSum& args) {
       kernels<T>().weighted_sum(from.data(), weight.data(), args.terms, out + begin, end - begin, args.accumulate);
     });
   });
+}
+
+void CpuBackend::gradient_control(const GradientControl& args) {
+  require(args.totals && args.first >= 0 && args.count >= 0 && args.first + args.count <= args.totals.elements(), "cpu",
+          "gradient_control: totals {} to {} of {}", args.first, args.first + args.count, args.totals ? args.totals.elements() : 0);
+  require(args.control && args.control.elements() == 2, "cpu", "gradient_control: control must have 2 elements");
+  const double* totals = args.totals.data<double>() + args.first;
+  double sum = 0.0;
+  for (Index i = 0; i < args.count; ++i) sum += totals[i];
+  double* control = args.control.data<double>();
+  const math::GradientFactor result = math::gradient_factor(sum, args.scale, args.clip, args.check_finite);
+  control[0] = result.factor;
+  control[1] = result.skip;
 }
 
 void CpuBackend::squared_distance(const SquaredDistance& args) {
@@ -144,6 +158,19 @@ void cast_from(const cpu::Threads& threads, const Tensor& x, const Tensor& y) {
 void CpuBackend::cast(const Cast& args) {
   require(args.x && args.y && args.x.elements() == args.y.elements(), "cpu", "cast: x and y must have as many elements");
   // Denormal numbers of 16-bit types are values like any other; a cast must keep them, so this does not enter().
+  const auto between = [&](auto low) {
+    using T = decltype(low);
+    const Index n = args.x.elements();
+    if (args.x.dtype() == DType::kFloat32) return narrow(args.x.data<float>(), args.y.data<T>(), n);
+    threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
+      kernels<T>().widen(args.x.data<T>() + begin, args.y.data<float>() + begin, end - begin);
+    });
+  };
+  const auto is_between = [&](DType low) {
+    return (args.x.dtype() == low && args.y.dtype() == DType::kFloat32) || (args.y.dtype() == low && args.x.dtype() == DType::kFloat32);
+  };
+  if (is_between(DType::kBFloat16)) return between(BFloat16());
+  if (is_between(DType::kFloat16)) return between(Float16());
   switch (args.x.dtype()) {
     case DType::kFloat32: return cast_from<float>(threads_, args.x, args.y);
     case DType::kFloat64: return cast_from<double>(threads_, args.x, args.y);

@@ -9,20 +9,42 @@ namespace starling {
 
 using cpu::Index;
 
+template <class T, class F>
+void CpuBackend::by_image(const T* x, Index x_size, T* y, Index y_size, Index images, F&& f) {
+  if constexpr (cpu::kIsLow<T>) {
+    const cpu::Workspace<float> scratch(*allocator_, threads_.count() * (x_size + y_size));
+    threads_.parallel_parts(images, 1, [&](Index part, Index begin, Index end) {
+      float* from = scratch.data() + part * (x_size + y_size);
+      float* to = from + x_size;
+      for (Index n = begin; n < end; ++n) {
+        kernels<T>().widen(x + n * x_size, from, x_size);
+        f(n, Index{1}, static_cast<const float*>(from), to);
+        kernels<T>().narrow(to, y + n * y_size, y_size);
+      }
+    });
+  } else {
+    threads_.parallel_for(images, 1, [&](Index begin, Index end) { f(begin, end - begin, x + begin * x_size, y + begin * y_size); });
+  }
+}
+
+namespace {
+Index image_size(const Tensor& x) { return x.elements() / x.shape()[0]; }
+}  // namespace
+
 void CpuBackend::pool2d_forward(const Pool2dForward& args) {
   constexpr const char* kName = "pooling forward";
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
   require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
     std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-    threads_.parallel_for(g.images, 1, [&](Index begin, Index end) {
+    const Index y_size = image_size(args.y);
+    by_image(args.x.data<T>(), image_size(args.x), args.y.data<T>(), y_size, g.images, [&](Index first, Index images, auto* x, auto* y) {
+      const auto& k = kernels<cpu::Compute<T>>();
       if (args.kind == Pooling::kMax) {
-        kernels<T>().max_pool_forward(x, y, index, g, begin, end);
+        k.max_pool_forward(x, y, index ? index + first * y_size : nullptr, g, 0, images);
       } else {
-        kernels<T>().avg_pool_forward(x, y, g, begin, end);
+        k.avg_pool_forward(x, y, g, 0, images);
       }
     });
   });
@@ -34,17 +56,18 @@ void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
   require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
     const bool max = args.kind == Pooling::kMax;
     const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-    threads_.parallel_for(g.images, 1, [&](Index begin, Index end) {
-      if (max) {
-        kernels<T>().max_pool_backward(dy, index, dx, g, begin, end);
-      } else {
-        kernels<T>().avg_pool_backward(dy, dx, g, begin, end);
-      }
-    });
+    const Index dy_size = image_size(args.dy);
+    by_image(args.dy.data<T>(), dy_size, args.dx.data<T>(), image_size(args.dx), g.images,
+             [&](Index first, Index images, auto* dy, auto* dx) {
+               const auto& k = kernels<cpu::Compute<T>>();
+               if (max) {
+                 k.max_pool_backward(dy, index + first * dy_size, dx, g, 0, images);
+               } else {
+                 k.avg_pool_backward(dy, dx, g, 0, images);
+               }
+             });
   });
 }
 
@@ -64,11 +87,9 @@ void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
   const Pixels p = pixels_of(args.x, args.y, "global average pooling forward");
   floating(args.x, "global average pooling forward", [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    threads_.parallel_for(p.images, 1, [&](Index begin, Index end) {
-      kernels<T>().global_sum(x + begin * p.pixels * p.channels, y + begin * p.channels, end - begin, p.pixels, p.channels,
-                              static_cast<T>(1.0 / static_cast<double>(p.pixels)));
+    using R = cpu::Compute<T>;
+    by_image(args.x.data<T>(), p.pixels * p.channels, args.y.data<T>(), p.channels, p.images, [&](Index, Index images, auto* x, auto* y) {
+      kernels<R>().global_sum(x, y, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
     });
   });
 }
@@ -77,12 +98,11 @@ void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
   const Pixels p = pixels_of(args.dx, args.dy, "global average pooling backward");
   floating(args.dy, "global average pooling backward", [&](auto type) {
     using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    threads_.parallel_for(p.images, 1, [&](Index begin, Index end) {
-      kernels<T>().global_spread(dy + begin * p.channels, dx + begin * p.pixels * p.channels, end - begin, p.pixels, p.channels,
-                                 static_cast<T>(1.0 / static_cast<double>(p.pixels)));
-    });
+    using R = cpu::Compute<T>;
+    by_image(args.dy.data<T>(), p.channels, args.dx.data<T>(), p.pixels * p.channels, p.images,
+             [&](Index, Index images, auto* dy, auto* dx) {
+               kernels<R>().global_spread(dy, dx, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
+             });
   });
 }
 
@@ -189,7 +209,7 @@ void CpuBackend::augment_images(const AugmentImages& args) {
             T* to = y + ((n * height + h) * width + w) * channels;
             for (Index c = 0; c < channels; ++c) {
               const auto i = static_cast<std::size_t>(c);
-              to[c] = math::normalized_pixel<T>(from ? from[c] : std::uint8_t{0}, args.mean[i], args.std[i]);
+              to[c] = cpu::narrow<T>(math::normalized_pixel<cpu::Compute<T>>(from ? from[c] : std::uint8_t{0}, args.mean[i], args.std[i]));
             }
           }
         }

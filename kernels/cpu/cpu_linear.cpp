@@ -48,32 +48,81 @@ Index weight_elements(const Geometry& g) { return g.out_channels * g.kernel_h * 
 
 }  // namespace cpu
 
+namespace {
+Index x_elements(const cpu::Geometry& g) { return g.images * g.height * g.width * g.channels; }
+Index y_elements(const cpu::Geometry& g) { return g.images * g.out_height * g.out_width * g.out_channels; }
+
+/// 1×1 with enough channels that a plain product finds the gradient of the weights faster than oneDNN's bf16 convolution (twice and more).
+bool suits_product(const cpu::Geometry& g) {
+  return g.kernel_h == 1 && g.kernel_w == 1 && g.pad_h == 0 && g.pad_w == 0 && g.groups == 1 && g.channels * g.out_channels >= 8192;
+}
+
+/// The pixels that a 1×1 convolution with strides reads, for its output rows first … last - 1, counted over N·P.
+template <class T>
+void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index last) {
+  for (Index row = first; row < last; ++row) {
+    const T* from = x + (row / g.out_height * g.height + row % g.out_height * g.stride_h) * g.width * g.channels;
+    for (Index q = 0; q < g.out_width; ++q) {
+      std::copy_n(from + q * g.stride_w * g.channels, g.channels, to + (row * g.out_width + q) * g.channels);
+    }
+  }
+}
+}  // namespace
+
+template <class T>
+void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const cpu::Compute<T>* bias, T* y) {
+  if constexpr (std::is_same_v<T, double>) {
+    threads_.parallel_for(g.images * g.out_height, 1,
+                          [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
+  } else if constexpr (std::is_same_v<T, float>) {
+    const cpu::Kernels<float>& k = kernels<float>();
+    if (k.conv16 && !bias && cpu::suits_conv16(g)) {
+      const Index scratch = 3 * (g.width + 2) * g.channels;
+      const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)), lines(*allocator_, threads_.count() * scratch);
+      k.conv16_pack(weight, packed.data(), g.channels);
+      threads_.parallel_parts(g.images, 1, [&](Index part, Index begin, Index end) {
+        k.conv16(g, x, packed.data(), y, begin, end, lines.data() + part * scratch);
+      });
+    } else {
+      dnnl_.conv_forward(g, x, weight, bias, y);
+    }
+  } else {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (bf16_products_) return dnnl_.conv_forward(g, x, weight, bias, y);
+    }
+    const auto wide_x = widened(x, x_elements(g)), wide_weight = widened(weight, cpu::weight_elements(g));
+    const cpu::Workspace<float> wide_y(*allocator_, y_elements(g));
+    conv2d_forward_of<float>(g, wide_x.data(), wide_weight.data(), bias, wide_y.data());
+    narrow(wide_y.data(), y, y_elements(g));
+  }
+}
+
 void CpuBackend::conv2d_forward(const Conv2dForward& args) {
   constexpr const char* kName = "conv2d forward";
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
-    const T* weight = cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight");
-    const T* bias = cpu::optional_numbers<T>(args.bias, g.out_channels, kName, "bias");
-    T* y = args.y.data<T>();
-    if constexpr (std::is_same_v<T, float>) {
-      const cpu::Kernels<float>& k = kernels<float>();
-      if (k.conv16 && !bias && cpu::suits_conv16(g)) {
-        const Index scratch = 3 * (g.width + 2) * g.channels;
-        const cpu::Workspace<float> packed(*allocator_, cpu::weight_elements(g)), lines(*allocator_, threads_.count() * scratch);
-        k.conv16_pack(weight, packed.data(), g.channels);
-        threads_.parallel_parts(g.images, 1, [&](Index part, Index begin, Index end) {
-          k.conv16(g, x, packed.data(), y, begin, end, lines.data() + part * scratch);
-        });
-      } else {
-        dnnl_.conv_forward(g, x, weight, bias, y);
-      }
-    } else {
-      threads_.parallel_for(g.images * g.out_height, 1,
-                            [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
-    }
+    conv2d_forward_of<T>(g, args.x.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
+                         cpu::optional_numbers<cpu::Compute<T>>(args.bias, g.out_channels, kName, "bias"), args.y.data<T>());
   });
+}
+
+template <class T>
+void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx) {
+  if constexpr (std::is_same_v<T, double>) {
+    threads_.parallel_for(g.images * g.height, 1,
+                          [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
+  } else if constexpr (std::is_same_v<T, float>) {
+    dnnl_.conv_backward_data(g, dy, weight, dx);
+  } else {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (bf16_products_) return dnnl_.conv_backward_data(g, dy, weight, dx);
+    }
+    const auto wide_dy = widened(dy, y_elements(g)), wide_weight = widened(weight, cpu::weight_elements(g));
+    const cpu::Workspace<float> wide_dx(*allocator_, x_elements(g));
+    dnnl_.conv_backward_data(g, wide_dy.data(), wide_weight.data(), wide_dx.data());
+    narrow(wide_dx.data(), dx, x_elements(g));
+  }
 }
 
 void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
@@ -81,16 +130,32 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
   const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    const T* weight = cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight");
-    T* dx = args.dx.data<T>();
-    if constexpr (std::is_same_v<T, float>) {
-      dnnl_.conv_backward_data(g, dy, weight, dx);
-    } else {
-      threads_.parallel_for(g.images * g.height, 1,
-                            [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
-    }
+    conv2d_backward_data_of<T>(g, args.dy.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
+                               args.dx.data<T>());
   });
+}
+
+template <class T>
+void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, cpu::Compute<T>* dweight, bool accumulate) {
+  if constexpr (std::is_same_v<T, double>) {
+    threads_.parallel_for(g.out_channels, 1,
+                          [&](Index begin, Index end) { kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate); });
+  } else if constexpr (std::is_same_v<T, float>) {
+    dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
+  } else {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (bf16_products_ && suits_product(g)) {
+        const cpu::Product p{g.out_channels, g.channels, g.images * g.out_height * g.out_width, true, false, accumulate};
+        if (g.stride_h == 1 && g.stride_w == 1) return dnnl_.matmul(p, dy, x, nullptr, dweight);
+        const cpu::Workspace<T> rows(*allocator_, p.k * g.channels);
+        threads_.parallel_for(g.images * g.out_height, 8, [&](Index begin, Index end) { gather_pixels(g, x, rows.data(), begin, end); });
+        return dnnl_.matmul(p, dy, rows.data(), nullptr, dweight);
+      }
+      if (bf16_products_) return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
+    }
+    const auto wide_x = widened(x, x_elements(g)), wide_dy = widened(dy, y_elements(g));
+    dnnl_.conv_backward_weights(g, wide_x.data(), wide_dy.data(), dweight, accumulate);
+  }
 }
 
 void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
@@ -98,21 +163,53 @@ void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    const T* x = args.x.data<T>();
+    using R = cpu::Compute<T>;
     const T* dy = args.dy.data<T>();
-    T* dweight = cpu::numbers<T>(args.dweight, cpu::weight_elements(g), kName, "dweight");
-    if constexpr (std::is_same_v<T, float>) {
-      dnnl_.conv_backward_weights(g, x, dy, dweight, args.accumulate);
-    } else {
-      threads_.parallel_for(g.out_channels, 1, [&](Index begin, Index end) {
-        kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, args.accumulate);
-      });
-    }
+    conv2d_backward_weights_of<T>(g, args.x.data<T>(), dy, cpu::numbers<R>(args.dweight, cpu::weight_elements(g), kName, "dweight"),
+                                  args.accumulate);
     if (args.dbias) {
-      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels, cpu::numbers<T>(args.dbias, g.out_channels, kName, "dbias"),
+      column_sums(dy, g.images * g.out_height * g.out_width, g.out_channels, cpu::numbers<R>(args.dbias, g.out_channels, kName, "dbias"),
                   args.accumulate);
     }
   });
+}
+
+template <class T>
+void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const cpu::Compute<T>* bias, T* c) {
+  if constexpr (std::is_same_v<T, float>) {
+    // The bias goes in first, and the product on top of it.
+    if (bias) {
+      threads_.parallel_for(p.m, 16, [&](Index begin, Index end) {
+        for (Index i = begin; i < end; ++i) {
+          if (p.accumulate) {
+            kernels<T>().add(c + i * p.n, bias, c + i * p.n, p.n);
+          } else {
+            std::copy_n(bias, p.n, c + i * p.n);
+          }
+        }
+      });
+    }
+    dnnl_.matmul(a, b, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate || bias);
+  } else {
+    threads_.parallel_for(p.m, 1, [&](Index begin, Index end) {
+      kernels<T>().matmul(a, b, bias, c, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate, begin, end);
+    });
+  }
+}
+
+template <class T, class To>
+void CpuBackend::low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (bf16_products_) return dnnl_.matmul(p, a, b, bias, c);
+  }
+  const auto wide_a = widened(a, p.m * p.k), wide_b = widened(b, p.k * p.n);
+  if constexpr (std::is_same_v<To, float>) {
+    matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, c);
+  } else {
+    const auto wide_c = p.accumulate ? widened(c, p.m * p.n) : cpu::Workspace<float>(*allocator_, p.m * p.n);
+    matmul_of<float>(p, wide_a.data(), wide_b.data(), bias, wide_c.data());
+    narrow(wide_c.data(), c, p.m * p.n);
+  }
 }
 
 void CpuBackend::matmul(const Matmul& args) {
@@ -124,39 +221,27 @@ void CpuBackend::matmul(const Matmul& args) {
               args.b.shape()[args.transpose_b ? 0 : 1] == n,
           "cpu", "matmul: {}{} by {}{} is not {}", args.a.shape().text(), args.transpose_a ? " transposed" : "", args.b.shape().text(),
           args.transpose_b ? " transposed" : "", args.c.shape().text());
+  const cpu::Product p{m, n, k, args.transpose_a, args.transpose_b, args.accumulate};
   floating(args.a, kName, [&](auto type) {
     using T = decltype(type);
     const T* a = args.a.data<T>();
     const T* b = args.b.data<T>();
-    const T* bias = cpu::optional_numbers<T>(args.bias, n, kName, "bias");
-    T* c = args.c.data<T>();
-    if constexpr (std::is_same_v<T, float>) {
-      // The bias goes in first, and the product on top of it.
-      if (bias) {
-        threads_.parallel_for(m, 16, [&](Index begin, Index end) {
-          for (Index i = begin; i < end; ++i) {
-            if (args.accumulate) {
-              kernels<T>().add(c + i * n, bias, c + i * n, n);
-            } else {
-              std::copy_n(bias, n, c + i * n);
-            }
-          }
-        });
-      }
-      dnnl_.matmul(a, b, c, m, n, k, args.transpose_a, args.transpose_b, args.accumulate || bias);
+    const auto* bias = cpu::optional_numbers<cpu::Compute<T>>(args.bias, n, kName, "bias");
+    if constexpr (!cpu::kIsLow<T>) {
+      matmul_of<T>(p, a, b, bias, args.c.data<T>());
+    } else if (args.c.dtype() == DType::kFloat32) {
+      low_matmul(p, a, b, bias, args.c.data<float>());
     } else {
-      threads_.parallel_for(m, 1, [&](Index begin, Index end) {
-        kernels<T>().matmul(a, b, bias, c, m, n, k, args.transpose_a, args.transpose_b, args.accumulate, begin, end);
-      });
+      low_matmul(p, a, b, bias, args.c.data<T>());
     }
   });
 }
 
 template <class T>
-void CpuBackend::column_sums(const T* x, Index rows, Index channels, T* y, bool accumulate) {
+void CpuBackend::column_sums(const T* x, Index rows, Index channels, cpu::Compute<T>* y, bool accumulate) {
   const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels), parts = threads_.count();
   const cpu::Workspace<double> sums(*allocator_, parts * channels);
-  const cpu::Workspace<T> scratch(*allocator_, parts * width);
+  const cpu::Workspace<cpu::Compute<T>> scratch(*allocator_, parts * width);
   std::fill_n(sums.data(), parts * channels, 0.0);
   threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
     for (Index r = begin; r < end; r += block) {
@@ -167,7 +252,7 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, T* y, bool 
   for (Index c = 0; c < channels; ++c) {
     double sum = 0.0;
     for (Index part = 0; part < parts; ++part) sum += sums.data()[part * channels + c];
-    y[c] = static_cast<T>(accumulate ? static_cast<double>(y[c]) + sum : sum);
+    y[c] = static_cast<cpu::Compute<T>>(accumulate ? static_cast<double>(y[c]) + sum : sum);
   }
 }
 
@@ -175,7 +260,7 @@ void CpuBackend::sum_rows(const SumRows& args) {
   const cpu::Matrix x = cpu::matrix_of(args.x, "sum_rows");
   floating(args.x, "sum_rows", [&](auto type) {
     using T = decltype(type);
-    column_sums(args.x.data<T>(), x.rows, x.channels, cpu::numbers<T>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
+    column_sums(args.x.data<T>(), x.rows, x.channels, cpu::numbers<cpu::Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
   });
 }
 

@@ -31,11 +31,11 @@ void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     const cpu::Workspace<double> losses(*allocator_, n);
     threads_.parallel_for(n, 16, [&](Index begin, Index end) {
       kernels<T>().softmax_cross_entropy(logits + begin * c, labels + begin, losses.data() + begin, dlogits ? dlogits + begin * c : nullptr,
-                                         end - begin, c, args.label_smoothing, args.scale);
+                                         end - begin, c, args.label_smoothing, args.scale * args.gradient_scale);
     });
     double sum = 0.0;
     for (Index r = 0; r < n; ++r) sum += losses.data()[r];
-    if (args.loss) *args.loss.data<T>() = static_cast<T>(sum * args.scale);
+    if (args.loss) *args.loss.data<cpu::Compute<T>>() = static_cast<cpu::Compute<T>>(sum * args.scale);
   });
 }
 
@@ -51,10 +51,13 @@ void CpuBackend::classification_metrics(const ClassificationMetrics& args) {
     kernels<T>().softmax_cross_entropy(logits, labels, losses.data(), nullptr, n, c, 0.0, 1.0);
     for (Index r = 0; r < n; ++r) {
       const T* row = logits + r * c;
-      const T own = row[labels[r]];
+      const auto own = cpu::widen(row[labels[r]]);
       // How many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes before everything.
       Index before = 0;
-      for (Index i = 0; i < c; ++i) before += i != labels[r] && (!(row[i] <= own) || (row[i] == own && i < labels[r]));
+      for (Index i = 0; i < c; ++i) {
+        const auto other = cpu::widen(row[i]);
+        before += i != labels[r] && (!(other <= own) || (other == own && i < labels[r]));
+      }
       totals[0] += losses.data()[r];
       totals[1] += before < 1 ? 1.0 : 0.0;
       totals[2] += before < 5 ? 1.0 : 0.0;

@@ -34,27 +34,28 @@ void affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma
 template <class T>
 void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   constexpr const char* kName = "batch norm forward";
+  using R = cpu::Compute<T>;
   const auto [rows, channels] = cpu::matrix_of(args.x, kName);
   const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
   const T* x = args.x.data<T>();
   const T* residual = cpu::optional_numbers<T>(args.residual, elements, kName, "residual");
-  const T* gamma = cpu::optional_numbers<T>(args.gamma, channels, kName, "gamma");
-  const T* beta = cpu::optional_numbers<T>(args.beta, channels, kName, "beta");
+  const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
+  const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
   T* y = cpu::numbers<T>(args.y, elements, kName, "y");
-  T* running_mean = cpu::optional_numbers<T>(args.running_mean, channels, kName, "running_mean");
-  T* running_var = cpu::optional_numbers<T>(args.running_var, channels, kName, "running_var");
+  R* running_mean = cpu::optional_numbers<R>(args.running_mean, channels, kName, "running_mean");
+  R* running_var = cpu::optional_numbers<R>(args.running_var, channels, kName, "running_var");
   const cpu::Kernels<T>& k = kernels<T>();
 
-  const Workspace<T> vectors(*allocator_, 4 * width);
-  T* scale = vectors.data();
-  T* shift = scale + width;
-  const T* mean = shift + width;
-  const T* inv_std = mean + width;
+  const Workspace<R> vectors(*allocator_, 4 * width);
+  R* scale = vectors.data();
+  R* shift = scale + width;
+  const R* mean = shift + width;
+  const R* inv_std = mean + width;
   if (args.training) {
     const Index parts = threads_.count();
-    T* saved_mean = cpu::numbers<T>(args.saved_mean, channels, kName, "saved_mean");
-    T* saved_inv_std = cpu::numbers<T>(args.saved_inv_std, channels, kName, "saved_inv_std");
-    const Workspace<T> scratch(*allocator_, parts * 3 * width);
+    R* saved_mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
+    R* saved_inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
+    const Workspace<R> scratch(*allocator_, parts * 3 * width);
     // Per part: mean and squared deviations so far, and those of one block.
     const Workspace<double> moments(*allocator_, parts * 4 * channels);
     const Workspace<double> counts(*allocator_, parts);
@@ -92,13 +93,13 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     for (Index c = 0; c < channels; ++c) {
       const double variance = std::max(all[channels + c], 0.0) / n;
       // max() above would hide a NaN.
-      saved_inv_std[c] = static_cast<T>(std::isnan(all[channels + c]) ? all[channels + c] : 1.0 / std::sqrt(variance + args.eps));
-      saved_mean[c] = static_cast<T>(all[c]);
+      saved_inv_std[c] = static_cast<R>(std::isnan(all[channels + c]) ? all[channels + c] : 1.0 / std::sqrt(variance + args.eps));
+      saved_mean[c] = static_cast<R>(all[c]);
       if (running_mean)
-        running_mean[c] = static_cast<T>((1.0 - args.momentum) * static_cast<double>(running_mean[c]) + args.momentum * all[c]);
+        running_mean[c] = static_cast<R>((1.0 - args.momentum) * static_cast<double>(running_mean[c]) + args.momentum * all[c]);
       if (running_var) {
         const double unbiased = n > 1.0 ? all[channels + c] / (n - 1.0) : variance;
-        running_var[c] = static_cast<T>((1.0 - args.momentum) * static_cast<double>(running_var[c]) + args.momentum * unbiased);
+        running_var[c] = static_cast<R>((1.0 - args.momentum) * static_cast<double>(running_var[c]) + args.momentum * unbiased);
       }
     }
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
@@ -106,11 +107,11 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     inv_std = saved_inv_std;
   } else {
     require(running_mean && running_var, "cpu", "batch norm forward: inference needs the running statistics");
-    T* inverse = shift + 2 * width;
-    for (Index c = 0; c < channels; ++c) inverse[c] = static_cast<T>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
+    R* inverse = shift + 2 * width;
+    for (Index c = 0; c < channels; ++c) inverse[c] = static_cast<R>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
     mean = running_mean;
-    if (args.saved_mean) std::copy_n(mean, channels, cpu::numbers<T>(args.saved_mean, channels, kName, "saved_mean"));
-    if (args.saved_inv_std) std::copy_n(inverse, channels, cpu::numbers<T>(args.saved_inv_std, channels, kName, "saved_inv_std"));
+    if (args.saved_mean) std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
+    if (args.saved_inv_std) std::copy_n(inverse, channels, cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
   }
   affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
@@ -126,31 +127,32 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
 template <class T>
 void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
+  using R = cpu::Compute<T>;
   const auto [rows, channels] = cpu::matrix_of(args.x, kName);
   const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
   const T* x = args.x.data<T>();
-  const T* beta = args.relu ? cpu::optional_numbers<T>(args.beta, channels, kName, "beta") : nullptr;
+  const R* beta = args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
   const T* y = args.relu && !beta ? cpu::numbers<T>(args.y, elements, kName, "y") : nullptr;
   const T* dy = cpu::numbers<T>(args.dy, elements, kName, "dy");
   const T* dy2 = cpu::optional_numbers<T>(args.dy2, elements, kName, "dy2");
-  const T* gamma = cpu::optional_numbers<T>(args.gamma, channels, kName, "gamma");
-  const T* mean = cpu::numbers<T>(args.saved_mean, channels, kName, "saved_mean");
-  const T* inv_std = cpu::numbers<T>(args.saved_inv_std, channels, kName, "saved_inv_std");
+  const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
+  const R* mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
+  const R* inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
   T* dx = cpu::optional_numbers<T>(args.dx, elements, kName, "dx");
   T* dresidual = cpu::optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
-  T* dgamma = cpu::optional_numbers<T>(args.dgamma, channels, kName, "dgamma");
-  T* dbeta = cpu::optional_numbers<T>(args.dbeta, channels, kName, "dbeta");
+  R* dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma");
+  R* dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta");
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Index parts = threads_.count();
-  const Workspace<T> vectors(*allocator_, (6 + 2 * parts) * width);
-  T* means = vectors.data();
-  T* a = means + width;
-  T* b = a + width;
-  T* c0 = b + width;
-  T* scale = beta ? c0 + width : nullptr;
-  T* shift = beta ? scale + width : nullptr;
-  T* scratch = c0 + 3 * width;
+  const Workspace<R> vectors(*allocator_, (6 + 2 * parts) * width);
+  R* means = vectors.data();
+  R* a = means + width;
+  R* b = a + width;
+  R* c0 = b + width;
+  R* scale = beta ? c0 + width : nullptr;
+  R* shift = beta ? scale + width : nullptr;
+  R* scratch = c0 + 3 * width;
   std::copy_n(mean, channels, means);
   repeat(means, channels);
   if (beta) affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
@@ -175,12 +177,12 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   for (Index c = 0; c < channels; ++c) {
     const double inv = static_cast<double>(inv_std[c]), factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
     const double gx = sum_gx[c] * inv;  // Σ g·x̂
-    if (dgamma) dgamma[c] = static_cast<T>((args.accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
-    if (dbeta) dbeta[c] = static_cast<T>((args.accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum_g[c]);
+    if (dgamma) dgamma[c] = static_cast<R>((args.accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
+    if (dbeta) dbeta[c] = static_cast<R>((args.accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum_g[c]);
     // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
-    a[c] = static_cast<T>(factor);
-    b[c] = static_cast<T>(args.training ? -factor * inv * gx * share : 0.0);
-    c0[c] = static_cast<T>(args.training ? -factor * sum_g[c] * share : 0.0);
+    a[c] = static_cast<R>(factor);
+    b[c] = static_cast<R>(args.training ? -factor * inv * gx * share : 0.0);
+    c0[c] = static_cast<R>(args.training ? -factor * sum_g[c] * share : 0.0);
   }
   if (!dx) return;
   repeat(a, channels);
@@ -206,13 +208,14 @@ void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
   constexpr const char* kName = "layer norm forward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
+    using R = cpu::Compute<T>;
     const auto [rows, channels] = cpu::matrix_of(args.x, kName);
     const T* x = args.x.data<T>();
-    const T* gamma = cpu::optional_numbers<T>(args.gamma, channels, kName, "gamma");
-    const T* beta = cpu::optional_numbers<T>(args.beta, channels, kName, "beta");
+    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
+    const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
     T* y = cpu::numbers<T>(args.y, rows * channels, kName, "y");
-    T* mean = cpu::optional_numbers<T>(args.saved_mean, rows, kName, "saved_mean");
-    T* inv_std = cpu::optional_numbers<T>(args.saved_inv_std, rows, kName, "saved_inv_std");
+    R* mean = cpu::optional_numbers<R>(args.saved_mean, rows, kName, "saved_mean");
+    R* inv_std = cpu::optional_numbers<R>(args.saved_inv_std, rows, kName, "saved_inv_std");
     threads_.parallel_for(rows, 8, [&, c = channels](Index begin, Index end) {
       kernels<T>().layer_norm_forward(x + begin * c, gamma, beta, y + begin * c, mean ? mean + begin : nullptr,
                                       inv_std ? inv_std + begin : nullptr, end - begin, c, args.eps);
@@ -224,15 +227,16 @@ void CpuBackend::layer_norm_backward(const LayerNormBackward& args) {
   constexpr const char* kName = "layer norm backward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
+    using R = cpu::Compute<T>;
     const auto [rows, channels] = cpu::matrix_of(args.x, kName);
     const T* x = args.x.data<T>();
     const T* dy = cpu::numbers<T>(args.dy, rows * channels, kName, "dy");
-    const T* gamma = cpu::optional_numbers<T>(args.gamma, channels, kName, "gamma");
-    const T* mean = cpu::numbers<T>(args.saved_mean, rows, kName, "saved_mean");
-    const T* inv_std = cpu::numbers<T>(args.saved_inv_std, rows, kName, "saved_inv_std");
+    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
+    const R* mean = cpu::numbers<R>(args.saved_mean, rows, kName, "saved_mean");
+    const R* inv_std = cpu::numbers<R>(args.saved_inv_std, rows, kName, "saved_inv_std");
     T* dx = cpu::optional_numbers<T>(args.dx, rows * channels, kName, "dx");
-    T* dgamma = cpu::optional_numbers<T>(args.dgamma, channels, kName, "dgamma");
-    T* dbeta = cpu::optional_numbers<T>(args.dbeta, channels, kName, "dbeta");
+    R* dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma");
+    R* dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta");
     const Index parts = threads_.count();
     const Workspace<double> sums(*allocator_, parts * 2 * channels);
     std::fill_n(sums.data(), parts * 2 * channels, 0.0);
@@ -241,11 +245,11 @@ void CpuBackend::layer_norm_backward(const LayerNormBackward& args) {
       kernels<T>().layer_norm_backward(x + begin * c, dy + begin * c, gamma, mean + begin, inv_std + begin, dx ? dx + begin * c : nullptr,
                                        end - begin, c, dbeta ? own : nullptr, dgamma ? own + c : nullptr);
     });
-    const auto store = [&](T* to, Index first, Index count) {
+    const auto store = [&](R* to, Index first, Index count) {
       for (Index c = 0; to && c < count; ++c) {
         double sum = args.accumulate ? static_cast<double>(to[c]) : 0.0;
         for (Index part = 0; part < parts; ++part) sum += sums.data()[part * 2 * count + first + c];
-        to[c] = static_cast<T>(sum);
+        to[c] = static_cast<R>(sum);
       }
     };
     store(dbeta, 0, channels);

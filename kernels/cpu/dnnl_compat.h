@@ -39,6 +39,10 @@ inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const
   return {engine, dnnl::algorithm::convolution_direct, d.src, d.weights, d.bias, d.dst, d.strides, d.dilates, d.padding, d.padding, hint,
           attr};
 }
+inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                           const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
+  return {engine, a, b, bias, c, attr};
+}
 
 #else
 
@@ -62,10 +66,14 @@ inline dnnl::convolution_backward_weights::primitive_desc backward_weights(const
           engine,
           hint};
 }
+inline dnnl::matmul::primitive_desc matmul(const dnnl::engine& engine, const dnnl::memory::desc& a, const dnnl::memory::desc& b,
+                                           const dnnl::memory::desc& bias, const dnnl::memory::desc& c, const dnnl::primitive_attr& attr) {
+  return {{a, b, bias, c}, attr, engine};
+}
 
 #endif
 
-/// Lets a reorder add to its destination.
+/// Lets a reorder or a product add to its destination.
 inline dnnl::primitive_attr accumulating() {
   dnnl::primitive_attr attr;
   dnnl::post_ops ops;

@@ -6,6 +6,7 @@
 #include <map>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 
@@ -18,13 +19,25 @@ namespace {
 using dnnl::memory;
 using Dims = memory::dims;
 
-enum Operation : Index { kForward, kBackwardData, kBackwardWeights };
+enum Operation : Index { kForward, kBackwardData, kBackwardWeights, kMatmul };
 /// An operation and its shape, whole.
-using Key = std::array<Index, 18>;
+using Key = std::array<Index, 19>;
+using Type = memory::data_type;
 
-Key key_of(Operation operation, const Geometry& g, bool flag) {
-  return {operation,  flag,       g.images,   g.height,   g.width, g.channels, g.out_height, g.out_width,  g.out_channels,
-          g.kernel_h, g.kernel_w, g.stride_h, g.stride_w, g.pad_h, g.pad_w,    g.dilation_h, g.dilation_w, g.groups};
+template <class T>
+constexpr Type kType = std::is_same_v<T, BFloat16> ? Type::bf16 : Type::f32;
+
+Key key_of(Operation operation, const Geometry& g, Type type, bool flag) {
+  return {operation,    static_cast<Index>(type),
+          flag,         g.images,
+          g.height,     g.width,
+          g.channels,   g.out_height,
+          g.out_width,  g.out_channels,
+          g.kernel_h,   g.kernel_w,
+          g.stride_h,   g.stride_w,
+          g.pad_h,      g.pad_w,
+          g.dilation_h, g.dilation_w,
+          g.groups};
 }
 
 std::string text(const Geometry& g) {
@@ -74,28 +87,28 @@ dnnl::primitive_attr with_user_scratchpad(dnnl::primitive_attr attr = {}) {
   return attr;
 }
 
-memory::desc plain_activation(Index n, Index h, Index w, Index c) {
-  return {Dims{n, c, h, w}, memory::data_type::f32, Dims{h * w * c, 1, w * c, c}};
+memory::desc plain_activation(Index n, Index h, Index w, Index c, Type type) {
+  return {Dims{n, c, h, w}, type, Dims{h * w * c, 1, w * c, c}};
 }
 
 /// O×kH×kW×I in oneDNN's logical order, with a group dimension in front where there are groups.
-memory::desc plain_weights(const Geometry& g) {
+memory::desc plain_weights(const Geometry& g, Type type) {
   const Index in = g.channels / g.groups, out = g.out_channels / g.groups, row = g.kernel_w * in, filter = g.kernel_h * row;
-  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, Dims{filter, 1, row, in}};
-  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, Dims{out * filter, filter, 1, row, in}};
+  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, type, Dims{filter, 1, row, in}};
+  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, type, Dims{out * filter, filter, 1, row, in}};
 }
-memory::desc any_weights(const Geometry& g) {
+memory::desc any_weights(const Geometry& g, Type type) {
   const Index in = g.channels / g.groups, out = g.out_channels / g.groups;
-  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, memory::format_tag::any};
-  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, memory::data_type::f32, memory::format_tag::any};
+  if (g.groups == 1) return {Dims{out, in, g.kernel_h, g.kernel_w}, type, memory::format_tag::any};
+  return {Dims{g.groups, out, in, g.kernel_h, g.kernel_w}, type, memory::format_tag::any};
 }
 
-dnnl_compat::ConvolutionDescs describe(const Geometry& g, bool bias) {
+dnnl_compat::ConvolutionDescs describe(const Geometry& g, Type type, Type weights, bool bias) {
   dnnl_compat::ConvolutionDescs d;
-  d.src = plain_activation(g.images, g.height, g.width, g.channels);
-  d.weights = any_weights(g);
-  if (bias) d.bias = memory::desc(Dims{g.out_channels}, memory::data_type::f32, Dims{1});
-  d.dst = plain_activation(g.images, g.out_height, g.out_width, g.out_channels);
+  d.src = plain_activation(g.images, g.height, g.width, g.channels, type);
+  d.weights = any_weights(g, weights);
+  if (bias) d.bias = memory::desc(Dims{g.out_channels}, Type::f32, Dims{1});
+  d.dst = plain_activation(g.images, g.out_height, g.out_width, g.out_channels, type);
   d.strides = {g.stride_h, g.stride_w};
   d.dilates = {g.dilation_h - 1, g.dilation_w - 1};
   d.padding = {g.pad_h, g.pad_w};
@@ -120,12 +133,14 @@ struct DnnlOperations::State {
     if (plan.scratchpad_bytes > 0) plan.scratchpad = handle(descriptor.scratchpad_desc());
   }
 
-  Plan make_convolution(Operation operation, const Geometry& g, bool flag) const {
+  Plan make_convolution(Operation operation, const Geometry& g, Type type, bool flag) const {
     Plan plan;
-    const memory::desc plain = plain_weights(g);
+    // Gradients of weights are fp32 always; the forward primitive that they want as a hint is all of one type.
+    const Type of_weights = operation == kBackwardWeights ? Type::f32 : type;
+    const memory::desc plain = plain_weights(g, of_weights);
     memory::desc own;
-    const auto d = describe(g, operation == kForward && flag);
-    const auto forward = dnnl_compat::forward(engine, d, with_user_scratchpad());
+    const auto d = describe(g, type, of_weights, operation == kForward && flag);
+    const auto forward = dnnl_compat::forward(engine, describe(g, type, type, operation == kForward && flag), with_user_scratchpad());
     if (operation == kForward) {
       own = forward.weights_desc();
       plan.primitive = dnnl::convolution_forward(forward);
@@ -173,12 +188,12 @@ struct DnnlOperations::State {
     }
   }
 
-  void execute(Plan& plan, std::array<const float*, 4> pointers) {
+  void execute(Plan& plan, std::array<const void*, 4> pointers) {
     const Scratch scratchpad(allocator, plan.scratchpad_bytes);
     std::unordered_map<int, memory> arguments;
     for (std::size_t i = 0; i < 4; ++i) {
       if (!plan.arguments[i].name || !plan.arguments[i].handle) continue;
-      plan.arguments[i].handle.set_data_handle(const_cast<float*>(pointers[i]));
+      plan.arguments[i].handle.set_data_handle(const_cast<void*>(pointers[i]));
       arguments.emplace(plan.arguments[i].name, plan.arguments[i].handle);
     }
     if (plan.scratchpad_bytes > 0) {
@@ -188,14 +203,14 @@ struct DnnlOperations::State {
     plan.primitive.execute(stream, arguments);
   }
 
-  void convolve(Operation operation, const Geometry& g, bool flag, std::array<const float*, 4> pointers, const char* name) {
+  void convolve(Operation operation, const Geometry& g, Type type, bool flag, std::array<const void*, 4> pointers, const char* name) {
     run(
-        key_of(operation, g, flag), [&] { return make_convolution(operation, g, flag); },
+        key_of(operation, g, type, flag), [&] { return make_convolution(operation, g, type, flag); },
         [&](Plan& plan) {
           if (!plan.reorders) return execute(plan, pointers);
           const Scratch weights(allocator, plan.weights_bytes);
-          auto* own = static_cast<float*>(weights.data());
-          plan.plain_weights.set_data_handle(const_cast<float*>(pointers[1]));
+          void* own = weights.data();
+          plan.plain_weights.set_data_handle(const_cast<void*>(pointers[1]));
           pointers[1] = own;
           memory& own_handle = plan.arguments[1].handle;
           if (operation == kBackwardWeights) {
@@ -209,22 +224,61 @@ struct DnnlOperations::State {
         },
         name, [&] { return text(g); });
   }
+
+  Plan make_matmul(const Product& p, Type to, bool bias) const {
+    Plan plan;
+    const memory::desc a(Dims{p.m, p.k}, Type::bf16, p.transpose_a ? Dims{1, p.m} : Dims{p.k, 1});
+    const memory::desc b(Dims{p.k, p.n}, Type::bf16, p.transpose_b ? Dims{1, p.k} : Dims{p.n, 1});
+    const memory::desc c(Dims{p.m, p.n}, to, Dims{p.n, 1});
+    const memory::desc row = bias ? memory::desc(Dims{1, p.n}, Type::f32, Dims{p.n, 1}) : memory::desc();
+    const auto descriptor = dnnl_compat::matmul(engine, a, b, row, c,
+                                                with_user_scratchpad(p.accumulate ? dnnl_compat::accumulating() : dnnl::primitive_attr()));
+    plan.primitive = dnnl::matmul(descriptor);
+    plan.arguments = {Argument{DNNL_ARG_SRC, handle(a)}, Argument{DNNL_ARG_WEIGHTS, handle(b)},
+                      Argument{DNNL_ARG_BIAS, bias ? handle(row) : memory()}, Argument{DNNL_ARG_DST, handle(c)}};
+    set_scratchpad(plan, descriptor);
+    return plan;
+  }
 };
 
 DnnlOperations::DnnlOperations(CachingAllocator& allocator) : state_(std::make_unique<State>(allocator)) {}
 DnnlOperations::~DnnlOperations() = default;
 
-void DnnlOperations::conv_forward(const Geometry& g, const float* x, const float* weight, const float* bias, float* y) {
-  state_->convolve(kForward, g, bias != nullptr, {x, weight, bias, y}, "conv2d forward");
+template <class T>
+void DnnlOperations::conv_forward(const Geometry& g, const T* x, const T* weight, const float* bias, T* y) {
+  state_->convolve(kForward, g, kType<T>, bias != nullptr, {x, weight, bias, y}, "conv2d forward");
 }
 
-void DnnlOperations::conv_backward_data(const Geometry& g, const float* dy, const float* weight, float* dx) {
-  state_->convolve(kBackwardData, g, false, {dx, weight, nullptr, dy}, "conv2d backward of the data");
+template <class T>
+void DnnlOperations::conv_backward_data(const Geometry& g, const T* dy, const T* weight, T* dx) {
+  state_->convolve(kBackwardData, g, kType<T>, false, {dx, weight, nullptr, dy}, "conv2d backward of the data");
 }
 
-void DnnlOperations::conv_backward_weights(const Geometry& g, const float* x, const float* dy, float* dweight, bool accumulate) {
-  state_->convolve(kBackwardWeights, g, accumulate, {x, dweight, nullptr, dy}, "conv2d backward of the weights");
+template <class T>
+void DnnlOperations::conv_backward_weights(const Geometry& g, const T* x, const T* dy, float* dweight, bool accumulate) {
+  state_->convolve(kBackwardWeights, g, kType<T>, accumulate, {x, dweight, nullptr, dy}, "conv2d backward of the weights");
 }
+
+template void DnnlOperations::conv_forward(const Geometry&, const float*, const float*, const float*, float*);
+template void DnnlOperations::conv_forward(const Geometry&, const BFloat16*, const BFloat16*, const float*, BFloat16*);
+template void DnnlOperations::conv_backward_data(const Geometry&, const float*, const float*, float*);
+template void DnnlOperations::conv_backward_data(const Geometry&, const BFloat16*, const BFloat16*, BFloat16*);
+template void DnnlOperations::conv_backward_weights(const Geometry&, const float*, const float*, float*, bool);
+template void DnnlOperations::conv_backward_weights(const Geometry&, const BFloat16*, const BFloat16*, float*, bool);
+
+template <class To>
+void DnnlOperations::matmul(const Product& p, const BFloat16* a, const BFloat16* b, const float* bias, To* c) {
+  state_->run(
+      Key{kMatmul, static_cast<Index>(kType<To>), bias != nullptr, p.m, p.n, p.k, p.transpose_a, p.transpose_b, p.accumulate},
+      [&] { return state_->make_matmul(p, kType<To>, bias != nullptr); },
+      [&](Plan& plan) {
+        state_->execute(plan, {a, b, bias, c});
+      },
+      "matmul", [&] { return fmt::format("bf16 {}×{} by {}×{}", p.m, p.k, p.k, p.n); });
+}
+
+template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*, float*);
+template void DnnlOperations::matmul(const Product&, const BFloat16*, const BFloat16*, const float*, BFloat16*);
 
 void DnnlOperations::matmul(const float* a, const float* b, float* c, Index m, Index n, Index k, bool transpose_a, bool transpose_b,
                             bool accumulate) {

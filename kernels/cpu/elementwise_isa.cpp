@@ -1,4 +1,5 @@
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/pack_isa.h"
 #include "kernels/math/activations.h"
 #include "kernels/math/dropout.h"
 
@@ -9,13 +10,31 @@ namespace {
 
 // In all of these the output may be an input: elements are read before they are written.
 
+/// y[i] = f(i), computed in Compute<T>.
+template <class T, class F>
+static inline void for_each(T* y, Index n, F f) {
+  if constexpr (kIsLow<T>) {
+    constexpr Index kPiece = 512;
+    alignas(64) Compute<T> buffer[kPiece];
+    for (Index begin = 0; begin < n; begin += kPiece) {
+      const Index count = n - begin < kPiece ? n - begin : kPiece;
+      STARLING_LOOP for (Index i = 0; i < count; ++i) buffer[i] = f(begin + i);
+      pack(y + begin, buffer, count, false);
+    }
+  } else {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = f(i);
+  }
+}
+#define STARLING_VALUE(...) \
+  [=](Index i) __attribute__((always_inline)) { return __VA_ARGS__; }
+
 template <class T>
 static void activation_forward(Activation kind, const T* x, T* y, Index n) {
   switch (kind) {
     case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = x[i]; break;
-    case Activation::kRelu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::relu(x[i]); break;
-    case Activation::kGelu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::gelu(x[i]); break;
-    case Activation::kSilu: STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = math::silu(x[i]); break;
+    case Activation::kRelu: return for_each(y, n, STARLING_VALUE(math::relu(widen(x[i]))));
+    case Activation::kGelu: return for_each(y, n, STARLING_VALUE(math::gelu(widen(x[i]))));
+    case Activation::kSilu: return for_each(y, n, STARLING_VALUE(math::silu(widen(x[i]))));
   }
 }
 
@@ -24,19 +43,19 @@ static void activation_backward(Activation kind, const T* x, const T* dy, T* dx,
   switch (kind) {
     case Activation::kNone: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i]; break;
     case Activation::kRelu:
-      STARLING_LOOP for (Index i = 0; i < n; ++i) {
-        const T g = dy[i];
-        dx[i] = x[i] > T(0) ? g : T(0);
-      }
-      break;
-    case Activation::kGelu: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::gelu_derivative(x[i]); break;
-    case Activation::kSilu: STARLING_LOOP for (Index i = 0; i < n; ++i) dx[i] = dy[i] * math::silu_derivative(x[i]); break;
+      return for_each(
+          dx, n, [=](Index i) __attribute__((always_inline)) {
+            const Compute<T> g = widen(dy[i]);
+            return widen(x[i]) > Compute<T>(0) ? g : Compute<T>(0);
+          });
+    case Activation::kGelu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::gelu_derivative(widen(x[i]))));
+    case Activation::kSilu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::silu_derivative(widen(x[i]))));
   }
 }
 
 template <class T>
 static void add(const T* a, const T* b, T* y, Index n) {
-  STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = a[i] + b[i];
+  for_each(y, n, STARLING_VALUE(widen(a[i]) + widen(b[i])));
 }
 
 template <class T>
@@ -47,27 +66,27 @@ static void fill(T* y, T value, Index n) {
 template <class T>
 static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter) {
   const float threshold = static_cast<float>(p);
-  const T scale = p < 1.0 ? static_cast<T>(1.0 / (1.0 - p)) : T(0);
+  const Compute<T> scale = p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - p)) : Compute<T>(0);
   for (Index i = 0; i < n; i += 4) {
     const math::DropoutMask mask = math::dropout_mask(key, counter, static_cast<std::uint64_t>((first + i) / 4), threshold);
     const Index count = n - i < 4 ? n - i : 4;
-    for (Index j = 0; j < count; ++j) y[first + i + j] = mask.keep[j] ? x[first + i + j] * scale : T(0);
+    for (Index j = 0; j < count; ++j) y[first + i + j] = narrow<T>(mask.keep[j] ? widen(x[first + i + j]) * scale : Compute<T>(0));
   }
 }
 
 template <class T>
-static void weighted_sum(const T* const* in, const T* weight, int terms, T* out, Index n, bool accumulate) {
+static void weighted_sum(const T* const* in, const Compute<T>* weight, int terms, T* out, Index n, bool accumulate) {
   constexpr Index kPiece = 1024;  // stays in the first cache while the terms go over it
   for (Index begin = 0; begin < n; begin += kPiece) {
     const Index end = begin + kPiece < n ? begin + kPiece : n;
-    T sum[kPiece];
-    for (Index i = 0; i < end - begin; ++i) sum[i] = accumulate ? out[begin + i] : T(0);
+    Compute<T> sum[kPiece];
+    for (Index i = 0; i < end - begin; ++i) sum[i] = accumulate ? widen(out[begin + i]) : Compute<T>(0);
     for (int k = 0; k < terms; ++k) {
       const T* __restrict from = in[k] + begin;
-      const T w = weight[k];
-      for (Index i = 0; i < end - begin; ++i) sum[i] += w * from[i];
+      const Compute<T> w = weight[k];
+      for (Index i = 0; i < end - begin; ++i) sum[i] += w * widen(from[i]);
     }
-    for (Index i = 0; i < end - begin; ++i) out[begin + i] = sum[i];
+    for (Index i = 0; i < end - begin; ++i) out[begin + i] = narrow<T>(sum[i]);
   }
 }
 
@@ -78,21 +97,39 @@ static double squared_distance(const T* x, const T* y, Index n) {
   Index i = 0;
   for (; i + kLanes <= n; i += kLanes) {
     for (Index j = 0; j < kLanes; ++j) {
-      const double d = static_cast<double>(x[i + j]) - (y ? static_cast<double>(y[i + j]) : 0.0);
+      const double d = static_cast<double>(widen(x[i + j])) - (y ? static_cast<double>(widen(y[i + j])) : 0.0);
       lane[j] += d * d;
     }
   }
   double sum = 0.0;
   for (Index j = 0; j < kLanes; ++j) sum += lane[j];
   for (; i < n; ++i) {
-    const double d = static_cast<double>(x[i]) - (y ? static_cast<double>(y[i]) : 0.0);
+    const double d = static_cast<double>(widen(x[i])) - (y ? static_cast<double>(widen(y[i])) : 0.0);
     sum += d * d;
   }
   return sum;
 }
 
+// The processor's own conversions of fp16 where it has them; the compiler makes vectors of the others.
+static void widen_numbers(const BFloat16* x, float* y, Index n) { STARLING_LOOP for (Index i = 0; i < n; ++i) y[i] = widen(x[i]); }
+/// Without the instruction for bf16 on purpose: casts keep denormal numbers.
+template <class T>
+static void narrow_numbers(const float* x, T* y, Index n) {
+  narrow_run(y, x, n);
+}
+static void widen_numbers(const Float16* x, float* y, Index n) {
+  Index i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(y + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x + i))));
+#endif
+  for (; i < n; ++i) y[i] = widen(x[i]);
+}
 template <class T>
 static void set(Kernels<T>& table) {
+  if constexpr (kIsLow<T>) {
+    table.widen = widen_numbers;
+    table.narrow = narrow_numbers<T>;
+  }
   table.activation_forward = activation_forward<T>;
   table.activation_backward = activation_backward<T>;
   table.add = add<T>;
@@ -106,5 +143,7 @@ static void set(Kernels<T>& table) {
 
 void add_elementwise(Kernels<float>& table) { set(table); }
 void add_elementwise(Kernels<double>& table) { set(table); }
+void add_elementwise(Kernels<BFloat16>& table) { set(table); }
+void add_elementwise(Kernels<Float16>& table) { set(table); }
 
 }  // namespace starling::cpu::STARLING_ISA

@@ -1,5 +1,7 @@
 #include "kernels/cpu/isa.h"
 
+#include <oneapi/dnnl/dnnl.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -34,6 +36,20 @@ Isa detected_isa() {
 }
 
 const char* name_of(Isa isa) { return isa == Isa::kAvx512 ? "avx512" : isa == Isa::kAvx2 ? "avx2" : "scalar"; }
+
+std::string_view bf16_unit() {
+#if defined(__x86_64__)
+  if (detected_isa() < Isa::kAvx512) return "nothing";
+  // The library's own word: it asks the operating system for AMX, and its environment may lower what it uses.
+  const auto effective = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  const auto has = [&](dnnl_cpu_isa_t isa) { return (effective & static_cast<unsigned>(isa)) == static_cast<unsigned>(isa); };
+  return has(dnnl_cpu_isa_avx512_core_amx) ? "AMX" : has(dnnl_cpu_isa_avx512_core_bf16) ? "AVX512_BF16" : "nothing";
+#else
+  return "nothing";
+#endif
+}
+
+bool fast_bf16() { return bf16_unit() != "nothing"; }
 
 std::string_view processor_name() {
   static const std::string name = [] {

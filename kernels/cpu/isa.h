@@ -23,6 +23,13 @@ Isa detected_isa();
 /// "scalar", "avx2" or "avx512".
 const char* name_of(Isa isa);
 
+/// Whether oneDNN multiplies bf16 numbers in hardware (AMX or AVX512_BF16) here, so that training in bf16 is faster than in fp32. False
+/// where STARLING_CPU_ISA lowers the instruction set.
+bool fast_bf16();
+
+/// What multiplies bf16 numbers: "AMX", "AVX512_BF16", or "nothing" where fast_bf16() is false.
+std::string_view bf16_unit();
+
 /// The processor's own name, e.g. "AMD EPYC 7763 64-Core Processor".
 std::string_view processor_name();
 

@@ -1,22 +1,34 @@
 #include "kernels/cpu/kernels.h"
 
 namespace starling::cpu {
-void load(Isa isa, Kernels<float>& table) {
-  using Adder = void (*)(Kernels<float>&);
+namespace {
+
+/// What every type has.
+template <class T>
+void load_common(Isa isa, Kernels<T>& table) {
+  using Adder = void (*)(Kernels<T>&);
   select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
   select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise, avx512::add_elementwise)(table);
-  select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
+}
+
+}  // namespace
+
+void load(Isa isa, Kernels<float>& table) {
+  using Adder = void (*)(Kernels<float>&);
+  load_common(isa, table);
+  select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_conv16, avx2::add_conv16, avx512::add_conv16)(table);
 }
 
 void load(Isa isa, Kernels<double>& table) {
   using Adder = void (*)(Kernels<double>&);
-  select_isa<Adder>(isa, scalar::add_norm, avx2::add_norm, avx512::add_norm)(table);
-  select_isa<Adder>(isa, scalar::add_elementwise, avx2::add_elementwise, avx512::add_elementwise)(table);
+  load_common(isa, table);
   select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
-  select_isa<Adder>(isa, scalar::add_loss, avx2::add_loss, avx512::add_loss)(table);
   select_isa<Adder>(isa, scalar::add_plain, avx2::add_plain, avx512::add_plain)(table);
 }
+
+void load(Isa isa, Kernels<BFloat16>& table) { load_common(isa, table); }
+void load(Isa isa, Kernels<Float16>& table) { load_common(isa, table); }
 
 }  // namespace starling::cpu

@@ -5,6 +5,7 @@
 #include "core/backend.h"
 #include "core/host_device.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/storage.h"
 
 namespace starling::cpu {
 
@@ -15,6 +16,12 @@ struct Geometry {
   Index images = 0, height = 0, width = 0, channels = 0;
   Index out_height = 0, out_width = 0, out_channels = 0;
   Index kernel_h = 1, kernel_w = 1, stride_h = 1, stride_w = 1, pad_h = 0, pad_w = 0, dilation_h = 1, dilation_w = 1, groups = 1;
+};
+
+/// The sizes of a matrix product: c[m,n] (+)= op(a)·op(b), with k terms a number.
+struct Product {
+  Index m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false, accumulate = false;
 };
 
 /// How many rows of `channels` values the normalisation kernels take as one long row: enough for 128 values that fill whole vectors.
@@ -34,28 +41,31 @@ STARLING_HD Index block_rows(Index channels) {
 }
 
 /// Own kernels for one element type and one instruction set, on plain pointers and ranges; the callers split the work over threads.
-/// T is float or double. Sums over many elements gather in short runs of T and go on in double.
+/// T is float, double, BFloat16 or Float16; R is what it is computed in. Sums over many elements gather in short runs of R and go on in
+/// double. For the 16-bit types only the normalisation, elementwise and loss kernels are there: callers widen pieces for the others.
 template <class T>
 struct Kernels {
+  using R = Compute<T>;
+
   // --- Normalisation (norm_isa.cpp). Rows hold `channels` values; per-channel vectors marked [width] are repeated so that they
   // --- cover fold_width(channels) values: several short rows are then processed as one long one.
 
   /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width values.
-  void (*moments)(const T* x, Index rows, Index channels, T* scratch, double* mean, double* m2);
+  void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
   /// y = x·scale + shift (+ residual), then max(·, 0) if relu. scale, shift: [width].
-  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const T* scale, const T* shift, bool relu);
+  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* shift, bool relu);
   /// g = (dy + dy2) masked by y > 0; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
   /// not, the mask is x·scale + shift > 0. mean, scale, shift: [width]; scratch: 2 · width.
-  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const T* mean, const T* scale,
-                      const T* shift, T* scratch, double* sum_g, double* sum_gx);
+  void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const R* mean, const R* scale,
+                      const R* shift, R* scratch, double* sum_g, double* sum_gx);
   /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
-  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const T* mean, const T* scale,
-                        const T* shift, const T* a, const T* b, const T* c);
+  void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const R* mean, const R* scale,
+                        const R* shift, const R* a, const R* b, const R* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
-  void (*column_sums)(const T* x, Index rows, Index channels, T* scratch, double* sum);
-  void (*layer_norm_forward)(const T* x, const T* gamma, const T* beta, T* y, T* mean, T* inv_std, Index rows, Index channels, double eps);
+  void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
+  void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std, Index rows, Index channels, double eps);
   /// Adds the block's share to sum_g (for dbeta) and sum_gx (for dgamma); dx optional.
-  void (*layer_norm_backward)(const T* x, const T* dy, const T* gamma, const T* mean, const T* inv_std, T* dx, Index rows, Index channels,
+  void (*layer_norm_backward)(const T* x, const T* dy, const R* gamma, const R* mean, const R* inv_std, T* dx, Index rows, Index channels,
                               double* sum_g, double* sum_gx);
 
   // --- Elementwise (elementwise_isa.cpp), on n elements.
@@ -66,9 +76,12 @@ struct Kernels {
   /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter);
   /// out (+)= Σ weight_k in_k.
-  void (*weighted_sum)(const T* const* in, const T* weight, int terms, T* out, Index n, bool accumulate);
+  void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n, bool accumulate);
   /// Σ (x - y)²; y optional.
   double (*squared_distance)(const T* x, const T* y, Index n);
+  /// Between the 16-bit types and fp32, to nearest even; null for the others.
+  void (*widen)(const T* x, R* y, Index n) = nullptr;
+  void (*narrow)(const R* x, T* y, Index n) = nullptr;
 
   // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
   void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last);
@@ -105,11 +118,18 @@ struct Kernels {
 /// The tables for an instruction set.
 void load(Isa isa, Kernels<float>& table);
 void load(Isa isa, Kernels<double>& table);
+void load(Isa isa, Kernels<BFloat16>& table);
+void load(Isa isa, Kernels<Float16>& table);
 
 }  // namespace starling::cpu
 
 // Each file of kernels sets its members of a table.
-STARLING_DECLARE_PER_ISA(void add_norm(Kernels<float>&); void add_norm(Kernels<double>&); void add_elementwise(Kernels<float>&);
-                         void add_elementwise(Kernels<double>&); void add_pool(Kernels<float>&); void add_pool(Kernels<double>&);
-                         void add_loss(Kernels<float>&); void add_loss(Kernels<double>&); void add_plain(Kernels<double>&);
-                         void add_conv16(Kernels<float>&);)
+#define STARLING_DECLARE_ADDERS(name) \
+  void name(Kernels<float>&);         \
+  void name(Kernels<double>&);        \
+  void name(Kernels<BFloat16>&);      \
+  void name(Kernels<Float16>&);
+STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
+                             STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
+                         void add_pool(Kernels<double>&); void add_plain(Kernels<double>&); void add_conv16(Kernels<float>&);)
+#undef STARLING_DECLARE_ADDERS

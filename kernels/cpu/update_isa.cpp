@@ -18,6 +18,7 @@ void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) 
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kLast>)   \
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kOnly>)
 #define STARLING_UPDATES(T)                 \
+  STARLING_UPDATE(MixStep<T>)               \
   STARLING_UPDATE(SgdStep<T, false, false>) \
   STARLING_UPDATE(SgdStep<T, true, false>)  \
   STARLING_UPDATE(SgdStep<T, true, true>)   \

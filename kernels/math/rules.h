@@ -30,6 +30,15 @@ namespace starling::rules {
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }
 STARLING_HD double square_root(double x) { return ::sqrt(x); }
 
+/// No rule: p as mixed. For a step that only mixes.
+template <class T>
+struct MixStep {
+  using Real = T;
+  static constexpr int kStates = 0;
+  static constexpr unsigned kReads = 0, kWrites = 0;
+  STARLING_HD T operator()(T p, T, T*, bool) const { return p; }
+};
+
 /// Stochastic gradient descent, as torch.optim.SGD with dampening 0. State 0, with momentum: the momentum buffer.
 template <class T, bool kMomentum, bool kNesterov>
 struct SgdStep {

@@ -37,6 +37,19 @@ namespace detail {
 /// Elements that share one decay entry; every span is a multiple of it.
 inline constexpr int kUpdateBlock = 32;
 
+/// The mix as kernels compute it: self_weight · x + the terms from `skip` on.
+struct Mixture {
+  const Tensor* x = nullptr;
+  double self_weight = 1.0;
+  std::size_t skip = 0;
+};
+inline Mixture mixture_of(const UpdateArgs& args) {
+  if (args.received.empty()) return {&args.x, 1.0, 0};
+  // A group's sum holds this rank's share already: x need not be read.
+  if (args.self_weight == 0.0) return {&args.received[0], args.weights[0], 1};
+  return {&args.x, args.self_weight, 0};
+}
+
 /// Bytes that loads run ahead of the arithmetic: hardware prefetchers stop at page ends and follow eight streams badly.
 inline constexpr std::int64_t kPrefetchBytes = 2048;
 

@@ -117,6 +117,65 @@ TEST_CASE("comm/algorithm: update mode, bucket size, overlap, delays, a slow ran
   }
 }
 
+TEST_CASE("comm/algorithm: a step whose gradients overflow mixes and does not update; all-reduce carries the overflow to all") {
+  for (const char* algorithm : {"gossip", "allreduce"}) {
+    for (const double clip : {0.0, 3.0}) {
+      Job job;
+      job.algorithm = algorithm;
+      job.topology = {{"type", "one-peer-exp"}};
+      job.dtype = DType::kFloat64;
+      job.start_apart = true;
+      job.in_backward = false;
+      job.check_overflow = true;
+      job.steps = 7;
+      job.loss_scale = 1024;
+      job.clip.norm = clip;
+      job.overflows = {{0, 0}, {2, 3}, {2, 4}, {1, 6}};
+      CAPTURE(algorithm);
+      CAPTURE(clip);
+      CHECK(largest_difference(run_fake(job, 4), run_plain(job, 4)) < 1e-12);
+      Job without = job;
+      without.overflows.clear();
+      CHECK(largest_difference(run_fake(without, 4), run_plain(job, 4)) > 1e-3);
+      CHECK(largest_difference(run_fake(without, 4), run_plain(without, 4)) < 1e-12);
+    }
+  }
+}
+
+TEST_CASE("comm/algorithm: a skipped step leaves an optimizer as if it had not been, and a power of two as loss scale changes no bit") {
+  for (const bool per_bucket : {false, true}) {
+    Job job;
+    job.optimizer = {{"type", "accum_adamw"}, {"weight_decay", 0.1}, {"accum_iter", 2}};
+    job.in_backward = false;
+    job.clip = {2.0, per_bucket};
+    job.steps = 6;
+    const auto expected = run_fake(job, 1);
+    CHECK(run_fake(job, 1) == expected);
+    job.check_overflow = true;
+    CHECK(run_fake(job, 1) == expected);
+    job.loss_scale = 65536;
+    CHECK(run_fake(job, 1) == expected);
+    job.steps = 8;
+    job.overflows = {{0, 0}, {0, 3}};
+    CHECK(run_fake(job, 1) == expected);
+    job.check_overflow = false;
+    CHECK(run_fake(job, 1) != expected);
+  }
+}
+
+TEST_CASE("comm/algorithm: the low-precision copy follows every update") {
+  for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
+    for (const char* algorithm : {"gossip", "allreduce"}) {
+      Job job;
+      job.algorithm = algorithm;
+      job.optimizer = kAdamW;
+      const auto expected = run_fake(job, 2);
+      job.compute = compute;
+      CHECK(run_fake(job, 2) == expected);
+    }
+  }
+}
+
 TEST_CASE("comm/algorithm: a global clip norm gives the same bits for every bucket size; a bucket's own norm clips in either mode") {
   Job job;
   job.topology = {{"type", "one-peer-exp"}};
@@ -192,7 +251,7 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   const auto rule = optimizers().make("sgd", "type", section);
   const AlgorithmSite site{*backend, *transport, *rule, buckets};
   const auto gossip = algorithms().make("gossip", "sync.algorithm", site);
-  gossip->begin({3, 4, 0.1});
+  gossip->begin({3, 4, 1.0, 0.1});
   CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);
   gossip->resume(3);
   gossip->bucket_ready(0);

@@ -1,9 +1,11 @@
 #include "support.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <thread>
@@ -25,6 +27,19 @@ const std::vector<Shape>& job_shapes() {
 double start_value(int rank, bool apart, std::int64_t i) { return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0); }
 double target(int rank, std::int64_t i) { return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1)); }
 double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
+
+bool overflows(const Job& job, int rank, int step) {
+  return std::find(job.overflows.begin(), job.overflows.end(), std::array<int, 2>{rank, step}) != job.overflows.end();
+}
+
+template <class Low>
+void check_low(const Tensor& parameters, const Tensor& low) {
+  for (std::int64_t i = 0; i < low.elements(); ++i) {
+    const float value =
+        parameters.dtype() == DType::kFloat64 ? static_cast<float>(parameters.data<double>()[i]) : parameters.data<float>()[i];
+    require(low.data<Low>()[i].bits == Low(value).bits, "test", "element {} of the low-precision copy is another number", i);
+  }
+}
 
 std::uint32_t noise(int a, std::int64_t b) { return philox(7, static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b)).v[0]; }
 
@@ -75,10 +90,10 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   ConfigSection section(job.optimizer, "test");
   section.text("type", "sgd", "");
   const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
-  const AlgorithmSite site{backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap};
+  const AlgorithmSite site{backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap, job.check_overflow};
   auto algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
@@ -89,8 +104,10 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     set_numbers(parameter->value, [&](std::int64_t i) { return start_value(rank, job.start_apart, at + i); });
     at += parameter->shape.elements();
   }
+  double loss_scale = job.loss_scale;
+  std::int64_t optimizer_step = 1;
   for (int step = 0; step < job.steps; ++step) {
-    scheduler->begin_step({step, step + 1, job.lr});
+    scheduler->begin_step({step, optimizer_step, loss_scale, job.lr});
     // All gradients belong to x(t), the parameters before this step's mix: so they are computed before any bucket is updated.
     std::vector<std::vector<double>> before;
     for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
@@ -101,12 +118,21 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     }
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
-      set_numbers(parameter->grad,
-                  [&](std::int64_t i) { return curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)); });
+      set_numbers(parameter->grad, [&](std::int64_t i) {
+        return loss_scale * (curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
+      });
+      if (p == 2 && overflows(job, rank, step)) backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
       if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));
       scheduler->ready(*parameter);
     }
     scheduler->end_backward();
+    const Tensor control = algorithm->control();
+    require(static_cast<bool>(control) == job.check_overflow, "test", "a control comes with an overflow check alone");
+    if (control && numbers(control)[1] != 0.0) {
+      loss_scale /= 2;
+    } else {
+      ++optimizer_step;
+    }
     if (job.finish_every && (step + 1) % job.finish_every == 0) {
       algorithm->finish();
       std::vector<Tensor> in;
@@ -122,6 +148,10 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     }
   }
   algorithm->finish();
+  for (const Bucket& bucket : buckets) {
+    if (job.compute == DType::kBFloat16) check_low<BFloat16>(bucket.parameters, bucket.low);
+    if (job.compute == DType::kFloat16) check_low<Float16>(bucket.parameters, bucket.low);
+  }
   std::vector<double> result;
   for (const auto& parameter : model.parameters) {
     for (const double value : numbers(parameter->value)) result.push_back(value);
@@ -181,7 +211,9 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
       double norm = 0.0;
       for (const double v : g[i]) norm += v * v;
       const double factor = job.clip.norm > 0.0 ? std::min(1.0, job.clip.norm / (std::sqrt(norm) + 1e-6)) : 1.0;
-      for (std::size_t e = 0; e < size; ++e) x[i][e] = c[i][e] - job.lr * factor * g[i][e];
+      bool skipped = false;  // a rank alone in gossip, all ranks in all-reduce
+      for (int r = 0; r < ranks; ++r) skipped = skipped || ((!topology || r == static_cast<int>(i)) && overflows(job, r, t));
+      for (std::size_t e = 0; e < size; ++e) x[i][e] = skipped ? c[i][e] : c[i][e] - job.lr * factor * g[i][e];
     }
   }
   return x;

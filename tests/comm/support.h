@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -38,7 +39,11 @@ struct Job {
   int finish_every = 0;      ///< finish() and a mean model after so many steps
   int resume_after = 0;      ///< a new algorithm resumes from the saved numbers after so many steps
   int slow_rank = -1;        ///< sleeps in its backward pass
-  int ready_shuffle = 0;     ///< another order of readiness than the traced one
+  double loss_scale = 1.0;   ///< the gradients hold it; halved by a rank after a skipped step
+  bool check_overflow = false;
+  std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
+  DType compute = DType::kFloat32;            ///< bf16 or fp16: the buckets have a low-precision copy, compared at the end
+  int ready_shuffle = 0;                      ///< another order of readiness than the traced one
 };
 
 /// This rank's parameters after the run, in the model's order.

@@ -25,6 +25,10 @@ class HostBackend final : public Backend {
   void copy(const Tensor& from, const Tensor& to) override { std::memcpy(to.raw(), from.raw(), from.bytes()); }
   void copy_from_host(const void* from, const Tensor& to) override { std::memcpy(to.raw(), from, to.bytes()); }
   void copy_to_host(const Tensor& from, void* to) override { std::memcpy(to, from.raw(), from.bytes()); }
+  Event copy_to_host_later(const Tensor& from, void* to) override {
+    copy_to_host(from, to);
+    return {};
+  }
   void fill(const Tensor& x, double value) override {
     for (float& element : x.span<float>()) element = static_cast<float>(value);
   }
@@ -66,6 +70,7 @@ class HostBackend final : public Backend {
   void augment_images(const AugmentImages&) override { none(); }
   void weighted_sum(const WeightedSum&) override { none(); }
   void squared_distance(const SquaredDistance&) override { none(); }
+  void gradient_control(const GradientControl&) override { none(); }
   void update(const OptimizerRule&, const UpdateArgs&) override { none(); }
 
   int additions = 0;

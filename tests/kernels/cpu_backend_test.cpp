@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -234,19 +236,21 @@ TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bit
   // Large results are written past the caches, results over an input are not.
   for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
     if (isa > cpu::hardware_isa()) continue;
-    for (const Index channels : {16, 3, 160}) {
+    for (const auto& [dtype, channels] : std::initializer_list<std::pair<DType, Index>>{
+             {DType::kFloat32, 16}, {DType::kFloat32, 3}, {DType::kFloat32, 160}, {DType::kBFloat16, 16}, {DType::kBFloat16, 3}}) {
+      CAPTURE(name_of(dtype));
       CAPTURE(channels);
       CpuBackend backend(2, isa);
-      const Index rows = (Index{4} << 20) / 4 / channels + 37;
+      const Index rows = (Index{4} << 20) / static_cast<Index>(size_of(dtype)) / channels + 37;
       const Shape shape{rows, channels};
-      const auto random = [&](std::uint64_t seed) {
-        return to_tensor(backend, random_numbers(rows * channels, seed), shape, DType::kFloat32);
+      const auto random = [&, dtype = dtype, channels = channels](std::uint64_t seed) {
+        return to_tensor(backend, random_numbers(rows * channels, seed), shape, dtype);
       };
-      const auto vector = [&](std::uint64_t seed) {
+      const auto vector = [&, channels = channels](std::uint64_t seed) {
         return to_tensor(backend, random_numbers(channels, seed), {channels}, DType::kFloat32);
       };
       const Tensor x = random(1), residual = random(2), dy = random(3), gamma = vector(4), beta = vector(5), mean = vector(6),
-                   y(backend, shape, DType::kFloat32);
+                   y(backend, shape, dtype);
       const Tensor variance(backend, {channels}, DType::kFloat32), inv(backend, {channels}, DType::kFloat32),
           m(backend, {channels}, DType::kFloat32);
       backend.fill(variance, 0.5);
@@ -273,14 +277,14 @@ TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bit
       }
       CHECK(to_numbers(y) == whole);
 
-      const Tensor dx(backend, shape, DType::kFloat32);
+      const Tensor dx(backend, shape, dtype);
       BatchNormBackward backward{.x = x, .y = y, .dy = dy, .gamma = gamma, .saved_mean = m, .saved_inv_std = inv, .dx = dx, .relu = true};
       backend.batch_norm_backward(backward);
       const Numbers expected = to_numbers(dx), kept = to_numbers(dy);
       backward.dx = dy;
       backend.batch_norm_backward(backward);
       CHECK(to_numbers(dy) == expected);
-      backend.copy_from_host(to_tensor(backend, kept, shape, DType::kFloat32).raw(), dy);
+      backend.copy_from_host(to_tensor(backend, kept, shape, dtype).raw(), dy);
       backward.dresidual = dy;
       backward.dx = x;
       backend.batch_norm_backward(backward);
@@ -429,8 +433,9 @@ TEST_CASE("kernels/cpu: activations at their ends") {
 
 TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CpuBackend backend(1);
-  const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32);
-  CHECK(code_of([&] { backend.add({half, half, half}); }) == ExitCode::kUsage);
+  const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32), whole(backend, {2, 3}, DType::kInt32);
+  CHECK(code_of([&] { backend.add({whole, whole, whole}); }) == ExitCode::kUsage);
+  CHECK(code_of([&] { backend.add({half, x, half}); }) == ExitCode::kInternal);
   CHECK(code_of([&] { backend.add({x, Tensor(backend, {7}, DType::kFloat32), x}); }) == ExitCode::kInternal);
   CHECK(code_of([&] { backend.matmul({.a = x, .b = x, .c = x}); }) == ExitCode::kInternal);
   const Tensor image(backend, {1, 4, 4, 3}, DType::kFloat32);
@@ -460,6 +465,9 @@ TEST_CASE("kernels/isa: the environment lowers the instruction set, and only to 
   CHECK(cpu::detected_isa() == cpu::hardware_isa());
   setenv("STARLING_CPU_ISA", "sse9", 1);
   CHECK(code_of([] { cpu::detected_isa(); }) == ExitCode::kUsage);
+  setenv("STARLING_CPU_ISA", "avx2", 1);
+  CHECK_FALSE(cpu::fast_bf16());
+  CHECK(cpu::bf16_unit() == "nothing");
   if (before) {
     setenv("STARLING_CPU_ISA", saved.c_str(), 1);
   } else {

@@ -16,6 +16,99 @@ Numbers random_numbers(std::int64_t n, std::uint64_t seed) {
   return result;
 }
 
+DType Operation::input_dtype(std::size_t i, DType dtype) const {
+  return i < input_roles.size() && input_roles[i] == Role::kParameter ? parameter_dtype(dtype) : dtype;
+}
+DType Operation::output_dtype(std::size_t i, DType dtype) const {
+  return i < output_roles.size() && output_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
+}
+DType Operation::gradient_dtype(std::size_t i, DType dtype) const {
+  return i < input_roles.size() && input_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
+}
+
+namespace {
+Numbers rounded(Numbers numbers, DType dtype) {
+  for (double& v : numbers) {
+    const auto f = static_cast<float>(v);
+    if (dtype == DType::kBFloat16) v = static_cast<double>(static_cast<float>(BFloat16(f)));
+    if (dtype == DType::kFloat16) v = static_cast<double>(static_cast<float>(Float16(f)));
+  }
+  return numbers;
+}
+}  // namespace
+
+std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
+  std::vector<Numbers> inputs;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    inputs.push_back(rounded(random_numbers(op.inputs[i].elements(), 100 + i), op.input_dtype(i, dtype)));
+  }
+  return inputs;
+}
+
+Numbers random_seed(const Operation& op, DType dtype) {
+  return rounded(random_numbers(op.outputs[0].elements(), 9), op.output_dtype(0, dtype));
+}
+
+Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {
+  std::vector<Tensor> in, out, saved, gradients;
+  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(to_tensor(backend, inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
+    out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
+    backend.fill(out.back(), 99.0);  // what is not written shows
+  }
+  op.forward(backend, in, out, saved);
+  Results results;
+  for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
+  if (!op.backward) return results;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    gradients.emplace_back(backend, op.inputs[i], op.gradient_dtype(i, dtype));
+    backend.fill(gradients.back(), 99.0);
+  }
+  op.backward(backend, in, out, saved, to_tensor(backend, seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
+  for (const Tensor& tensor : gradients) results.gradients.push_back(to_numbers(tensor));
+  return results;
+}
+
+double distance(const Numbers& a, const Numbers& b) {
+  if (a.size() != b.size()) return 1e300;
+  double result = 0.0, largest = 1e-2;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const double d = std::abs(a[i] - b[i]);
+    if (std::isnan(d)) return 1e300;
+    result = std::max(result, d);
+    largest = std::max(largest, std::abs(b[i]));
+  }
+  return result / largest;
+}
+
+double tolerance(const Operation& op, DType dtype) {
+  // Half a unit in the last place where a number is rounded once; some numbers are made of one that was rounded before.
+  const double rounding = dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
+  return dtype == DType::kFloat64 ? 1e-11 : op.tolerance + rounding;
+}
+
+std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected) {
+  std::string result;
+  double worst = 1.0;
+  const auto compare = [&](const char* what, std::size_t i, const Numbers& a, const Numbers& b, double allowed, DType type) {
+    const double d = distance(a, b);
+    if (!(d / allowed >= worst)) return;
+    worst = d / allowed;
+    result = fmt::format("{}: {} {} ({}) is off by {:.3g} of its largest number; {:.3g} is allowed", op.name, what, i, name_of(type), d,
+                         allowed);
+  };
+  if (found.outputs.size() != expected.outputs.size() || found.gradients.size() != expected.gradients.size()) return "results are missing";
+  for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
+    const DType type = op.output_dtype(i, dtype);
+    compare("output", i, found.outputs[i], expected.outputs[i], tolerance(op, type), type);
+  }
+  for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
+    const DType type = op.gradient_dtype(i, dtype);
+    compare("gradient of input", i, found.gradients[i], expected.gradients[i], 3 * tolerance(op, type), type);
+  }
+  return result;
+}
+
 Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype) {
   Tensor wide(backend, shape, DType::kFloat64), result(backend, shape, dtype);
   backend.copy_from_host(numbers.data(), wide);
@@ -76,6 +169,7 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   op.inputs = {x.shape(), {filters, s.kernel[0], s.kernel[1], in_group}};
   if (bias) op.inputs.push_back({filters});
   op.outputs = {y.shape()};
+  op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
   op.forward = [s, bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.conv2d_forward({.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
   };
@@ -99,12 +193,15 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   return op;
 }
 
-Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias) {
+Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result = Role::kActivation) {
   Operation op;
-  op.name = fmt::format("matmul {}x{}{} by {}x{}{}{}", m, k, ta ? " transposed" : "", k, n, tb ? " transposed" : "", bias ? ", bias" : "");
+  op.name = fmt::format("matmul {}x{}{} by {}x{}{}{}{}", m, k, ta ? " transposed" : "", k, n, tb ? " transposed" : "", bias ? ", bias" : "",
+                        result == Role::kParameter ? ", as a gradient of weights" : "");
   op.inputs = {ta ? Shape{k, m} : Shape{m, k}, tb ? Shape{n, k} : Shape{k, n}};
   if (bias) op.inputs.push_back({n});
   op.outputs = {{m, n}};
+  op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
+  op.output_roles = {result};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.matmul({.a = in[0], .b = in[1], .bias = bias ? in[2] : Tensor(), .c = out[0], .transpose_a = ta, .transpose_b = tb});
   };
@@ -125,6 +222,7 @@ Operation sums_of_rows(Index rows, Index channels) {
   op.name = fmt::format("sum_rows {}x{}", rows, channels);
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}};
+  op.output_roles = {Role::kParameter};
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.sum_rows({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];
@@ -165,8 +263,12 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
   if (residual) op.inputs.push_back({rows, channels});
   op.outputs = {{rows, channels}, {channels}, {channels}};  // y and the running statistics
   const std::size_t r = affine ? 3 : 1;
+  op.input_roles.assign(op.inputs.size(), Role::kActivation);
+  if (affine) op.input_roles[1] = op.input_roles[2] = Role::kParameter;
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    saved = {Tensor(b, {channels}, in[0].dtype()), Tensor(b, {channels}, in[0].dtype())};
+    const DType statistics = parameter_dtype(in[0].dtype());
+    saved = {Tensor(b, {channels}, statistics), Tensor(b, {channels}, statistics)};
     b.fill(out[1], 0.5);
     b.fill(out[2], 2.0);
     BatchNormForward args{
@@ -214,8 +316,10 @@ Operation layer_norm(Index rows, Index channels) {
   op.name = fmt::format("layer norm {}x{}", rows, channels);
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.outputs = {{rows, channels}};
+  op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    saved = {Tensor(b, {rows}, in[0].dtype()), Tensor(b, {rows}, in[0].dtype())};
+    const DType statistics = parameter_dtype(in[0].dtype());
+    saved = {Tensor(b, {rows}, statistics), Tensor(b, {rows}, statistics)};
     b.layer_norm_forward(
         {.x = in[0], .gamma = in[1], .beta = in[2], .y = out[0], .saved_mean = saved[0], .saved_inv_std = saved[1], .eps = 1e-3});
   };
@@ -355,6 +459,7 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.name = fmt::format("cross entropy {}x{}, smoothing {}", rows, classes, smoothing);
   op.inputs = {{rows, classes}};
   op.outputs = {{}};
+  op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     saved = {Tensor(b, {rows}, DType::kInt32)};
@@ -414,6 +519,8 @@ std::vector<Operation> operation_table() {
       convolution({2, 9, 7, 33}, 17, window(3, 2, 1), true),
       convolution({2, 6, 6, 64}, 64, window(3, 1, 1), false),
       convolution({2, 6, 6, 32}, 64, window(1, 2, 0), false),
+      convolution({2, 5, 4, 96}, 96, window(1, 1, 0), true),
+      convolution({2, 5, 4, 96}, 96, window(1, 2, 0), false),
       convolution({2, 9, 9, 8}, 12, window(3, 1, 2, 2), true),
       convolution({2, 6, 6, 32}, 32, window(3, 1, 1, 1, 4), true),
       convolution({2, 6, 6, 12}, 12, window(3, 1, 1, 1, 12), false),
@@ -448,6 +555,7 @@ std::vector<Operation> operation_table() {
     for (const bool tb : {false, true}) {
       table.push_back(matrix_product(5, 7, 3, ta, tb, false));
       table.push_back(matrix_product(64, 33, 300, ta, tb, true));
+      table.push_back(matrix_product(64, 33, 300, ta, tb, false, Role::kParameter));
     }
   }
   for (const Index n : {7, 4100}) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -10,13 +11,21 @@ namespace starling::tests {
 
 using Numbers = std::vector<double>;
 
+/// What a tensor's dtype is where activations are bf16 or fp16 (core/backend.h, "Low precision"). In fp32 and fp64 all are alike.
+enum class Role : std::uint8_t {
+  kActivation,  ///< of the low precision, as is its gradient
+  kWeight,      ///< of the low precision, its gradient fp32
+  kParameter,   ///< fp32, as is its gradient: biases, gamma, beta, statistics, losses
+};
+
 /// One operation on one set of shapes: what it takes, how a backend runs it, and what it must give by an independent plain loop.
 /// The table drives the comparison with that loop, the gradient check by finite differences, and the comparison of fp32,
 /// instruction sets, thread counts and devices with fp64.
 struct Operation {
   std::string name;
-  std::vector<Shape> inputs;   ///< floating inputs, drawn at random
-  std::vector<Shape> outputs;  ///< floating outputs
+  std::vector<Shape> inputs;                    ///< floating inputs, drawn at random
+  std::vector<Shape> outputs;                   ///< floating outputs
+  std::vector<Role> input_roles, output_roles;  ///< empty: all are activations
   /// Fills the outputs. May leave more in `saved` for the backward pass.
   std::function<void(Backend&, const std::vector<Tensor>& in, const std::vector<Tensor>& out, std::vector<Tensor>& saved)> forward;
   /// The plain loop.
@@ -26,10 +35,34 @@ struct Operation {
                      const Tensor& dy, const std::vector<Tensor>& gradients)>
       backward;
   double tolerance = 1e-5;  ///< of fp32 against fp64, relative to the largest output
+
+  /// The dtypes of its tensors where activations have `dtype`.
+  DType input_dtype(std::size_t i, DType dtype) const;
+  DType output_dtype(std::size_t i, DType dtype) const;
+  DType gradient_dtype(std::size_t i, DType dtype) const;
 };
 
 /// Every operation, over shapes with tails, odd channel counts, strides, padding, dilation and groups.
 std::vector<Operation> operation_table();
+
+/// The dtype of statistics, biases and gradients of parameters beside activations of `dtype`.
+inline DType parameter_dtype(DType dtype) { return is_low_precision(dtype) ? DType::kFloat32 : dtype; }
+
+struct Results {
+  std::vector<Numbers> outputs, gradients;
+};
+/// Inputs drawn at random, the same at every call, and a seed for the gradient of output 0; rounded so that `dtype` holds them exactly.
+std::vector<Numbers> random_inputs(const Operation& op, DType dtype = DType::kFloat32);
+Numbers random_seed(const Operation& op, DType dtype = DType::kFloat32);
+/// Runs it forward and, where it has a gradient, backward, with activations of `dtype`.
+Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed);
+
+/// Largest difference relative to the largest number of b (or to 0.01, so that zeros compare); NaN and a difference in size count as 1e300.
+double distance(const Numbers& a, const Numbers& b);
+/// How far a tensor of `dtype` may lie from the fp64 result: op.tolerance, and the rounding of bf16 or fp16.
+double tolerance(const Operation& op, DType dtype);
+/// Empty where `found` (activations of `dtype`) agrees with the fp64 results, otherwise what is furthest off.
+std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected);
 
 /// Random numbers in [-1, 1) that fp32 holds exactly; the same for the same seed.
 Numbers random_numbers(std::int64_t n, std::uint64_t seed);

@@ -15,47 +15,6 @@ double largest(const Numbers& numbers) {
   return result;
 }
 
-/// Largest difference relative to the largest number (or to 0.01, so that zeros compare).
-double distance(const Numbers& a, const Numbers& b) {
-  REQUIRE(a.size() == b.size());
-  double result = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = std::abs(a[i] - b[i]);
-    result = std::isnan(d) ? 1e300 : std::max(result, d);
-  }
-  return result / std::max(largest(b), 1e-2);
-}
-
-std::vector<Numbers> random_inputs(const Operation& op) {
-  std::vector<Numbers> inputs;
-  for (const Shape& shape : op.inputs) inputs.push_back(random_numbers(shape.elements(), 100 + inputs.size()));
-  return inputs;
-}
-
-struct Results {
-  std::vector<Numbers> outputs, gradients;
-};
-
-Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {
-  std::vector<Tensor> in, out, saved, gradients;
-  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(to_tensor(backend, inputs[i], op.inputs[i], dtype));
-  for (const Shape& shape : op.outputs) {
-    out.emplace_back(backend, shape, dtype);
-    backend.fill(out.back(), 99.0);  // what is not written shows
-  }
-  op.forward(backend, in, out, saved);
-  Results results;
-  for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
-  if (!op.backward) return results;
-  for (const Shape& shape : op.inputs) {
-    gradients.emplace_back(backend, shape, dtype);
-    backend.fill(gradients.back(), 99.0);
-  }
-  op.backward(backend, in, out, saved, to_tensor(backend, seed, op.outputs[0], dtype), gradients);
-  for (const Tensor& tensor : gradients) results.gradients.push_back(to_numbers(tensor));
-  return results;
-}
-
 std::vector<cpu::Isa> available() {
   std::vector<cpu::Isa> result;
   for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
@@ -74,7 +33,7 @@ TEST_CASE("kernels/operations: fp64 equals an independent plain loop") {
     std::vector<Numbers> expected;
     for (const Shape& shape : op.outputs) expected.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
     op.reference(inputs, expected);
-    const Results found = run(op, backend, DType::kFloat64, inputs, random_numbers(op.outputs[0].elements(), 9));
+    const Results found = run(op, backend, DType::kFloat64, inputs, random_seed(op));
     for (std::size_t i = 0; i < expected.size(); ++i) CHECK(distance(found.outputs[i], expected[i]) < 1e-11);
   }
 }
@@ -86,7 +45,7 @@ TEST_CASE("kernels/operations: gradients equal finite differences in fp64") {
     if (!op.backward) continue;
     CAPTURE(op.name);
     const auto inputs = random_inputs(op);
-    const Numbers seed = random_numbers(op.outputs[0].elements(), 9);
+    const Numbers seed = random_seed(op);
     const Results found = run(op, backend, DType::kFloat64, inputs, seed);
     const auto value = [&](const std::vector<Numbers>& point) {
       const Results results = run(op, backend, DType::kFloat64, point, seed);
@@ -129,19 +88,42 @@ TEST_CASE("kernels/operations: every instruction set, thread count and fp32 agre
       for (const Operation& op : operation_table()) {
         CAPTURE(op.name);
         const auto inputs = random_inputs(op);
-        const Numbers seed = random_numbers(op.outputs[0].elements(), 9);
+        const Numbers seed = random_seed(op);
         const Results expected = run(op, plain, DType::kFloat64, inputs, seed);
         for (const DType dtype : {DType::kFloat64, DType::kFloat32}) {
           CAPTURE(name_of(dtype));
-          const double tolerance = dtype == DType::kFloat64 ? 1e-11 : op.tolerance;
           const Results found = run(op, backend, dtype, inputs, seed);
-          for (std::size_t i = 0; i < expected.outputs.size(); ++i) CHECK(distance(found.outputs[i], expected.outputs[i]) < tolerance);
-          for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
-            CAPTURE(i);
-            CHECK(distance(found.gradients[i], expected.gradients[i]) < 3 * tolerance);
-          }
+          CHECK(difference(op, dtype, found, expected) == "");
           // A second run gives the same bits.
           const Results again = run(op, backend, dtype, inputs, seed);
+          CHECK(again.outputs == found.outputs);
+          CHECK(again.gradients == found.gradients);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/operations: bf16 and fp16 equal fp64 within their rounding on every instruction set and thread count") {
+  CpuBackend plain(1, cpu::Isa::kScalar);
+  const std::vector<Operation> table = operation_table();
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    std::vector<Results> expected;
+    for (const Operation& op : table) {
+      expected.push_back(run(op, plain, DType::kFloat64, random_inputs(op, dtype), random_seed(op, dtype)));
+    }
+    for (const cpu::Isa isa : available()) {
+      for (const int threads : {1, 2}) {
+        CpuBackend backend(threads, isa);
+        CAPTURE(backend.description());
+        for (std::size_t i = 0; i < table.size(); ++i) {
+          const auto inputs = random_inputs(table[i], dtype);
+          const Numbers seed = random_seed(table[i], dtype);
+          const Results found = run(table[i], backend, dtype, inputs, seed);
+          CHECK(difference(table[i], dtype, found, expected[i]) == "");
+          if (threads == 1) continue;
+          const Results again = run(table[i], backend, dtype, inputs, seed);
           CHECK(again.outputs == found.outputs);
           CHECK(again.gradients == found.gradients);
         }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -246,6 +247,79 @@ TEST_CASE("kernels/optimizer: the backend's update with another output, without 
   CHECK(vector_of<double>(*backend, group_args.x_out) == group.x);
 }
 
+TEST_CASE("kernels/optimizer: a control's factor multiplies the gradient's scale, in double") {
+  for (const Reference& reference : reference_rules()) {
+    const auto rule = make_rule(reference);
+    const auto backend = open_backend(DeviceType::kCpu, 2);
+    auto bucket = filled_bucket<float>(4096 + 32, rule->state_names().size(), 1);
+    UpdateArgs args = args_of(*backend, bucket);
+    args.gradient_scale = 0.77;
+    const double factor = 0.123456789012345;
+    args.control = tensor_of<double>(*backend, {factor, 0.0});
+    backend->update(*rule, args);
+    bucket.gradient_scale = static_cast<float>(0.77 * factor);
+    bucket.update(*rule, 0.01, 3);
+    CHECK(vector_of<float>(*backend, args.x_out) == bucket.x);
+    for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
+  }
+}
+
+TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gradient holds") {
+  for (const Reference& reference : reference_rules()) {
+    const auto rule = make_rule(reference);
+    const auto backend = open_backend(DeviceType::kCpu, 2);
+    for (int terms = 0; terms <= 3; ++terms) {
+      for (const bool whole_sum : {false, true}) {
+        auto bucket = filled_bucket<float>(9000 / 32 * 32, rule->state_names().size(), terms);
+        if (whole_sum) bucket.self_weight = 0;
+        bucket.gradient[17] = std::numeric_limits<float>::infinity();
+        bucket.gradient[40] = std::numeric_limits<float>::quiet_NaN();
+        UpdateArgs args = args_of(*backend, bucket);
+        args.control = tensor_of<double>(*backend, {1.0, 1.0});
+        args.low = Tensor(*backend, args.x.shape(), DType::kFloat16);
+        backend->update(*rule, args);
+        std::vector<float> mixed = bucket.x;
+        for (std::size_t i = 0; i < mixed.size() && terms > 0; ++i) {
+          mixed[i] = whole_sum ? bucket.weights[0] * bucket.received[0][i] : bucket.self_weight * mixed[i];
+          for (std::size_t k = whole_sum; k < bucket.received.size(); ++k) mixed[i] = mixed[i] + bucket.weights[k] * bucket.received[k][i];
+        }
+        CHECK(vector_of<float>(*backend, args.x_out) == mixed);
+        for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<float>(*backend, args.states[k]) == bucket.states[k]);
+        const auto low = vector_of<Float16>(*backend, args.low);
+        bool rounded = true;
+        for (std::size_t i = 0; i < mixed.size(); ++i) rounded = rounded && low[i].bits == Float16(mixed[i]).bits;
+        CHECK(rounded);
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/optimizer: the low-precision copy is the new parameter rounded, and changes no other bit") {
+  const auto compare = [](auto low_type, auto type, int threads) {
+    using Low = decltype(low_type);
+    using T = decltype(type);
+    for (const Reference& reference : reference_rules()) {
+      const auto rule = make_rule(reference);
+      const auto backend = open_backend(DeviceType::kCpu, threads);
+      auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->state_names().size(), 1);
+      UpdateArgs args = args_of(*backend, bucket);
+      args.low = Tensor(*backend, args.x.shape(), DTypeOf<Low>::value);
+      backend->update(*rule, args);
+      bucket.update(*rule, 0.01, 3);
+      CHECK(vector_of<T>(*backend, args.x_out) == bucket.x);
+      for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
+      const auto low = vector_of<Low>(*backend, args.low);
+      std::size_t wrong = 0;
+      for (std::size_t i = 0; i < low.size(); ++i) wrong += low[i].bits != Low(static_cast<float>(bucket.x[i])).bits;
+      CHECK(wrong == 0);
+    }
+  };
+  compare(BFloat16{}, float{}, 1);
+  compare(BFloat16{}, float{}, 3);
+  compare(Float16{}, float{}, 2);
+  compare(Float16{}, double{}, 2);
+}
+
 TEST_CASE("kernels/optimizer: the backend's update refuses arguments that do not fit") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto rule = make_rule("adamw", nlohmann::json::object());
@@ -262,6 +336,10 @@ TEST_CASE("kernels/optimizer: the backend's update refuses arguments that do not
   refuses([](UpdateArgs& args) { args.decay = args.decay.slice(0, Shape{1}); });
   refuses([](UpdateArgs& args) { args.gradient = args.gradient.slice(0, Shape{32}); });
   refuses([](UpdateArgs& args) { args.step = 0; });
+  refuses([&](UpdateArgs& args) { args.control = Tensor(*backend, Shape{2}, DType::kFloat32); });
+  refuses([&](UpdateArgs& args) { args.control = Tensor(*backend, Shape{3}, DType::kFloat64); });
+  refuses([&](UpdateArgs& args) { args.low = Tensor(*backend, args.x.shape(), DType::kFloat32); });
+  refuses([&](UpdateArgs& args) { args.low = Tensor(*backend, Shape{32}, DType::kBFloat16); });
   refuses([&](UpdateArgs& args) { args.received[0] = Tensor(*backend, args.x.shape(), DType::kFloat64); });
 }
 

@@ -1,0 +1,114 @@
+#pragma once
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+#include <type_traits>
+
+#include "kernels/cpu/storage.h"
+
+// For the files compiled once per instruction set: writing a run of computed numbers to memory, past the caches where that pays, as the
+// storage type. Loops leave their results of 16-bit types in a buffer of fp32 in the first cache and pack them from there: the processor's
+// own conversions do not come out of the compiler's vectors.
+
+namespace starling::cpu::STARLING_ISA {
+namespace {
+
+using Index = std::int64_t;
+
+constexpr Index kStreamBuffer = 4096;          // elements
+constexpr Index kStreamFrom = Index{4} << 20;  // bytes; smaller results may still be in a cache when they are read
+
+/// Whether a result of `elements` that long lines of `width` make up should be, and can be, streamed to `to`. A large result will have left
+/// the caches before it is read again, and the memory it goes to is not in them: writing past the caches saves reading that memory first, a
+/// third of the traffic.
+template <class T>
+static inline bool streams(const T* to, Index elements, Index width) {
+#if defined(__AVX2__)
+  return elements * static_cast<Index>(sizeof(T)) >= kStreamFrom && width <= kStreamBuffer &&
+         reinterpret_cast<unsigned long>(to) % 64 == 0 && width * static_cast<Index>(sizeof(T)) % 64 == 0;
+#else
+  (void)to, (void)elements, (void)width;
+  return false;
+#endif
+}
+
+/// Copies whole cache lines past the caches.
+template <class T>
+static inline void stream(T* to, const T* from, Index n) {
+#if defined(__AVX512F__)
+  typedef float Vector __attribute__((vector_size(64), may_alias));
+  for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 64; ++i) {
+    __builtin_ia32_movntps512(reinterpret_cast<float*>(to) + i * 16, reinterpret_cast<const Vector*>(from)[i]);
+  }
+#elif defined(__AVX2__)
+  typedef float Vector __attribute__((vector_size(32), may_alias));
+  for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 32; ++i) {
+    __builtin_ia32_movntps256(reinterpret_cast<float*>(to) + i * 8, reinterpret_cast<const Vector*>(from)[i]);
+  }
+#else
+  for (Index i = 0; i < n; ++i) to[i] = from[i];
+#endif
+}
+
+/// Other threads may read streamed memory after this.
+static inline void end_stream() {
+#if defined(__AVX2__)
+  __builtin_ia32_sfence();
+#endif
+}
+
+/// Rounds n numbers to nearest even.
+static inline void narrow_run(BFloat16* to, const float* from, Index n) {
+  for (Index i = 0; i < n; ++i) to[i] = narrow<BFloat16>(from[i]);
+}
+static inline void narrow_run(Float16* to, const float* from, Index n) {
+  Index i = 0;
+#if defined(__F16C__)
+  for (; i + 8 <= n; i += 8) {
+    const __m128i halves = _mm256_cvtps_ph(_mm256_loadu_ps(from + i), _MM_FROUND_TO_NEAREST_INT);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to + i), halves);
+  }
+#endif
+  for (; i < n; ++i) to[i] = narrow<Float16>(from[i]);
+}
+
+#if defined(__AVX512F__)
+/// narrow_run by the instruction for it. It takes denormal numbers for zero, as all arithmetic on the CPU does.
+template <bool kStream>
+__attribute__((target("avx512bf16"))) static void narrow_run_bf16(BFloat16* to, const float* from, Index n) {
+  Index i = 0;
+  for (; i + 32 <= n; i += 32) {
+    const auto both = reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i)));
+    if constexpr (kStream) {
+      _mm512_stream_si512(reinterpret_cast<__m512i*>(to + i), both);
+    } else {
+      _mm512_storeu_si512(to + i, both);
+    }
+  }
+  for (; i < n; ++i) to[i] = narrow<BFloat16>(from[i]);
+}
+#endif
+
+/// Writes n computed numbers of a 16-bit type; where they are streamed n makes up whole cache lines.
+template <class T>
+static inline void pack(T* to, const float* from, Index n, bool streamed) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    if (__builtin_cpu_supports("avx512bf16")) return (streamed ? narrow_run_bf16<true> : narrow_run_bf16<false>)(to, from, n);
+  }
+#endif
+  if (!streamed) return narrow_run(to, from, n);
+  constexpr Index kPiece = 512;
+  alignas(64) unsigned char bytes[kPiece * sizeof(T)];
+  T* piece = reinterpret_cast<T*>(bytes);
+  for (Index i = 0; i < n; i += kPiece) {
+    const Index count = n - i < kPiece ? n - i : kPiece;
+    narrow_run(piece, from + i, count);
+    stream(to + i, piece, count);
+  }
+}
+
+}  // namespace
+}  // namespace starling::cpu::STARLING_ISA

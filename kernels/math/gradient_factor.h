@@ -1,0 +1,25 @@
+#pragma once
+
+#include <math.h>
+
+#include "core/host_device.h"
+
+namespace starling::math {
+
+/// What GradientControl computes; see core/backend.h.
+struct GradientFactor {
+  double factor = 1.0, skip = 0.0;
+};
+/// From the sum of the gradients' squares; the norm is scale times its root.
+STARLING_HD GradientFactor gradient_factor(double sum_of_squares, double scale, double clip, bool check_finite) {
+  GradientFactor result;
+  const double norm = scale * ::sqrt(sum_of_squares);
+  if (clip > 0.0) {
+    const double factor = clip / (norm + 1e-6);
+    result.factor = factor < 1.0 ? factor : 1.0;  // a NaN norm leaves the NaN gradient as it is, to be noticed
+  }
+  result.skip = check_finite && !(norm - norm == 0.0) ? 1.0 : 0.0;  // infinity and NaN are not zero away from themselves
+  return result;
+}
+
+}  // namespace starling::math

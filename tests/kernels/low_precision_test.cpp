@@ -1,0 +1,257 @@
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "core/philox.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/operation_table.h"
+
+// What the operation table does not show of bf16 and fp16 on the CPU: exact roundings, accumulation, sums beyond the type's own
+// precision, and what must not cost memory.
+namespace starling::tests {
+namespace {
+
+std::vector<cpu::Isa> available() {
+  std::vector<cpu::Isa> result;
+  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
+    if (isa <= cpu::hardware_isa()) result.push_back(isa);
+  }
+  return result;
+}
+
+/// The bits of two numbers, or of any two NaN, are alike.
+template <class T>
+bool same(T a, T b) {
+  const auto x = static_cast<float>(a), y = static_cast<float>(b);
+  return (std::isnan(x) && std::isnan(y)) || std::bit_cast<std::uint32_t>(x) == std::bit_cast<std::uint32_t>(y);
+}
+
+template <class T>
+void check_casts(Backend& backend) {
+  // Every number of the type, its neighbours' midpoints, what lies beside those, and random bits.
+  std::vector<float> values;
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    T low;
+    low.bits = static_cast<std::uint16_t>(bits);
+    const auto value = static_cast<float>(low);
+    const std::uint32_t half_step = std::is_same_v<T, BFloat16> ? 0x8000u : 0x1000u, wide = std::bit_cast<std::uint32_t>(value);
+    values.push_back(value);
+    for (const std::uint32_t beside : {half_step - 1, half_step, half_step + 1}) values.push_back(std::bit_cast<float>(wide + beside));
+    values.push_back(std::bit_cast<float>(philox(3, bits, 0).v[0]));
+  }
+  const auto n = static_cast<std::int64_t>(values.size());
+  const Tensor x(backend, {n}, DType::kFloat32), y(backend, {n}, DTypeOf<T>::value), back(backend, {n}, DType::kFloat32);
+  backend.copy_from_host(values.data(), x);
+  backend.cast({x, y});
+  backend.cast({y, back});
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const T expected(values[i]);
+    wrong += !same(y.span<T>()[i], expected) || !same(back.span<float>()[i], static_cast<float>(expected));
+    // Denormal fp32 numbers count as zero in the arithmetic of this thread.
+    if (std::isnan(values[i]) || std::abs(values[i]) < 2 * std::numeric_limits<float>::min()) continue;
+    // Nearest: no other number of the type is nearer (the sign of zero and infinities aside).
+    const double error = std::abs(static_cast<double>(static_cast<float>(expected)) - static_cast<double>(values[i]));
+    for (const int step : {-1, 1}) {
+      T other;
+      other.bits = static_cast<std::uint16_t>(expected.bits + step);
+      const double neighbour = static_cast<double>(static_cast<float>(other));
+      if (std::isfinite(error) && std::isfinite(neighbour)) wrong += std::abs(neighbour - static_cast<double>(values[i])) < error;
+    }
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("kernels/low precision: casts round every number to nearest even on every instruction set") {
+  for (const cpu::Isa isa : available()) {
+    CAPTURE(cpu::name_of(isa));
+    CpuBackend backend(2, isa);
+    check_casts<BFloat16>(backend);
+    check_casts<Float16>(backend);
+  }
+}
+
+TEST_CASE("kernels/low precision: gradients of parameters add up in fp32, products into low precision too") {
+  for (const cpu::Isa isa : available()) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      CAPTURE(name_of(dtype));
+      CpuBackend backend(2, isa);
+      const auto random = [&](const Shape& shape, std::uint64_t seed, DType type) {
+        return to_tensor(backend, random_numbers(shape.elements(), seed), shape, type);
+      };
+      const auto check = [&](const char* name, const Shape& shape, DType type, double tolerance, auto&& run) {
+        CAPTURE(name);
+        const Tensor out = random(shape, 50, type);
+        run(out, false);
+        Numbers once = to_numbers(out);
+        run(out, true);
+        const Numbers twice = to_numbers(out);
+        for (double& v : once) v *= 2.0;
+        CHECK(distance(twice, once) < tolerance);
+      };
+      const Tensor x = random({2, 6, 6, 16}, 1, dtype), dy = random({2, 6, 6, 32}, 2, dtype);
+      const Window2d window{{3, 3}, {1, 1}, {1, 1}}, point{};
+      check("dweight", {32, 3, 3, 16}, DType::kFloat32, 1e-6, [&](const Tensor& out, bool add) {
+        backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = out, .window = window, .accumulate = add});
+      });
+      check("dweight of a point", {32, 1, 1, 16}, DType::kFloat32, 1e-6, [&](const Tensor& out, bool add) {
+        backend.conv2d_backward_weights({.x = x, .dy = dy, .dweight = out, .window = point, .accumulate = add});
+      });
+      check("dbias", {32}, DType::kFloat32, 1e-6, [&](const Tensor& out, bool add) {
+        backend.conv2d_backward_weights(
+            {.x = x, .dy = dy, .dweight = random({32, 3, 3, 16}, 8, DType::kFloat32), .dbias = out, .window = window, .accumulate = add});
+      });
+      for (const DType type : {DType::kFloat32, dtype}) {
+        check("matmul", {5, 7}, type, type == DType::kFloat32 ? 1e-6 : 0x1p-8, [&](const Tensor& out, bool add) {
+          backend.matmul({.a = random({3, 5}, 5, dtype), .b = random({3, 7}, 6, dtype), .c = out, .transpose_a = true, .accumulate = add});
+        });
+      }
+      check("sum_rows", {16}, DType::kFloat32, 1e-6,
+            [&](const Tensor& out, bool add) { backend.sum_rows({.x = x, .y = out, .accumulate = add}); });
+    }
+  }
+}
+
+TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's precision") {
+  // 4096 ones: a sum in bf16 would stop at 256, one in fp16 at 2048.
+  constexpr std::int64_t kRows = 4096;
+  for (const cpu::Isa isa : available()) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      CAPTURE(name_of(dtype));
+      CpuBackend backend(1, isa);
+      const Tensor ones(backend, {kRows, 16}, dtype), sums(backend, {16}, DType::kFloat32), column(backend, {1, kRows}, dtype);
+      backend.fill(ones, 1.0);
+      backend.fill(column, 1.0);
+      backend.sum_rows({.x = ones, .y = sums});
+      CHECK(to_numbers(sums) == Numbers(16, 4096.0));
+      const Tensor product(backend, {1, 16}, dtype);
+      backend.matmul({.a = column, .b = ones, .c = product});
+      CHECK(to_numbers(product) == Numbers(16, 4096.0));
+      const Tensor mean(backend, {1, 16}, dtype);
+      backend.global_avg_pool_forward({.x = ones.reshaped({1, 64, 64, 16}), .y = mean});
+      CHECK(to_numbers(mean) == Numbers(16, 1.0));
+      // Overlapping windows add up to 49 · 9 terms of 1/49 at one pixel.
+      const Window2d window{{7, 7}, {1, 1}, {3, 3}};
+      const Tensor dy(backend, {1, 21, 21, 3}, dtype), dx(backend, {1, 21, 21, 3}, dtype);
+      backend.fill(dy, 1.0);
+      backend.pool2d_backward({.kind = Pooling::kAverage, .dy = dy, .dx = dx, .window = window});
+      CHECK(to_numbers(dx)[(10 * 21 + 10) * 3] == 1.0);
+      const Tensor totals(backend, {1}, DType::kFloat64);
+      backend.fill(totals, 0.0);
+      backend.squared_distance({.x = ones, .totals = totals});
+      CHECK(to_numbers(totals)[0] == 16.0 * kRows);
+    }
+  }
+}
+
+TEST_CASE("kernels/low precision: the loss's gradient is scaled before it is rounded, the loss is not") {
+  CpuBackend backend(1);
+  const Tensor labels(backend, {2}, DType::kInt32), loss(backend, {}, DType::kFloat32), scaled_loss(backend, {}, DType::kFloat32);
+  backend.fill(labels, 1.0);
+  const Tensor logits = to_tensor(backend, {0.0, 14.0, 1.0, 2.0, 13.0, 0.0}, {2, 3}, DType::kFloat16);
+  const Tensor plain(backend, {2, 3}, DType::kFloat16), scaled(backend, {2, 3}, DType::kFloat16), wide(backend, {2, 3}, DType::kFloat32);
+  const double scale = 1.0 / 512.0;
+  backend.softmax_cross_entropy({.logits = logits, .labels = labels, .loss = loss, .dlogits = plain, .scale = scale});
+  backend.softmax_cross_entropy(
+      {.logits = logits, .labels = labels, .loss = scaled_loss, .dlogits = scaled, .scale = scale, .gradient_scale = 65536.0});
+  const Tensor logits32 = to_tensor(backend, to_numbers(logits), {2, 3}, DType::kFloat32);
+  backend.softmax_cross_entropy({.logits = logits32, .labels = labels, .dlogits = wide, .scale = scale, .gradient_scale = 65536.0});
+  CHECK(to_numbers(loss) == to_numbers(scaled_loss));
+  CHECK(to_numbers(plain)[0] == 0.0);  // 1.6e-9 is nothing in fp16
+  const Numbers found = to_numbers(scaled), expected = to_numbers(wide);
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == doctest::Approx(expected[i]).epsilon(0x1p-10));
+}
+
+TEST_CASE("kernels/low precision: images, dropout and metrics are those of fp32, rounded") {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    CpuBackend backend(2);
+    const auto rounded = [&](const Tensor& x) {
+      const Tensor y(backend, x.shape(), dtype);
+      backend.cast({x, y});
+      return to_numbers(y);
+    };
+    const Tensor bytes(backend, {2, 8, 8, 3}, DType::kUInt8), params(backend, {2, 3}, DType::kInt32);
+    for (std::size_t i = 0; i < 384; ++i) bytes.span<std::uint8_t>()[i] = static_cast<std::uint8_t>(i * 7);
+    const std::vector<std::int32_t> crops = {3, 1, 1, 0, 4, 0};
+    backend.copy_from_host(crops.data(), params);
+    const Tensor low(backend, bytes.shape(), dtype), wide(backend, bytes.shape(), DType::kFloat32);
+    for (const Tensor& y : {low, wide}) {
+      backend.augment_images({.x = bytes, .params = params, .y = y, .crop_padding = 2, .mean = {0.5, 0.4, 0.3}, .std = {0.2, 0.3, 0.4}});
+    }
+    CHECK(to_numbers(low) == rounded(wide));
+
+    const Tensor x = to_tensor(backend, random_numbers(5001, 4), {5001}, dtype), kept(backend, {5001}, dtype);
+    const Tensor x32 = to_tensor(backend, to_numbers(x), {5001}, DType::kFloat32), kept32(backend, {5001}, DType::kFloat32);
+    backend.dropout({.x = x, .y = kept, .p = 0.25, .key = 5, .counter = 6});
+    backend.dropout({.x = x32, .y = kept32, .p = 0.25, .key = 5, .counter = 6});
+    CHECK(to_numbers(kept) == rounded(kept32));
+
+    const Tensor labels(backend, {30}, DType::kInt32), totals(backend, {4}, DType::kFloat64), totals32(backend, {4}, DType::kFloat64);
+    backend.fill(labels, 3.0);
+    backend.fill(totals, 0.0);
+    backend.fill(totals32, 0.0);
+    backend.classification_metrics({x.slice(0, {30, 20}), labels, totals});
+    backend.classification_metrics({x32.slice(0, {30, 20}), labels, totals32});
+    CHECK(to_numbers(totals) == to_numbers(totals32));
+  }
+}
+
+TEST_CASE("kernels/low precision: batch norm of very long rows") {
+  constexpr std::int64_t kRows = 9, kChannels = 4500;  // more than the kernels take at once
+  for (const cpu::Isa isa : available()) {
+    CpuBackend backend(2, isa);
+    std::vector<std::vector<Numbers>> results;
+    for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      const auto rows = [&](std::uint64_t seed) {  // numbers that all three types hold
+        Numbers numbers = random_numbers(kRows * kChannels, seed);
+        for (double& v : numbers) v = std::round(v * 64.0) / 64.0;
+        return to_tensor(backend, numbers, {kRows, kChannels}, dtype);
+      };
+      const auto vector = [&](std::uint64_t seed) {
+        return to_tensor(backend, random_numbers(kChannels, seed), {kChannels}, DType::kFloat32);
+      };
+      const Tensor x = rows(1), dy = rows(2), residual = rows(3), gamma = vector(4), beta = vector(5), mean = vector(6), inv = vector(7);
+      const Tensor y(backend, x.shape(), dtype), dx(backend, x.shape(), dtype), dresidual(backend, x.shape(), dtype);
+      const Tensor dgamma = vector(8), dbeta = vector(9);
+      backend.batch_norm_forward(
+          {.x = x, .residual = residual, .gamma = gamma, .beta = beta, .y = y, .saved_mean = mean, .saved_inv_std = inv, .relu = true});
+      backend.batch_norm_backward({.x = x,
+                                   .y = y,
+                                   .dy = dy,
+                                   .gamma = gamma,
+                                   .saved_mean = mean,
+                                   .saved_inv_std = inv,
+                                   .dx = dx,
+                                   .dresidual = dresidual,
+                                   .dgamma = dgamma,
+                                   .dbeta = dbeta,
+                                   .relu = true});
+      results.push_back({to_numbers(y), to_numbers(dx), to_numbers(dresidual), to_numbers(dgamma), to_numbers(dbeta)});
+    }
+    for (std::size_t low : {1u, 2u}) {
+      const double rounding = low == 1 ? 0x1p-8 : 0x1p-11;
+      for (std::size_t i = 0; i < 5; ++i) CHECK(distance(results[low][i], results[0][i]) < (i < 3 ? 1.1 * rounding : 1e-6));
+    }
+  }
+}
+
+TEST_CASE("kernels/low precision: the steady state asks the system for nothing") {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    CpuBackend backend(1);
+    const auto step = [&] {
+      for (const Operation& op : operation_table()) run(op, backend, dtype, random_inputs(op, dtype), random_seed(op, dtype));
+    };
+    step();
+    const MemoryStats before = backend.memory_stats();
+    step();
+    CHECK(backend.memory_stats().system_allocations == before.system_allocations);
+    CHECK(backend.memory_stats().in_use == before.in_use);
+  }
+}
+
+}  // namespace starling::tests

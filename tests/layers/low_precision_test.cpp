@@ -1,0 +1,262 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <string_view>
+
+#include "core/forwarding_backend.h"
+#include "layers/functions.h"
+#include "tests/layers/support.h"
+
+using namespace starling;
+using namespace starling::testing;
+
+namespace {
+
+constexpr DType kFp32 = DType::kFloat32;
+
+/// Checks each operation's types against the paragraph "Low precision" of core/backend.h, and counts.
+class TypeChecker final : public ForwardingBackend {
+ public:
+  TypeChecker(Backend& inner, DType low) : ForwardingBackend(inner), low_(low) {}
+  int products = 0, normalisations = 0, losses = 0;
+
+  void conv2d_forward(const Conv2dForward& a) override {
+    low({a.x, a.weight, a.y});
+    full({a.bias});
+    ++products;
+  }
+  void conv2d_backward_data(const Conv2dBackwardData& a) override { low({a.dy, a.weight, a.dx}); }
+  void conv2d_backward_weights(const Conv2dBackwardWeights& a) override {
+    low({a.x, a.dy});
+    full({a.dweight, a.dbias});
+  }
+  void matmul(const Matmul& a) override {
+    low({a.a, a.b});
+    if (a.transpose_a) {
+      full({a.c});  // a weight's gradient
+    } else {
+      low({a.c});
+    }
+    full({a.bias});
+    ++products;
+  }
+  void sum_rows(const SumRows& a) override {
+    low({a.x});
+    full({a.y});
+  }
+  void batch_norm_forward(const BatchNormForward& a) override {
+    low({a.x, a.residual, a.y});
+    full({a.gamma, a.beta, a.running_mean, a.running_var, a.saved_mean, a.saved_inv_std});
+    ++normalisations;
+  }
+  void batch_norm_backward(const BatchNormBackward& a) override {
+    low({a.x, a.y, a.dy, a.dy2, a.dx, a.dresidual});
+    full({a.gamma, a.beta, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
+  }
+  void layer_norm_forward(const LayerNormForward& a) override {
+    low({a.x, a.y});
+    full({a.gamma, a.beta, a.saved_mean, a.saved_inv_std});
+    ++normalisations;
+  }
+  void layer_norm_backward(const LayerNormBackward& a) override {
+    low({a.x, a.dy, a.dx});
+    full({a.gamma, a.saved_mean, a.saved_inv_std, a.dgamma, a.dbeta});
+  }
+  void softmax_cross_entropy(const SoftmaxCrossEntropy& a) override {
+    low({a.logits, a.dlogits});
+    full({a.loss});
+    CHECK(a.gradient_scale == 4096.0);
+    ++losses;
+  }
+
+ private:
+  void low(std::initializer_list<Tensor> tensors) const {
+    for (const Tensor& tensor : tensors) CHECK((!tensor || tensor.dtype() == low_));
+  }
+  void full(std::initializer_list<Tensor> tensors) const {
+    for (const Tensor& tensor : tensors) CHECK((!tensor || tensor.dtype() == kFp32));
+  }
+  void around(std::string_view, const std::function<void()>& operation) override { operation(); }
+  DType low_;
+};
+
+std::vector<double> read(const Tensor& tensor) {
+  Tensor wide(cpu(), tensor.shape(), DType::kFloat64);
+  if (tensor.dtype() == DType::kFloat64) {
+    cpu().copy(tensor, wide);
+  } else {
+    cpu().cast({.x = tensor, .y = wide});
+  }
+  return numbers_of(wide);
+}
+
+Tensor cast_to(const Tensor& tensor, DType dtype) {
+  Tensor result(cpu(), tensor.shape(), dtype);
+  cpu().cast({.x = tensor, .y = result});
+  return result;
+}
+
+Tensor labels_of(std::int64_t batch, std::int64_t classes) {
+  std::vector<std::int32_t> numbers;
+  for (std::int64_t i = 0; i < batch; ++i) numbers.push_back(static_cast<std::int32_t>((3 * i + 1) % classes));
+  Tensor labels(cpu(), {batch}, DType::kInt32);
+  cpu().copy_from_host(numbers.data(), labels);
+  return labels;
+}
+
+double relative_distance(const std::vector<double>& a, const std::vector<double>& b) {
+  double square = 0.0, norm = 0.0;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    square += (a[i] - b[i]) * (a[i] - b[i]);
+    norm += b[i] * b[i];
+  }
+  return std::sqrt(square / norm);
+}
+
+const char* const kEveryLayer = R"({"type": "sequential", "layers": [
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "max_pool2d", "kernel_size": 2},
+    {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}]},
+    {"type": "relu"}, {"type": "avg_pool2d", "kernel_size": 2}, {"type": "flatten"}, {"type": "linear", "out_features": 16},
+    {"type": "layer_norm"}, {"type": "gelu"}, {"type": "silu"}, {"type": "dropout"}, {"type": "linear", "out_features": 10}]})";
+
+}  // namespace
+
+TEST_CASE("layers/low: every operation gets the types of the contract") {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const std::string& json :
+         {std::string(kEveryLayer), std::string(R"({"type": "resnet20"})"), std::string(R"({"type": "resnet50"})")}) {
+      CAPTURE(json);
+      const auto model = model_from(json, {32, 32, 3});
+      const auto meta = make_meta_backend();
+      TypeChecker backend(*meta, dtype);
+      model->allocate(backend, kFp32, dtype);
+      for (const Parameter* parameter : model->parameters()) {
+        CAPTURE(parameter->name);
+        CHECK(static_cast<bool>(parameter->low) == parameter->is_weight());
+        CHECK(parameter->value.dtype() == kFp32);
+        CHECK(parameter->grad.dtype() == kFp32);
+        CHECK(parameter->operand().dtype() == (parameter->is_weight() ? dtype : kFp32));
+      }
+      Tape tape(backend);
+      Pass pass{.backend = backend, .tape = &tape, .training = true, .loss_scale = 4096.0};
+      const Variable logits = model->forward(Variable(Tensor(backend, model->input_shape().with_batch(4), dtype)), pass);
+      CHECK(logits.dtype() == dtype);
+      const Variable loss = functions::cross_entropy(logits, Tensor(backend, {4}, DType::kInt32), 0.0, 1.0, pass);
+      CHECK(loss.dtype() == kFp32);
+      tape.backward(loss);
+      CHECK(backend.products > 0);
+      CHECK(backend.normalisations > 0);
+      CHECK(backend.losses == 1);
+      model->drop_memory();
+    }
+  }
+}
+
+TEST_CASE("layers/low: a weight that is no product's operand is named") {
+  const auto model = model_from(R"({"type": "mlp", "hidden": [4]})", {2, 2, 1});
+  model->parameters()[0]->product = false;
+  model->allocate(cpu(), kFp32, DType::kBFloat16);
+  Pass pass{cpu()};
+  std::string text;
+  try {
+    model->forward(Variable(Tensor(cpu(), {2, 2, 2, 1}, DType::kBFloat16)), pass);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  CHECK(text.find("1.weight is fp32, but its input is bf16") != std::string::npos);
+  CHECK(text.find("product") != std::string::npos);
+}
+
+TEST_CASE("layers/low: the loss scale is in the logits' gradient and nowhere else, whatever the loss's own gradient") {
+  const Tensor numbers = noise_tensor(1, {6, 5});
+  const Tensor labels = labels_of(6, 5);
+  struct Result {
+    double loss;
+    std::vector<double> gradient;
+  };
+  const auto run = [&](DType dtype, double loss_scale, double seed) {
+    Tape tape(cpu());
+    Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = loss_scale};
+    const Variable x = tape.leaf(dtype == DType::kFloat64 ? numbers : cast_to(numbers, dtype));
+    const Variable loss = functions::cross_entropy(x, labels, 0.1, 1.0, pass);
+    const double value = read(loss.value())[0];
+    tape.backward(loss, seed);
+    CHECK(Tape::gradient(x).dtype() == dtype);
+    return Result{value, read(Tape::gradient(x))};
+  };
+  const Result exact = run(DType::kFloat64, 1.0, 1.0);
+  for (const DType dtype : {kFp32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    const double tolerance = dtype == DType::kBFloat16 ? 2e-2 : dtype == DType::kFloat16 ? 2e-3 : 1e-5;
+    const Result plain = run(dtype, 1.0, 1.0), scaled = run(dtype, 1024.0, 1.0), seeded = run(dtype, 1024.0, 3.0);
+    CHECK(std::abs(plain.loss - exact.loss) < tolerance);
+    CHECK(scaled.loss == plain.loss);
+    CHECK(seeded.loss == plain.loss);
+    CHECK(relative_distance(plain.gradient, exact.gradient) < tolerance);
+    for (std::size_t i = 0; i < plain.gradient.size(); ++i) {
+      CHECK(scaled.gradient[i] == doctest::Approx(1024.0 * plain.gradient[i]).epsilon(tolerance));
+      CHECK(seeded.gradient[i] == doctest::Approx(3.0 * scaled.gradient[i]).epsilon(tolerance));
+    }
+  }
+}
+
+TEST_CASE("layers/low: no product is spent on a gradient of 1") {
+  class Counting final : public ForwardingBackend {
+   public:
+    using ForwardingBackend::ForwardingBackend;
+    int products = 0;
+
+   protected:
+    void around(std::string_view name, const std::function<void()>& operation) override {
+      products += name == "matmul";
+      operation();
+    }
+  };
+  for (const double seed : {1.0, 0.5}) {
+    Counting backend(cpu());
+    Tape tape(backend);
+    Pass pass{.backend = backend, .tape = &tape, .training = true};
+    const Variable x = tape.leaf(noise_tensor(1, {6, 5}));
+    tape.backward(functions::cross_entropy(x, labels_of(6, 5), 0.0, 1.0, pass), seed);
+    CHECK(backend.products == (seed == 1.0 ? 0 : 1));
+  }
+}
+
+TEST_CASE("layers/low: gradients are those of full precision up to rounding") {
+  const auto gradients = [&](DType dtype, DType compute, double loss_scale) {
+    const auto model = model_from(R"({"type": "sequential", "layers": [
+        {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}, {"type": "silu"},
+        {"type": "avg_pool2d", "kernel_size": 2}, {"type": "conv2d", "out_channels": 16, "kernel_size": 1}, {"type": "silu"},
+        {"type": "flatten"}, {"type": "linear", "out_features": 16}, {"type": "layer_norm"}, {"type": "gelu"},
+        {"type": "linear", "out_features": 10}]})",
+                                  {8, 8, 4});
+    model->allocate(cpu(), dtype, compute);
+    model->initialise(3);
+    model->refresh_low();
+    Tape tape(cpu());
+    Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = loss_scale};
+    const Tensor images = noise_tensor(5, {16, 8, 8, 4});
+    const Variable x(compute == DType::kFloat64 ? images : cast_to(images, compute));
+    tape.backward(functions::cross_entropy(model->forward(x, pass), labels_of(16, 10), 0.0, 1.0, pass));
+    std::vector<std::vector<double>> result;
+    for (const Parameter* parameter : model->parameters()) {
+      result.push_back(read(parameter->grad));
+      for (double& value : result.back()) value /= loss_scale;
+    }
+    model->drop_memory();
+    return result;
+  };
+  const auto exact = gradients(DType::kFloat64, DType::kFloat64, 1.0);
+  for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(compute));
+    const auto low = gradients(kFp32, compute, compute == DType::kFloat16 ? 256.0 : 1.0);
+    for (std::size_t i = 0; i < exact.size(); ++i) {
+      if (i == 1) continue;  // the bias before batch norm has no gradient but rounding
+      CAPTURE(i);
+      CHECK(relative_distance(low[i], exact[i]) < (compute == DType::kBFloat16 ? 5e-2 : 5e-3));
+    }
+  }
+}
