@@ -18,3 +18,5 @@ find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(starling_dnnl INTERFACE)
 target_include_directories(starling_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(starling_dnnl INTERFACE ${DNNL_LIBRARY})
+
+include(StarlingCuda)

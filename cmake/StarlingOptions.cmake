@@ -4,6 +4,7 @@ option(STARLING_WERROR "Treat warnings as errors" ON)
 option(STARLING_OPENMP "Run kernels on several threads (off for the thread sanitizer)" ON)
 set(STARLING_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize: address,undefined or thread")
 set(STARLING_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where the toolkit is found), ON, OFF")
+option(STARLING_GPU_TESTS "Run the tests that need a GPU (label gpu)" OFF)
 set_property(CACHE STARLING_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -4,13 +4,13 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "core/error.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
+#include "sign.h"
 #include "topology/topology.h"
 
 namespace {
@@ -28,6 +28,7 @@ class ResidualLinear final : public Layer {
     const std::int64_t width = input[0];
     const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(width)));
     weight_ = &add_parameter("weight", Shape{width, width}, init);
+    weight_->product = true;  // an operand of a matrix product: read in bf16 or fp16 where training computes in those
     bias_ = &add_parameter("bias", Shape{width}, init);
     return input;
   }
@@ -68,33 +69,11 @@ std::unique_ptr<Topology> make_halves(ConfigSection&, const TopologySite& site) 
   return std::make_unique<Halves>(site.ranks);
 }
 
-/// The sign of a running mean of the gradient, with decoupled weight decay: one element, one step.
-template <class T>
-struct SignStep {
-  using Real = T;
-  static constexpr int kStates = 1;                   // one state tensor …
-  static constexpr unsigned kReads = 1, kWrites = 1;  // … that each step reads and writes (bit masks)
-  T lr, beta, decay;
-  STARLING_HD T operator()(T p, T g, T* state, bool decays) const {
-    state[0] = beta * state[0] + (1 - beta) * g;
-    if (decays) p -= decay * p;
-    return p - lr * (state[0] > 0 ? T(1) : T(-1));
-  }
-};
-
-struct Sign {
-  double beta, weight_decay;
-  std::vector<std::string> state_names() const { return {"momentum"}; }
-  template <class T, class Run>
-  void step(double lr, std::int64_t /*s*/, Run&& run) const {
-    run(SignStep<T>{static_cast<T>(lr), static_cast<T>(beta), static_cast<T>(lr * weight_decay)});
-  }
-};
-
+/// sign.h has the rule, sign.cu its kernels for GPUs.
 std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
   const double beta = config.number("beta", 0.9, Range::half_open(0.0, 1.0), "decay of the running mean of the gradient");
   const double weight_decay = config.number("weight_decay", 0.0, Range::at_least(0.0), "weight decay");
-  return std::make_unique<RuleKernel<Sign>>(Sign{beta, weight_decay});
+  return std::make_unique<RuleKernel<mine::Sign>>(mine::Sign{beta, weight_decay});
 }
 
 }  // namespace

@@ -1,0 +1,160 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/cuda/fill.h"
+#include "kernels/cuda/plain.h"
+#include "kernels/cuda/pool.h"
+#include "kernels/cuda/staging.h"
+
+namespace starling::cuda {
+namespace {
+
+class CudaStorage final : public Storage {
+ public:
+  CudaStorage(Backend& backend, std::shared_ptr<Pool> pool, Pool::Block block, std::size_t bytes)
+      : Storage(backend, block.data, bytes), pool_(std::move(pool)), block_(block) {}
+  ~CudaStorage() override { pool_->give_back(block_); }
+
+ private:
+  std::shared_ptr<Pool> pool_;  // outlives the last of its blocks
+  Pool::Block block_;
+};
+
+constexpr std::size_t kSmallCopy = 64 << 10;  // what copy_to_host_later promises
+constexpr std::size_t kLargeCopy = 8 << 20;
+
+}  // namespace
+
+/// Copies between host and device, and events.
+struct CudaBackend::Host {
+  explicit Host(const std::array<StreamHandle, 3>& streams)
+      : events(streams), small(kSmallCopy, 32, events), large(kLargeCopy, 4, events) {}
+  Staging& staging(std::size_t bytes) { return bytes <= kSmallCopy ? small : large; }
+
+  EventRing events;
+  Staging small, large;
+};
+
+CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
+  settings_ = {tf32, benchmark, deterministic, info_};
+  use_device(device);
+  streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true)};
+  pool_ = std::make_shared<Pool>(device, info_.name, [streams = streams_] {
+    for (const StreamHandle stream : streams) host_wait_stream(stream);
+  });
+  host_ = std::make_unique<Host>(streams_);
+  cudnn_ = open_cudnn(settings_, *this);
+  blas_ = open_blas(settings_, *this);
+}
+
+CudaBackend::~CudaBackend() {
+  try {
+    synchronize();
+  } catch (...) {  // an error of earlier work; whoever cares has asked before
+  }
+  blas_.reset();
+  cudnn_.reset();
+  host_.reset();
+  pool_->close();
+  for (const StreamHandle stream : streams_) destroy_stream(stream);
+}
+
+std::string CudaBackend::description() const {
+  std::string text = fmt::format("{}, sm_{}{}, CUDA {}.{}", info_.name, info_.major, info_.minor, info_.runtime_version / 1000,
+                                 info_.runtime_version % 1000 / 10);
+  if (cudnn_) text += ", " + cudnn_->version();
+  if (blas_) text += ", " + blas_->version();
+  return text;
+}
+
+std::shared_ptr<Storage> CudaBackend::allocate(std::size_t bytes) {
+  const Pool::Block block = pool_->take(bytes, stream_);
+  try {
+    return std::make_shared<CudaStorage>(*this, pool_, block, bytes);
+  } catch (...) {
+    pool_->give_back(block);
+    throw;
+  }
+}
+
+MemoryStats CudaBackend::memory_stats() const { return pool_->stats(); }
+
+Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return Tensor(*this, Shape{elements}, dtype); }
+
+void CudaBackend::copy(const Tensor& from, const Tensor& to) {
+  require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda", "copy of {} {} elements to {} {} elements",
+          from.elements(), name_of(from.dtype()), to.elements(), name_of(to.dtype()));
+  if (from.bytes() > 0 && from.raw() != to.raw()) copy_async(to.raw(), from.raw(), from.bytes(), CopyKind::kDeviceToDevice, handle());
+}
+
+void CudaBackend::copy_from_host(const void* from, const Tensor& to) {
+  if (to.bytes() > 0) host_->staging(to.bytes()).to_device(from, to.raw(), to.bytes(), handle());
+}
+
+void CudaBackend::copy_to_host(const Tensor& from, void* to) {
+  if (from.bytes() > 0) host_->staging(from.bytes()).to_host(from.raw(), to, from.bytes(), stream_, handle());
+}
+
+Event CudaBackend::copy_to_host_later(const Tensor& from, void* to) {
+  require(from.bytes() <= kSmallCopy, "cuda", "copy_to_host_later of {} bytes; it takes {} at most", from.bytes(), kSmallCopy);
+  if (from.bytes() == 0) return record();
+  return host_->small.to_host_later(from.raw(), to, from.bytes(), stream_, handle());
+}
+
+void CudaBackend::fill(const Tensor& x, double value) {
+  if (x.bytes() == 0) return;
+  if (value == 0.0 && !std::signbit(value)) {
+    set_async(x.raw(), 0, x.bytes(), handle());
+  } else {
+    fill_numbers(*this, x, value);
+  }
+}
+
+Event CudaBackend::record() { return host_->events.record(stream_); }
+void CudaBackend::wait(Event event) { host_->events.wait(stream_, event); }
+
+void CudaBackend::synchronize(Event event) {
+  host_->events.synchronize(event);
+  host_->small.finish(event);
+}
+
+void CudaBackend::synchronize() {
+  for (const StreamHandle stream : streams_) host_wait_stream(stream);
+  host_->small.finish_all();
+}
+
+void CudaBackend::conv2d_forward(const Conv2dForward& args) {
+  if (!cudnn_ || !cudnn_->conv2d_forward(args, handle())) plain_conv2d_forward(*this, args);
+}
+
+void CudaBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
+  if (!cudnn_ || !cudnn_->conv2d_backward_data(args, handle())) plain_conv2d_backward_data(*this, args);
+}
+
+void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
+  Conv2dBackwardWeights weights = args;
+  weights.dbias = {};
+  if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) plain_conv2d_backward_weights(*this, weights);
+  if (!args.dbias) return;
+  const std::int64_t channels = args.dbias.elements();
+  sum_rows({args.dy.reshaped(Shape{args.dy.elements() / channels, channels}), args.dbias, args.accumulate});
+}
+
+void CudaBackend::matmul(const Matmul& args) {
+  if (blas_ && blas_->matmul(args, handle())) return;
+  if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate) {
+    // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as it should be.
+    const Tensor sum(*this, args.c.shape(), args.bias.dtype());
+    Matmul wide = args;
+    wide.c = sum;
+    if (blas_->matmul(wide, handle())) return cast({.x = sum, .y = args.c});
+  }
+  plain_matmul(*this, args);
+}
+
+}  // namespace starling::cuda

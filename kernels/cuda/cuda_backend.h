@@ -1,0 +1,118 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/runtime.h"
+
+namespace starling::cuda {
+
+class Pool;
+
+/// One GPU. Operations are issued to one of three streams and return at once. Memory comes from a pool whose blocks are reused in the order
+/// of the stream that they were last allocated on: a tensor that another stream uses too is kept by its owner until the streams have been
+/// joined. Own kernels: *.cu; libraries: libraries.h.
+class CudaBackend final : public Backend, private WorkspaceSource {
+ public:
+  CudaBackend(int device, bool tf32, bool benchmark, bool deterministic);
+  ~CudaBackend() override;
+
+  DeviceType device() const override { return DeviceType::kCuda; }
+  std::string description() const override;
+
+  std::shared_ptr<Storage> allocate(std::size_t bytes) override;
+  MemoryStats memory_stats() const override;
+  void copy(const Tensor& from, const Tensor& to) override;
+  void copy_from_host(const void* from, const Tensor& to) override;  ///< through pinned staging memory; returns when `from` has been read
+  void copy_to_host(const Tensor& from, void* to) override;
+  Event copy_to_host_later(const Tensor& from, void* to) override;
+  void fill(const Tensor& x, double value) override;
+
+  void set_stream(StreamKind stream) override { stream_ = stream; }
+  StreamKind stream() const override { return stream_; }
+  Event record() override;
+  void wait(Event event) override;
+  void synchronize(Event event) override;
+  void synchronize() override;
+
+  void conv2d_forward(const Conv2dForward& args) override;
+  void conv2d_backward_data(const Conv2dBackwardData& args) override;
+  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override;
+  void matmul(const Matmul& args) override;
+  void sum_rows(const SumRows& args) override;
+  void activation_forward(const ActivationForward& args) override;
+  void activation_backward(const ActivationBackward& args) override;
+  void batch_norm_forward(const BatchNormForward& args) override;
+  void batch_norm_backward(const BatchNormBackward& args) override;
+  void layer_norm_forward(const LayerNormForward& args) override;
+  void layer_norm_backward(const LayerNormBackward& args) override;
+  void pool2d_forward(const Pool2dForward& args) override;
+  void pool2d_backward(const Pool2dBackward& args) override;
+  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override;
+  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override;
+  void add(const Add& args) override;
+  void subsample_pad_forward(const SubsamplePadForward& args) override;
+  void subsample_pad_backward(const SubsamplePadBackward& args) override;
+  void flatten_channels_first(const FlattenChannelsFirst& args) override;
+  void dropout(const Dropout& args) override;
+  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override;
+  void classification_metrics(const ClassificationMetrics& args) override;
+  void cast(const Cast& args) override;
+  void augment_images(const AugmentImages& args) override;
+  void weighted_sum(const WeightedSum& args) override;
+  void squared_distance(const SquaredDistance& args) override;
+  void gradient_control(const GradientControl& args) override;
+  void update(const OptimizerRule& rule, const UpdateArgs& args) override;
+
+  /// The current stream, for launch().
+  StreamHandle handle() const { return streams_[static_cast<std::size_t>(stream())]; }
+  const DeviceInfo& info() const { return info_; }
+  /// Scratch memory of the current stream: an own kernel's partial sums.
+  Tensor scratch(std::int64_t elements, DType dtype);
+
+ private:
+  std::shared_ptr<Storage> workspace(std::size_t bytes) override { return allocate(bytes); }
+  struct Host;  ///< staging memory and events: cuda_backend.cpp
+
+  DeviceInfo info_;
+  LibrarySettings settings_;
+  std::array<StreamHandle, 3> streams_{};
+  std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
+  std::shared_ptr<Pool> pool_;
+  std::unique_ptr<Host> host_;
+  std::unique_ptr<Cudnn> cudnn_;
+  std::unique_ptr<Blas> blas_;
+};
+
+/// Calls f(T{}) with the tensor's floating type: float, double, BFloat16 or Float16.
+template <class F>
+void floating(const Tensor& x, const char* operation, F&& f) {
+  require(static_cast<bool>(x), "cuda", "{}: a tensor is missing", operation);
+  switch (x.dtype()) {
+    case DType::kFloat32: return f(float{});
+    case DType::kFloat64: return f(double{});
+    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kFloat16: return f(Float16{});
+    default: break;
+  }
+  fail(ExitCode::kInternal, "cuda", "{} on a {} tensor", operation, name_of(x.dtype()));
+}
+
+/// The tensor's numbers as T* after checks of presence, dtype and element count; null for an empty tensor in optional_numbers.
+template <class T>
+T* numbers(const Tensor& x, std::int64_t elements, const char* operation, const char* name) {
+  require(static_cast<bool>(x) && x.elements() == elements, "cuda", "{}: {} must have {} elements, not {}", operation, name, elements,
+          x ? x.elements() : 0);
+  return x.data<T>();
+}
+template <class T>
+T* optional_numbers(const Tensor& x, std::int64_t elements, const char* operation, const char* name) {
+  return x ? numbers<T>(x, elements, operation, name) : nullptr;
+}
+
+}  // namespace starling::cuda

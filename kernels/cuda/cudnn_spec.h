@@ -1,0 +1,81 @@
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/backend.h"
+
+// What the backend asks of cuDNN, as plain values: which graph for which call, and which tensor of the call is which of the graph's. No
+// cuDNN header is needed here, so tests look at every choice without it.
+namespace starling::cuda {
+
+enum class GraphKind : std::uint8_t {
+  kConvolution,
+  kConvolutionBias,  ///< the bias is added before the result is rounded
+  kConvolutionBackwardData,
+  kConvolutionBackwardWeights,
+  kBatchNorm,
+  kBatchNormBackward,
+};
+
+/// The tensors of the graphs; the values are the graphs' tensor ids.
+enum class GraphTensor : std::int64_t {
+  kX = 1,
+  kWeight,
+  kBias,
+  kY,
+  kDy,
+  kDy2,
+  kDx,
+  kDweight,  ///< of x's dtype: no engine has another for low precision
+  kResidual,
+  kDresidual,
+  kGamma,
+  kBeta,
+  kMean,
+  kInvStd,
+  kDgamma,
+  kDbeta,
+};
+
+/// Where the mask of the ReLU comes from in a batch norm's backward pass.
+enum class ReluMask : std::uint8_t { kNone, kFromY, kFromX };
+
+/// One graph. Two calls with equal specs share a plan.
+struct GraphSpec {
+  GraphKind kind = GraphKind::kConvolution;
+  DType dtype = DType::kFloat32;    ///< of x, y, weight and their gradients; per-channel tensors of batch norms are fp32
+  std::array<std::int64_t, 4> x{};  ///< N, H, W, C
+  std::array<std::int64_t, 4> y{};  ///< N, P, Q, O
+  std::array<std::int64_t, 2> kernel{}, stride{}, padding{}, dilation{};
+  std::int64_t groups = 1;
+  float eps = 0.0f;
+  bool residual = false, relu = false;  ///< of kBatchNorm
+  ReluMask mask = ReluMask::kNone;      ///< of kBatchNormBackward, as the following two
+  bool second_term = false, dresidual = false;
+
+  auto operator<=>(const GraphSpec&) const = default;
+};
+
+/// "conv2d backward data bf16 x 256x56x56x64, weight 64x3x3x64, stride 1x1 …"
+std::string text(const GraphSpec& spec);
+
+struct Binding {
+  GraphTensor tensor;
+  void* data;
+};
+using Bindings = std::vector<Binding>;
+
+/// The graph for a call, or nothing and the reason in `why` where no graph does exactly what the call asks.
+std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why);
+std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why);
+std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);
+std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why);
+std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why);
+
+}  // namespace starling::cuda

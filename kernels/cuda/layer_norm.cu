@@ -1,0 +1,206 @@
+#include "kernels/cuda/column_tiles.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/launch.h"
+
+// Layer normalisation: a warp for each row, which stays in the first cache between its passes. The gradients of gamma and beta are sums
+// over rows: column_tiles.h.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = kColumnThreads, kWarps = kThreads / kWarp;
+
+/// Calls f(channel, group) for the lane's groups of `row`.
+template <class T, int kSize, class F>
+__device__ __forceinline__ void for_groups(const T* row, Index channels, F f) {
+  const Index lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll 2
+  for (Index c = lane * kSize; c < channels; c += kWarp * kSize) f(c, load_group<T, kSize>(row + c));
+}
+
+/// The rows of this warp: first, and how many further on the next is.
+struct WarpRows {
+  Index first, step;
+};
+__device__ __forceinline__ WarpRows warp_rows() {
+  return {Index{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp, Index{gridDim.x} * kWarps};
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma, const Compute<T>* __restrict__ beta, T* __restrict__ y,
+                    Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std, Index rows, Index channels, double eps) {
+  using C = Compute<T>;
+  const WarpRows own = warp_rows();
+  const C share = C(1) / static_cast<C>(channels);
+  for (Index r = own.first; r < rows; r += own.step) {
+    const T* row = x + r * channels;
+    C sum = C(0), squares = C(0);
+    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += static_cast<C>(g.v[j]);
+    });
+    const C mean = warp_sum(sum) * share;
+    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C d = static_cast<C>(g.v[j]) - mean;
+        squares += d * d;
+      }
+    });
+    const C inv = static_cast<C>(1.0 / sqrt(static_cast<double>(warp_sum(squares) * share) + eps));
+    for_groups<T, kSize>(row, channels, [&](Index c, Group<T, kSize> g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C normal = (static_cast<C>(g.v[j]) - mean) * inv;
+        g.v[j] = static_cast<T>((gamma ? normal * gamma[c + j] : normal) + (beta ? beta[c + j] : C(0)));
+      }
+      store_group<T, kSize>(y + r * channels + c, g);
+    });
+    if (threadIdx.x % kWarp == 0) {
+      if (saved_mean) saved_mean[r] = mean;
+      if (saved_inv_std) saved_inv_std[r] = inv;
+    }
+  }
+}
+
+template <class T>
+struct LayerGradient {
+  const T *x, *dy;
+  const Compute<T>*gamma, *mean, *inv_std;
+};
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows, Index channels) {
+  using C = Compute<T>;
+  const WarpRows own = warp_rows();
+  const C share = C(1) / static_cast<C>(channels);
+  for (Index r = own.first; r < rows; r += own.step) {
+    const T* x = from.x + r * channels;
+    const C mean = from.mean[r], inv = from.inv_std[r];
+    const auto weighted = [&](C g, Index c) { return from.gamma ? g * from.gamma[c] : g; };
+    C sum_g = C(0), sum_gx = C(0);
+    for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, const Group<T, kSize>& g) {
+      const auto in = load_group<T, kSize>(x + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C w = weighted(static_cast<C>(g.v[j]), c + j);
+        sum_g += w;
+        sum_gx += w * ((static_cast<C>(in.v[j]) - mean) * inv);
+      }
+    });
+    const C mean_g = warp_sum(sum_g) * share, mean_gx = warp_sum(sum_gx) * share;
+    for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, Group<T, kSize> g) {
+      const auto in = load_group<T, kSize>(x + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C w = weighted(static_cast<C>(g.v[j]), c + j), normal = (static_cast<C>(in.v[j]) - mean) * inv;
+        g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx));
+      }
+      store_group<T, kSize>(dx + r * channels + c, g);
+    });
+  }
+}
+
+/// partial[parts][2][channels]: sums of dy and of dy·x̂ over each part of the rows.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads, 2)
+    layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* __restrict__ partial) {
+  using C = Compute<T>;
+  __shared__ C shared[2 * kSize * kThreads];
+  const Index part = blockIdx.y;
+  const ColumnPlace place = column_place<kSize>(t, part);
+  C sums[2 * kSize] = {};
+#pragma unroll 2
+  for (Index i = 0; i < place.count; ++i) {
+    const Index r = place.first + i * place.step, at = r * t.channels + place.channel;
+    const auto g = load_group<T, kSize>(from.dy + at), in = load_group<T, kSize>(from.x + at);
+    const C mean = from.mean[r], inv = from.inv_std[r];
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) {
+      const C value = static_cast<C>(g.v[j]);
+      sums[j] += value;
+      sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - mean) * inv);
+    }
+  }
+  sum_over_rows<kThreads>(sums, shared, t.width);
+  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
+  C* out = partial + 2 * part * t.channels + place.channel;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    out[j] = sums[j];
+    out[t.channels + j] = sums[kSize + j];
+  }
+}
+
+template <class C>
+__global__ void __launch_bounds__(kCombineThreads, 2)
+    combine_columns(const C* __restrict__ partial, ColumnTiles t, C* dgamma, C* dbeta, bool accumulate) {
+  __shared__ double shared[2 * kCombineThreads];
+  const CombinePlace place = combine_place(t.channels);
+  double sum[2];
+  combine_sums(partial, t, place, sum, shared);
+  if (!place.owner) return;
+  const Index c = place.channel;
+  if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum[0]);
+  if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + sum[1]);
+}
+
+Launch over_warps(Index rows, StreamHandle stream) { return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream}; }
+
+template <class T>
+void forward(CudaBackend& backend, const LayerNormForward& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "layer norm forward";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const T* x = args.x.data<T>();
+  const C* gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma");
+  const C* beta = optional_numbers<C>(args.beta, channels, kName, "beta");
+  T* y = numbers<T>(args.y, rows * channels, kName, "y");
+  C* mean = optional_numbers<C>(args.saved_mean, rows, kName, "saved_mean");
+  C* inv_std = optional_numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std");
+  if (rows == 0) return;
+  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(x, y);
+  launch(packed ? layer_norm_rows<T, Pack<T>::kSize> : layer_norm_rows<T, 1>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
+         inv_std, rows, channels, args.eps);
+}
+
+template <class T>
+void backward(CudaBackend& backend, const LayerNormBackward& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "layer norm backward";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const LayerGradient<T> from{.x = args.x.data<T>(),
+                              .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
+                              .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                              .mean = numbers<C>(args.saved_mean, rows, kName, "saved_mean"),
+                              .inv_std = numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std")};
+  T* dx = optional_numbers<T>(args.dx, rows * channels, kName, "dx");
+  C* dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma");
+  C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
+  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(from.x, from.dy, dx);
+  if (dgamma || dbeta) {
+    const ColumnTiles t = column_tiles(rows, channels, packed ? Pack<T>::kSize : 1, backend.info().multiprocessors);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(packed ? layer_norm_gradient_columns<T, Pack<T>::kSize> : layer_norm_gradient_columns<T, 1>,
+           {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, t, partial.data<C>());
+    launch(combine_columns<C>, {.grid = {combine_blocks(channels)}, .block = {kCombineThreads}, .stream = backend.handle()},
+           partial.data<C>(), t, dgamma, dbeta, args.accumulate);
+  }
+  if (dx && rows > 0) {
+    launch(packed ? layer_norm_gradient_rows<T, Pack<T>::kSize> : layer_norm_gradient_rows<T, 1>, over_warps(rows, backend.handle()), from,
+           dx, rows, channels);
+  }
+}
+
+}  // namespace
+
+void CudaBackend::layer_norm_forward(const LayerNormForward& args) {
+  floating(args.x, "layer norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::layer_norm_backward(const LayerNormBackward& args) {
+  floating(args.x, "layer norm backward", [&](auto type) { backward<decltype(type)>(*this, args); });
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,167 @@
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <set>
+
+#include "core/error.h"
+#include "kernels/cuda/runtime.h"
+
+namespace starling::cuda {
+namespace {
+
+std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0};
+
+constexpr std::size_t kSharedWithoutAsking = 48 << 10;
+
+void check(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return;
+  const bool memory = error == cudaErrorMemoryAllocation;
+  fail(memory ? ExitCode::kMemory : ExitCode::kInternal, "cuda", "{}: {} ({}); an earlier kernel may be the cause", call,
+       cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
+cudaEvent_t event_of(EventHandle event) { return static_cast<cudaEvent_t>(event); }
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+  return value;
+}
+
+}  // namespace
+
+int device_count(std::string& why) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess) return count;
+  cudaGetLastError();  // it is answered here
+  if (error == cudaErrorNoDevice) return 0;
+  int driver = 0, runtime = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&runtime);
+  if (driver == 0) {
+    why = fmt::format("no NVIDIA driver is loaded on this host; install one for CUDA {}.{} or newer", runtime / 1000, runtime % 1000 / 10);
+  } else if (error == cudaErrorInsufficientDriver) {
+    why = fmt::format("the NVIDIA driver supports CUDA {}.{}, this program needs {}.{}; install a newer driver", driver / 1000,
+                      driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
+  } else {
+    why = fmt::format("the NVIDIA driver gives no devices: {} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+  }
+  return -1;
+}
+
+DeviceInfo device_info(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  DeviceInfo info;
+  info.name = properties.name;
+  info.number = device;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
+  info.total_memory = properties.totalGlobalMem;
+  check(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion");
+  check(cudaRuntimeGetVersion(&info.runtime_version), "cudaRuntimeGetVersion");
+  return info;
+}
+
+void use_device(int device) { check(cudaSetDevice(device), "cudaSetDevice"); }
+
+std::size_t free_memory() {
+  std::size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  return free;
+}
+
+StreamHandle create_stream(const char*, bool high_priority) {
+  int least = 0, greatest = 0;
+  check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least), "cudaStreamCreateWithPriority");
+  return stream;
+}
+void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
+
+EventHandle create_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+  return event;
+}
+void destroy_event(EventHandle event) noexcept {
+  if (event) cudaEventDestroy(event_of(event));
+}
+void record_event(EventHandle event, StreamHandle stream) { check(cudaEventRecord(event_of(event), stream_of(stream)), "cudaEventRecord"); }
+void stream_wait(StreamHandle stream, EventHandle event) {
+  check(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0), "cudaStreamWaitEvent");
+}
+bool event_done(EventHandle event) {
+  const cudaError_t error = cudaEventQuery(event_of(event));
+  if (error == cudaErrorNotReady) return false;
+  check(error, "cudaEventQuery");
+  return true;
+}
+void host_wait(EventHandle event) {
+  ++host_waits;
+  check(cudaEventSynchronize(event_of(event)), "cudaEventSynchronize");
+}
+void host_wait_stream(StreamHandle stream) {
+  ++host_waits;
+  check(cudaStreamSynchronize(stream_of(stream)), "cudaStreamSynchronize");
+}
+
+void* device_allocate(std::size_t bytes) {
+  ++allocations;
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // the pool may have a remedy
+    return nullptr;
+  }
+  check(error, "cudaMalloc");
+  return memory;
+}
+void device_free(void* memory) noexcept { cudaFree(memory); }
+void* pinned_allocate(std::size_t bytes) {
+  ++allocations;
+  void* memory = nullptr;
+  const cudaError_t error = cudaHostAlloc(&memory, bytes, cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    return nullptr;
+  }
+  check(error, "cudaHostAlloc");
+  return memory;
+}
+void pinned_free(void* memory) noexcept { cudaFreeHost(memory); }
+
+void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
+  const cudaMemcpyKind direction = kind == CopyKind::kHostToDevice   ? cudaMemcpyHostToDevice
+                                   : kind == CopyKind::kDeviceToHost ? cudaMemcpyDeviceToHost
+                                                                     : cudaMemcpyDeviceToDevice;
+  check(cudaMemcpyAsync(to, from, bytes, direction, stream_of(stream)), "cudaMemcpyAsync");
+}
+void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
+  check(cudaMemsetAsync(memory, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
+}
+
+void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
+                   const char* label) {
+  ++launches;
+  if (shared_bytes > kSharedWithoutAsking) {
+    static std::mutex mutex;
+    static std::set<std::pair<const void*, std::size_t>> asked;
+    const std::lock_guard lock(mutex);
+    if (asked.emplace(kernel, shared_bytes).second) {
+      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), label);
+    }
+  }
+  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),
+        label);
+}
+
+RuntimeCounters runtime_counters() { return {allocations, host_waits, launches}; }
+
+}  // namespace starling::cuda

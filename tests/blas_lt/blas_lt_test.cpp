@@ -1,0 +1,175 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/libraries.h"
+#include "kernels/optimizer.h"
+#include "tests/blas_lt/fake_cublaslt.h"
+
+using namespace starling;
+using namespace starling::tests;
+
+namespace {
+
+struct Workspaces final : cuda::WorkspaceSource {
+  explicit Workspaces(Backend& memory) : backend(memory) {}
+  std::shared_ptr<Storage> workspace(std::size_t bytes) override {
+    ++taken;
+    return backend.allocate(bytes);
+  }
+  Backend& backend;
+  int taken = 0;
+};
+
+double number(const Tensor& x, std::int64_t i) {
+  const auto k = static_cast<std::size_t>(i);
+  switch (x.dtype()) {
+    case DType::kFloat32: return x.span<float>()[k];
+    case DType::kFloat64: return x.span<double>()[k];
+    case DType::kBFloat16: return static_cast<double>(static_cast<float>(x.span<BFloat16>()[k]));
+    default: return static_cast<double>(static_cast<float>(x.span<Float16>()[k]));
+  }
+}
+void set(const Tensor& x, std::int64_t i, double value) {
+  const auto k = static_cast<std::size_t>(i);
+  switch (x.dtype()) {
+    case DType::kFloat32: x.span<float>()[k] = static_cast<float>(value); break;
+    case DType::kFloat64: x.span<double>()[k] = value; break;
+    case DType::kBFloat16: x.span<BFloat16>()[k] = BFloat16(static_cast<float>(value)); break;
+    default: x.span<Float16>()[k] = Float16(static_cast<float>(value)); break;
+  }
+}
+
+/// Small integers, exact in every type and in every order of summing. `offset`: elements that it starts off an aligned address.
+Tensor matrix(Backend& backend, std::int64_t rows, std::int64_t columns, DType dtype, int salt, std::int64_t offset = 0) {
+  const Tensor whole(backend, Shape{rows * columns + offset}, dtype);
+  const Tensor x = whole.slice(offset, Shape{rows, columns});
+  for (std::int64_t i = 0; i < x.elements(); ++i) set(x, i, static_cast<double>((i * 7 + i / 5 + salt) % 5 - 2));
+  return x;
+}
+
+struct Fixture {
+  std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+  Workspaces workspaces{*cpu};
+  std::unique_ptr<cuda::Blas> blas = cuda::open_blas({}, workspaces);
+
+  /// The product by cuBLASLt's rules against one summed here.
+  bool check(Matmul args) {
+    std::vector<double> expected;
+    const std::int64_t m = args.c.shape()[0], n = args.c.shape()[1], k = args.a.shape()[args.transpose_a ? 0 : 1];
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = args.accumulate ? number(args.c, i * n + j) : 0.0;
+        for (std::int64_t l = 0; l < k; ++l) {
+          sum += number(args.a, args.transpose_a ? l * m + i : i * k + l) * number(args.b, args.transpose_b ? j * k + l : l * n + j);
+        }
+        if (args.bias) sum += number(args.bias, j);
+        expected.push_back(sum);
+      }
+    }
+    if (!blas->matmul(args, nullptr)) return false;
+    for (std::size_t i = 0; i < expected.size(); ++i) REQUIRE(number(args.c, static_cast<std::int64_t>(i)) == expected[i]);
+    return true;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("cuda/blas_lt: transposes, bias and accumulation of row-major matrices, in every type") {
+  Fixture f;
+  const DType types[][2] = {{DType::kFloat32, DType::kFloat32},  {DType::kFloat64, DType::kFloat64}, {DType::kBFloat16, DType::kBFloat16},
+                            {DType::kBFloat16, DType::kFloat32}, {DType::kFloat16, DType::kFloat16}, {DType::kFloat16, DType::kFloat32}};
+  for (const auto& [input, output] : types) {
+    for (int bits = 0; bits < 16; ++bits) {
+      const bool ta = bits & 1, tb = bits & 2, accumulate = bits & 4, biased = bits & 8;
+      CAPTURE(name_of(input));
+      CAPTURE(name_of(output));
+      CAPTURE(bits);
+      const std::int64_t m = 5, n = 3, k = 7;
+      Matmul args{.a = ta ? matrix(*f.cpu, k, m, input, 1) : matrix(*f.cpu, m, k, input, 1),
+                  .b = tb ? matrix(*f.cpu, n, k, input, 2) : matrix(*f.cpu, k, n, input, 2),
+                  .c = matrix(*f.cpu, m, n, output, 3),
+                  .transpose_a = ta,
+                  .transpose_b = tb,
+                  .accumulate = accumulate};
+      if (biased) args.bias = matrix(*f.cpu, 1, n, output, 4).reshaped({n});
+      CHECK(f.check(args));
+    }
+  }
+}
+
+TEST_CASE("cuda/blas_lt: an fp32 bias of a low-precision product is left to the backend") {
+  Fixture f;
+  Matmul args{.a = matrix(*f.cpu, 4, 8, DType::kBFloat16, 1),
+              .b = matrix(*f.cpu, 8, 4, DType::kBFloat16, 2),
+              .c = matrix(*f.cpu, 4, 4, DType::kBFloat16, 3)};
+  args.bias = matrix(*f.cpu, 1, 4, DType::kFloat32, 4).reshaped({4});
+  CHECK(!f.blas->matmul(args, nullptr));
+  args.c = matrix(*f.cpu, 4, 4, DType::kFloat32, 3);
+  CHECK(f.check(args));
+}
+
+TEST_CASE("cuda/blas_lt: any address, told as it is") {
+  Fixture f;
+  for (std::int64_t offset = 0; offset < 4; ++offset) {
+    CHECK(f.check({.a = matrix(*f.cpu, 4, 6, DType::kBFloat16, 1, offset),
+                   .b = matrix(*f.cpu, 6, 5, DType::kBFloat16, 2, 2 * offset),
+                   .bias = matrix(*f.cpu, 1, 5, DType::kFloat32, 5, offset).reshaped({5}),
+                   .c = matrix(*f.cpu, 4, 5, DType::kFloat32, 3, 3 * offset)}));
+  }
+}
+
+TEST_CASE("cuda/blas_lt: workspace where an algorithm wants it, 32 MiB at most, and one question a problem") {
+  Fixture f;
+  fake_blas() = {};
+  fake_blas().handles = 1;
+  const auto product = [&](std::int64_t k) {
+    return f.check({.a = matrix(*f.cpu, 3, k, DType::kFloat32, 1),
+                    .b = matrix(*f.cpu, k, 2, DType::kFloat32, 2),
+                    .c = matrix(*f.cpu, 3, 2, DType::kFloat32, 3)});
+  };
+  CHECK(product(8));
+  CHECK(f.workspaces.taken == 0);
+  CHECK(fake_blas().workspace_limit == std::size_t{32} << 20);
+  for (int i = 0; i < 3; ++i) CHECK(product(kFakeWorkspaceDepth + 8));
+  CHECK(f.workspaces.taken == 3);
+  CHECK(fake_blas().products == 4);
+  CHECK(fake_blas().heuristics == 2);
+  CHECK(!fake_blas().tf32);
+  f.blas.reset();
+  CHECK(fake_blas().handles == 0);
+}
+
+TEST_CASE("cuda/blas_lt: TF32 for fp32 alone") {
+  Fixture f;
+  cuda::LibrarySettings settings;
+  settings.tf32 = true;
+  f.blas = cuda::open_blas(settings, f.workspaces);
+  const auto product = [&](DType dtype) {
+    return f.check({.a = matrix(*f.cpu, 4, 4, dtype, 1), .b = matrix(*f.cpu, 4, 4, dtype, 2), .c = matrix(*f.cpu, 4, 4, dtype, 3)});
+  };
+  CHECK(product(DType::kFloat32));
+  CHECK(fake_blas().tf32);
+  CHECK(product(DType::kBFloat16));
+  CHECK(!fake_blas().tf32);
+  CHECK(product(DType::kFloat64));
+  CHECK(f.blas->version() == "cuBLASLt 13.1.0");
+}
+
+TEST_CASE("cuda/blas_lt: empty products, and shapes that do not belong together") {
+  Fixture f;
+  const DType type = DType::kFloat32;
+  CHECK(f.blas->matmul({.a = matrix(*f.cpu, 0, 4, type, 1), .b = matrix(*f.cpu, 4, 3, type, 2), .c = matrix(*f.cpu, 0, 3, type, 3)},
+                       nullptr));
+  CHECK(!f.blas->matmul({.a = matrix(*f.cpu, 2, 0, type, 1), .b = matrix(*f.cpu, 0, 3, type, 2), .c = matrix(*f.cpu, 2, 3, type, 3)},
+                        nullptr));
+  CHECK_THROWS_AS(
+      f.blas->matmul({.a = matrix(*f.cpu, 2, 4, type, 1), .b = matrix(*f.cpu, 5, 3, type, 2), .c = matrix(*f.cpu, 2, 3, type, 3)}, nullptr),
+      Error);
+  CHECK_THROWS_AS(
+      f.blas->matmul(
+          {.a = matrix(*f.cpu, 2, 4, type, 1), .b = matrix(*f.cpu, 4, 3, DType::kFloat64, 2), .c = matrix(*f.cpu, 2, 3, type, 3)}, nullptr),
+      Error);
+}

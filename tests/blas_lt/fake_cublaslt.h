@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+
+// cuBLASLt on the CPU, as far as kernels/cuda/blas_lt.cpp calls it: column-major products in host memory, with the library's rules of which
+// types go together, and checks of what it is promised (alignments, workspace). For tests without a GPU.
+namespace starling::tests {
+
+struct FakeBlasCounters {
+  int heuristics = 0, products = 0, handles = 0;  ///< handles: created less destroyed, of all kinds
+  std::size_t workspace_limit = 0;                ///< the last preference's
+  bool tf32 = false;                              ///< the last description's
+};
+FakeBlasCounters& fake_blas();
+
+/// Workspace that the fake asks for where the inner dimension is longer than this.
+constexpr int kFakeWorkspaceDepth = 40;
+constexpr std::size_t kFakeWorkspace = 3000;
+
+}  // namespace starling::tests

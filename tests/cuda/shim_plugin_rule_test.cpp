@@ -1,0 +1,151 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/update_kernel.h"
+#include "kernels/gpu_update.h"
+#include "kernels/math/update_loop.h"
+#include "kernels/optimizer.h"
+#include "tests/cuda/support.h"
+#include "tests/kernels/optimizer_reference.h"
+
+// A plug-in's optimizer on a GPU: its .cu file is this one.
+namespace shim_plugin_rule {
+
+template <class T>
+struct SignStep {
+  using Real = T;
+  static constexpr int kStates = 1;
+  static constexpr unsigned kReads = 1, kWrites = 1;
+  T lr, beta;
+  STARLING_HD T operator()(T p, T g, T* state, bool decay) const {
+    state[0] = beta * state[0] + (T(1) - beta) * g;
+    if (decay) p = p - lr * p;
+    return p - lr * (state[0] > T(0) ? T(1) : T(-1));
+  }
+};
+struct Sign {
+  double beta = 0.9;
+  std::vector<std::string> state_names() const { return {"momentum"}; }
+  template <class T, class Run>
+  void step(double lr, std::int64_t, Run&& run) const {
+    run(SignStep<T>{static_cast<T>(lr), static_cast<T>(beta)});
+  }
+};
+struct Unknown : Sign {};
+
+}  // namespace shim_plugin_rule
+
+STARLING_CUDA_RULE(sign, shim_plugin_rule::Sign)
+
+namespace starling::tests {
+namespace {
+
+using shim_plugin_rule::Sign;
+using shim_plugin_rule::Unknown;
+using test::normal_numbers;
+
+template <class T>
+UpdateArgs make_args(Backend& backend, std::size_t n) {
+  const auto put = [&](unsigned seed) {
+    Tensor tensor(backend, Shape{static_cast<std::int64_t>(n)}, DTypeOf<T>::value);
+    backend.copy_from_host(normal_numbers<T>(n, seed).data(), tensor);
+    return tensor;
+  };
+  UpdateArgs args;
+  args.x = args.x_out = put(1);
+  args.gradient = put(2);
+  args.states = {put(3)};
+  args.received = {put(4)};
+  args.weights = {0.25};
+  args.self_weight = 0.75;
+  args.decay = Tensor(backend, Shape{static_cast<std::int64_t>(n / 32)}, DType::kUInt8);
+  backend.fill(args.decay, 1.0);
+  args.lr = 0.1;
+  return args;
+}
+
+template <class T>
+std::vector<T> numbers_of(Backend& backend, const Tensor& tensor) {
+  std::vector<T> result(static_cast<std::size_t>(tensor.elements()));
+  backend.copy_to_host(tensor, result.data());
+  return result;
+}
+
+template <class T>
+void compare(const OptimizerRule& rule) {
+  const auto cpu = open_backend(DeviceType::kCpu, 1);
+  const std::size_t n = 4096 + 64;
+  const UpdateArgs expected = make_args<T>(*cpu, n), found = make_args<T>(gpu(), n);
+  cpu->update(rule, expected);
+  gpu().update(rule, found);
+  CHECK(numbers_of<T>(gpu(), found.x_out) == numbers_of<T>(*cpu, expected.x_out));
+  CHECK(numbers_of<T>(gpu(), found.states[0]) == numbers_of<T>(*cpu, expected.states[0]));
+}
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.what();
+  }
+  return "no error";
+}
+
+}  // namespace
+
+TEST_CASE("cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the CPU's bits on a GPU") {
+  const RuleKernel<Sign> rule(Sign{0.5});
+  CHECK(runs_on_gpu(rule));
+  CHECK_NOTHROW(require_gpu_update(rule, "sign"));
+  in_every_order([&] {
+    compare<float>(rule);
+    compare<double>(rule);
+  });
+}
+
+TEST_CASE("cuda/plug-in rule: one launch and one small upload a bucket, on the current stream, without a wait") {
+  const RuleKernel<Sign> rule(Sign{0.5});
+  const auto adamw = test::make_rule("adamw", nlohmann::json::object());
+  for (const OptimizerRule* each : {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {
+    UpdateArgs args = make_args<float>(gpu(), 4096);
+    if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
+    const StreamScope scope(gpu(), StreamKind::kUpdate);
+    gpu().update(*each, args);  // the pool has the slot's memory from now on
+    cuda::shim::start_recording();
+    gpu().update(*each, args);
+    int launches = 0, copies = 0, others = 0;
+    for (const cuda::shim::Call& call : cuda::shim::stop_recording()) {
+      if (call.kind == cuda::shim::CallKind::kRecord) continue;  // the staging memory's
+      CHECK(call.stream == gpu().handle());
+      launches += call.kind == cuda::shim::CallKind::kLaunch;
+      copies += call.kind == cuda::shim::CallKind::kCopy && call.bytes < 512;
+      others += call.kind != cuda::shim::CallKind::kLaunch && call.kind != cuda::shim::CallKind::kCopy;
+    }
+    CHECK(launches == 1);
+    CHECK(copies == 1);
+    CHECK(others == 0);
+  }
+}
+
+TEST_CASE("cuda/plug-in rule: without kernels for it the optimizer and the remedy are named") {
+  const RuleKernel<Unknown> rule(Unknown{});
+  CHECK(!runs_on_gpu(rule));
+  const std::string named = error_of([&] { require_gpu_update(rule, "mine"); });
+  CHECK(named.find("the optimizer 'mine' has no GPU kernels") != std::string::npos);
+  CHECK(named.find("STARLING_CUDA_RULE") != std::string::npos);
+  const UpdateArgs args = make_args<float>(gpu(), 64);
+  const std::string typed = error_of([&] { gpu().update(rule, args); });
+  CHECK(typed.find("shim_plugin_rule::Unknown") != std::string::npos);
+  for (const test::Reference& reference : test::reference_rules()) CHECK(runs_on_gpu(*test::make_rule(reference)));
+}
+
+}  // namespace starling::tests

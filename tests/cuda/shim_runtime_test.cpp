@@ -1,0 +1,330 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/choose_device.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/pool.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda_plugin.h"
+
+extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
+
+namespace starling::cuda {
+namespace {
+
+using shim::Call;
+using shim::CallKind;
+
+std::string error_of(const std::function<void()>& body, ExitCode code) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == code);
+    return error.what();
+  }
+  FAIL_CHECK("no error");
+  return {};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// The fake machine of one test.
+struct Machine {
+  explicit Machine(const shim::FakeMachine& machine) { shim::set_machine(machine); }
+  ~Machine() { shim::set_machine({}); }
+};
+
+DeviceInfo gpu_of(int major, int minor, const char* name = "GPU") {
+  return {name, 0, major, minor, 100, std::size_t{80} << 30, 13000, 13000};
+}
+
+}  // namespace
+
+TEST_CASE("cuda/pool: freed blocks come back on their stream, and the driver is asked for slabs alone") {
+  Pool pool(0, "GPU", nullptr);
+  const auto before = runtime_counters().device_allocations;
+  const Pool::Block a = pool.take(1000, StreamKind::kCompute);
+  CHECK(a.size == 1024);
+  CHECK(reinterpret_cast<std::uintptr_t>(a.data) % 512 == 0);
+  const Pool::Block b = pool.take(700, StreamKind::kCompute);
+  CHECK(b.data != a.data);
+  pool.give_back(a);
+  CHECK(pool.take(1024, StreamKind::kUpdate).data != a.data);  // another stream might still read it
+  CHECK(pool.take(1024, StreamKind::kCompute).data == a.data);
+  CHECK(runtime_counters().device_allocations == before + 1);
+  CHECK(pool.stats().in_use == 3 * 1024);
+  CHECK(pool.stats().reserved == Pool::kSlab);
+
+  const Pool::Block large = pool.take(std::size_t{20} << 20, StreamKind::kCompute);
+  CHECK(runtime_counters().device_allocations == before + 2);
+  pool.give_back(large);
+  // A little less fits into it; much less does not take it.
+  const Pool::Block near = pool.take(large.size - large.size / 8, StreamKind::kCompute);
+  CHECK(near.data == large.data);
+  CHECK(near.size == large.size);
+  pool.give_back(near);
+  CHECK(pool.take(512, StreamKind::kCompute).data != large.data);
+  CHECK(runtime_counters().device_allocations == before + 2);
+}
+
+TEST_CASE("cuda/pool: size classes waste an eighth at most") {
+  for (std::size_t bytes : {1u, 511u, 512u, 513u, 4096u, 4097u, 5000u, 100000u, 9999999u, 123456789u}) {
+    const std::size_t size = Pool::size_class(bytes);
+    CHECK(size >= bytes);
+    CHECK(size % 512 == 0);
+    CHECK(Pool::size_class(size) == size);
+    if (bytes > 4096) CHECK(size - bytes <= bytes / 8);
+  }
+}
+
+TEST_CASE("cuda/pool: at the end of memory cached blocks go back first, then comes one clear error") {
+  shim::FakeMachine small;
+  small.memory = device_info(0).total_memory - free_memory() + (std::size_t{64} << 20);  // 64 MiB more than other tests hold
+  const Machine machine(small);
+  int waits = 0;
+  Pool pool(0, "NVIDIA H200", [&] { ++waits; });
+  const Pool::Block a = pool.take(std::size_t{40} << 20, StreamKind::kCompute);
+  pool.give_back(a);
+  const Pool::Block b = pool.take(std::size_t{60} << 20, StreamKind::kCompute);  // only without a
+  CHECK(waits == 1);
+  const std::string text = error_of([&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); }, ExitCode::kMemory);
+  CHECK(contains(text, "out of memory on NVIDIA H200: 10.0 MiB needed, 4.0 MiB free of 141.00 GiB, 60.0 MiB in use by tensors"));
+  CHECK(contains(text, "batch_size"));
+  CHECK(contains(error_of([&] { pool.take(~std::size_t{0}, StreamKind::kCompute); }, ExitCode::kMemory), "no device has them"));
+  pool.give_back(b);
+  CHECK(pool.take(1, StreamKind::kCompute).data != nullptr);
+}
+
+TEST_CASE("cuda/pool: threads may take and give back at once") {
+  Pool pool(0, "GPU", nullptr);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&pool, t] {
+      std::vector<Pool::Block> mine;
+      for (int i = 0; i < 500; ++i) {
+        mine.push_back(pool.take(static_cast<std::size_t>(512 * (1 + (i * 7 + t) % 9)), static_cast<StreamKind>(t % 3)));
+        std::memset(mine.back().data, t, mine.back().size);
+        if (i % 3 == 0) {
+          CHECK(mine.front().data[0] == static_cast<std::byte>(t));
+          pool.give_back(mine.front());
+          mine.erase(mine.begin());
+        }
+      }
+      for (const Pool::Block& block : mine) pool.give_back(block);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(pool.stats().in_use == 0);
+  CHECK(pool.stats().allocations == 2000);
+}
+
+TEST_CASE("cuda/events: a stream waits for the recording that it was told, and for none that is done") {
+  CudaBackend backend(0, false, false, true);
+  shim::start_recording();
+  const Event first = backend.record();
+  backend.wait(first);  // its own stream: nothing to wait for
+  {
+    const StreamScope scope(backend, StreamKind::kUpdate);
+    backend.wait(first);
+    backend.wait(Event{});  // of a backend without streams
+  }
+  std::vector<Call> calls = shim::stop_recording();
+  REQUIRE(calls.size() == 2);
+  CHECK(calls[0].kind == CallKind::kRecord);
+  CHECK(calls[1].kind == CallKind::kWait);
+  CHECK(calls[1].event == calls[0].event);
+  CHECK(calls[1].recording == calls[0].recording);
+  CHECK(calls[1].stream != calls[0].stream);
+
+  for (std::size_t i = 0; i < 10 * EventRing::kHandles; ++i) backend.record();
+  shim::start_recording();
+  {
+    const StreamScope scope(backend, StreamKind::kUpdate);
+    backend.wait(first);
+  }
+  backend.synchronize(first);
+  CHECK(shim::stop_recording().empty());
+  CHECK(contains(error_of([&] { backend.wait(Event{1u << 30}); }, ExitCode::kInternal), "never recorded"));
+}
+
+TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and every wait is for its own") {
+  CudaBackend backend(0, false, false, true);
+  struct Held {
+    Held() { shim::hold_events(true); }
+    ~Held() { shim::hold_events(false); }
+  } held;
+  shim::start_recording();
+  std::vector<Event> events;
+  for (std::size_t i = 0; i < 3 * EventRing::kHandles; ++i) events.push_back(backend.record());
+  {
+    const StreamScope scope(backend, StreamKind::kUpdate);
+    backend.wait(events[5]);
+  }
+  backend.synchronize(events[7]);
+  backend.synchronize(events[7]);
+  std::vector<Call> calls = shim::stop_recording();
+  std::vector<Call> records;
+  std::copy_if(calls.begin(), calls.end(), std::back_inserter(records), [](const Call& c) { return c.kind == CallKind::kRecord; });
+  REQUIRE(records.size() == events.size());
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) REQUIRE(records[i].event != records[j].event);
+  }
+  REQUIRE(calls.size() >= 2);
+  const Call &wait = calls[calls.size() - 2], &host = calls.back();  // the second synchronize found it done
+  CHECK(wait.kind == CallKind::kWait);
+  CHECK(wait.event == records[5].event);
+  CHECK(host.kind == CallKind::kHostWait);
+  CHECK(host.event == records[7].event);
+}
+
+TEST_CASE("cuda/staging: copies to the device wait for it only where all pinned memory is in use") {
+  CudaBackend backend(0, false, false, true);
+  struct Held {
+    Held() { shim::hold_events(true); }
+    ~Held() { shim::hold_events(false); }
+  } held;
+  std::vector<float> numbers(100);
+  const Tensor tensor(backend, Shape{100}, DType::kFloat32);
+  const auto before = runtime_counters().host_waits;
+  for (int i = 0; i < 32; ++i) backend.copy_from_host(numbers.data(), tensor);
+  const auto full = runtime_counters().host_waits;
+  backend.copy_from_host(numbers.data(), tensor);
+  CHECK(runtime_counters().host_waits == full + 1);
+  CHECK(full == before);
+}
+
+TEST_CASE("cuda/streams: the update and the communication go first") {
+  shim::start_recording();
+  { const CudaBackend backend(0, false, false, true); }
+  std::vector<std::string> names;
+  for (const Call& call : shim::stop_recording()) {
+    if (call.kind == CallKind::kCreateStream) names.push_back(call.label + (call.high_priority ? " high" : ""));
+  }
+  CHECK(names == std::vector<std::string>{"compute", "update high", "communication high"});
+}
+
+TEST_CASE("cuda/staging: copies of every size arrive, through a few pinned slots") {
+  CudaBackend backend(0, false, false, true);
+  for (const std::int64_t n : {0, 1, 100, 16384, 16385, 2000000, 20000000}) {
+    std::vector<float> numbers(static_cast<std::size_t>(n)), back(numbers.size(), -1.0f);
+    std::iota(numbers.begin(), numbers.end(), 1.0f);
+    const Tensor tensor(backend, Shape{n}, DType::kFloat32);
+    backend.copy_from_host(numbers.data(), tensor);
+    const Tensor copy(backend, Shape{n}, DType::kFloat32);
+    backend.copy(tensor, copy);
+    backend.copy_to_host(copy, back.data());
+    CHECK(back == numbers);
+  }
+  const auto pinned = runtime_counters().device_allocations;
+  std::vector<char> bytes(1000);
+  const Tensor tensor(backend, Shape{1000}, DType::kUInt8);
+  for (int i = 0; i < 100; ++i) backend.copy_from_host(bytes.data(), tensor);
+  CHECK(runtime_counters().device_allocations == pinned);
+}
+
+TEST_CASE("cuda/staging: what copy_to_host_later brings is there after synchronize, not before") {
+  CudaBackend backend(0, false, false, true);
+  const Tensor x(backend, Shape{3}, DType::kFloat64);
+  double found[3] = {-1, -1, -1}, other[3] = {-1, -1, -1};
+  backend.fill(x, 1.0);
+  const Event first = backend.copy_to_host_later(x, found);
+  backend.fill(x, 2.0);
+  const Event second = backend.copy_to_host_later(x, other);
+  CHECK(found[0] == -1.0);
+  const auto waits = runtime_counters().host_waits;
+  backend.synchronize(first);
+  CHECK(found[2] == 1.0);
+  CHECK(other[0] == -1.0);
+  backend.synchronize(second);
+  CHECK(other[2] == 2.0);
+  CHECK(runtime_counters().host_waits == waits);  // both were done
+  // More than there are slots: the oldest are finished on the way.
+  std::vector<double> many(3 * 100, -1.0);
+  for (int i = 0; i < 100; ++i) {
+    backend.fill(x, i);
+    backend.copy_to_host_later(x, many.data() + 3 * i);
+  }
+  backend.synchronize();
+  for (int i = 0; i < 100; ++i) CHECK(many[static_cast<std::size_t>(3 * i + 1)] == i);
+  const Tensor large(backend, Shape{100000}, DType::kFloat32);
+  CHECK(contains(error_of([&] { backend.copy_to_host_later(large, nullptr); }, ExitCode::kInternal), "65536 at most"));
+}
+
+TEST_CASE("cuda/backend: it says what it is, and its tensors outlive it") {
+  Tensor tensor;
+  {
+    CudaBackend backend(0, false, false, true);
+    CHECK(backend.device() == DeviceType::kCuda);
+    CHECK(contains(backend.description(), "NVIDIA H200, sm_90, CUDA 13.0"));
+    tensor = Tensor(backend, Shape{5}, DType::kFloat32);
+    CHECK(backend.memory_stats().in_use == 512);
+    CHECK(contains(error_of([&] { backend.copy(tensor, Tensor(backend, Shape{4}, DType::kFloat32)); }, ExitCode::kInternal),
+                   "copy of 5 fp32"));
+  }
+  tensor = {};
+}
+
+TEST_CASE("cuda/open: rank i takes device i, and every reason against it comes with its remedy") {
+  const std::vector<DeviceInfo> two = {gpu_of(9, 0), gpu_of(8, 0)};
+  CHECK(choose_device({0, 2}, two, "", nullptr).device == 0);
+  CHECK(choose_device({1, 2}, two, "", nullptr).device == 1);
+  CHECK(choose_device({3, 4, true}, two, "", nullptr).device == 1);
+  CHECK(choose_device({0, 1}, std::vector{gpu_of(12, 0)}, "", nullptr).device == 0);
+  const auto message = [](const DeviceRequest& request, const std::vector<DeviceInfo>& devices, const char* visible = nullptr) {
+    const DeviceChoice choice = choose_device(request, devices, "", visible);
+    CHECK(choice.device == -1);
+    CHECK(choice.message.size() < 400);
+    return choice.message;
+  };
+  CHECK(contains(message({0, 4}, two), "4 ranks on this host but 2 GPUs; start at most 2 ranks a host, or set STARLING_SHARE_GPUS=1"));
+  CHECK(contains(message({1, 2}, {gpu_of(9, 0)}), "1 GPU; start at most 1 rank a host"));
+  CHECK(contains(message({0, 1}, {gpu_of(7, 5, "Tesla T4")}),
+                 "GPU 0, Tesla T4, is an sm_75; this plug-in has code for sm_80, sm_90, sm_100"));
+  CHECK(contains(message({1, 2}, {gpu_of(9, 0), gpu_of(7, 0)}), "GPU 1"));
+  CHECK(contains(message({0, 1}, {}, ""), "CUDA_VISIBLE_DEVICES=(empty)"));
+  CHECK(contains(message({0, 1}, {}, "7"), "CUDA_VISIBLE_DEVICES=7"));
+  CHECK(contains(message({0, 1}, {}), "nvidia-smi"));
+  DeviceInfo old = gpu_of(9, 0);
+  old.driver_version = 12080;
+  CHECK(contains(message({0, 1}, {old}), "the NVIDIA driver supports CUDA 12.8, this program needs 13.0; install a newer driver"));
+  CHECK(choose_device({0, 1}, {}, "no driver is loaded", nullptr).message == "no driver is loaded");
+}
+
+TEST_CASE("cuda/open: the plug-in's entry point never throws") {
+  StarlingCudaOpening opening{};
+  opening.abi = kStarlingCudaAbi;
+  opening.local_size = 1;
+  CHECK(starling_cuda_open(&opening) == kStarlingCudaAbi);
+  REQUIRE(opening.backend != nullptr);
+  CHECK(contains(opening.backend->description(), "NVIDIA H200"));
+  delete opening.backend;
+
+  const auto refused = [&](const shim::FakeMachine& fake) {
+    const Machine machine(fake);
+    CHECK(starling_cuda_open(&opening) == kStarlingCudaAbi);
+    CHECK(opening.backend == nullptr);
+    return std::string(opening.message);
+  };
+  shim::FakeMachine no_driver;
+  no_driver.no_driver = std::string(2000, 'x') + "\n";
+  CHECK(refused(no_driver) == std::string(511, 'x'));
+  shim::FakeMachine none;
+  none.devices.clear();
+  CHECK(!refused(none).empty());
+  shim::FakeMachine turing;
+  turing.devices = {gpu_of(7, 5)};
+  CHECK(contains(refused(turing), "sm_75"));
+  opening.abi = kStarlingCudaAbi + 1;
+  CHECK(starling_cuda_open(&opening) == kStarlingCudaAbi);
+  CHECK(opening.backend == nullptr);
+}
+
+}  // namespace starling::cuda

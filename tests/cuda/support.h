@@ -1,0 +1,20 @@
+#pragma once
+
+#include <functional>
+
+#include "kernels/cuda/cuda_backend.h"
+
+// Tests of the CUDA backend run on the CPU through the shim (test_cuda), and on a GPU (test_cuda_device): the same sources but for
+// shim_*_test.cpp, which look into the shim and the fake runtime.
+namespace starling::tests {
+
+/// The backend under test, opened at the first call.
+cuda::CudaBackend& gpu();
+
+/// Runs `test` once for each order in which the shim can run a block's threads; once on a GPU.
+void in_every_order(const std::function<void()>& test);
+
+/// True on a GPU, where libraries do the products and rounding may differ.
+bool on_gpu();
+
+}  // namespace starling::tests

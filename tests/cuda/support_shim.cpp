@@ -1,0 +1,28 @@
+#include <doctest/doctest.h>
+
+#include <memory>
+
+#include "kernels/cuda/shim/shim.h"
+#include "tests/cuda/support.h"
+
+namespace starling::tests {
+
+cuda::CudaBackend& gpu() {
+  static const auto backend = std::make_unique<cuda::CudaBackend>(0, false, false, true);
+  return *backend;
+}
+
+void in_every_order(const std::function<void()>& test) {
+  struct Back {
+    ~Back() { cuda::shim::set_order(cuda::shim::Order::kForward); }
+  } back;
+  for (const auto order : {cuda::shim::Order::kForward, cuda::shim::Order::kBackward, cuda::shim::Order::kShuffled}) {
+    CAPTURE(static_cast<int>(order));
+    cuda::shim::set_order(order, 7);
+    test();
+  }
+}
+
+bool on_gpu() { return false; }
+
+}  // namespace starling::tests

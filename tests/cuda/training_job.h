@@ -1,0 +1,146 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "apps/trainer/shape_trace.h"
+#include "comm/algorithm.h"
+#include "comm/bucket.h"
+#include "comm/transport.h"
+#include "core/autograd.h"
+#include "core/config.h"
+#include "core/philox.h"
+#include "kernels/optimizer.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+#include "topology/topology.h"
+
+namespace starling::tests {
+
+inline constexpr const char* kNet = R"({"type": "sequential", "num_classes": 5, "layers": [
+  {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+  {"type": "max_pool2d", "kernel_size": 2},
+  {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}]},
+  {"type": "gelu"}, {"type": "global_avg_pool"}, {"type": "dropout", "p": 0.2}, {"type": "linear", "out_features": 5}]})";
+inline constexpr std::int64_t kBatch = 6;
+inline const Shape kSample{8, 8, 3};
+
+struct TrainingSettings {
+  DType dtype = DType::kFloat32, compute = DType::kFloat32;
+  double bucket_bytes = 200;
+  bool in_backward = true;
+  ClipSettings clip;
+  bool check_overflow = false;
+};
+
+/// One rank that trains on numbers that depend on (rank, step) alone.
+class TrainingJob {
+ public:
+  TrainingJob(Backend& backend, Transport& transport, const TrainingSettings& settings)
+      : backend_(backend), transport_(transport), settings_(settings), tape_(backend) {
+    register_builtin_layers();
+    register_builtin_models();
+    register_builtin_optimizers();
+    register_builtin_algorithms();
+    register_builtin_topologies();
+    ConfigSection section(parse_json(kNet, "test"), "test");
+    model_ = make_model(section, kSample);
+    ConfigSection optimizer(nlohmann::json{{"weight_decay", 0.01}}, "optimizer");
+    rule_ = optimizers().make("adamw", "optimizer.type", optimizer);
+    if (transport.size() > 1) {
+      ConfigSection ring(nlohmann::json{{"type", "ring"}}, "topology");
+      topology_ = make_topology(ring, {transport.size(), transport.size()});
+    }
+    const ShapeTrace trace = trace_shapes(*model_, kBatch, settings.dtype, false, settings.compute);
+    plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
+    buckets_ = make_buckets(plan_, backend, settings.dtype, static_cast<int>(rule_->state_names().size()), false, settings.compute);
+    model_->allocate_buffers(backend, settings.dtype);
+    model_->initialise(3);
+    model_->refresh_low();
+    algorithm_ = algorithms().make("gossip", "sync.algorithm",
+                                   AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
+                                                 true, settings.check_overflow});
+    scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
+    tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
+    images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
+    staged_ = Tensor(backend, images_.shape(), settings.dtype);
+    labels_ = Tensor(backend, Shape{kBatch}, DType::kInt32);
+  }
+
+  void step() {
+    load();
+    Pass pass{backend_, &tape_, true, 11, static_cast<std::uint64_t>(step_ * transport_.size() + transport_.rank()) << 24};
+    pass.loss_scale = settings_.check_overflow ? 256.0 : 1.0;
+    const Variable logits = model_->forward(Variable(images_), pass);
+    const Variable loss = functions::cross_entropy(logits, labels_, 0.1, 1.0, pass);
+    scheduler_->begin_step({.step = step_, .optimizer_step = step_ + 1, .loss_scale = pass.loss_scale, .lr = 0.01});
+    backend_.synchronize(arrived_);  // the loss of the step before
+    arrived_ = backend_.copy_to_host_later(loss.value(), &loss_);
+    tape_.backward(loss);
+    scheduler_->end_backward();
+    ++step_;
+  }
+
+  void finish() {
+    algorithm_->finish();
+    backend_.synchronize();
+  }
+
+  /// Parameters in the model's order, then buffers.
+  std::vector<double> numbers() {
+    std::vector<double> result;
+    const auto add = [&](const Tensor& tensor) {
+      if (!is_floating(tensor.dtype())) return;
+      const Tensor wide(backend_, tensor.shape(), DType::kFloat64);
+      backend_.cast({tensor, wide});
+      std::vector<double> part(static_cast<std::size_t>(tensor.elements()));
+      backend_.copy_to_host(wide, part.data());
+      result.insert(result.end(), part.begin(), part.end());
+    };
+    for (const Parameter* parameter : model_->parameters()) add(parameter->value);
+    for (const ModelBuffer* buffer : model_->buffers()) add(buffer->value);
+    return result;
+  }
+  std::size_t buckets() const { return buckets_.size(); }
+
+ private:
+  void load() {
+    const auto seed = static_cast<std::uint64_t>(step_ * 100 + transport_.rank());
+    std::vector<double> numbers(static_cast<std::size_t>(images_.elements()));
+    for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 5).v[0])) - 1.0;
+    if (settings_.dtype == DType::kFloat64) {
+      backend_.copy_from_host(numbers.data(), staged_);
+    } else {
+      const std::vector<float> narrow(numbers.begin(), numbers.end());
+      backend_.copy_from_host(narrow.data(), staged_);
+    }
+    if (staged_.dtype() == images_.dtype()) {
+      backend_.copy(staged_, images_);
+    } else {
+      backend_.cast({staged_, images_});
+    }
+    std::vector<std::int32_t> labels(kBatch);
+    for (std::size_t i = 0; i < labels.size(); ++i) labels[i] = static_cast<std::int32_t>(philox(seed, i, 6).v[0] % 5);
+    backend_.copy_from_host(labels.data(), labels_);
+  }
+
+  Backend& backend_;
+  Transport& transport_;
+  TrainingSettings settings_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<OptimizerRule> rule_;
+  std::unique_ptr<Topology> topology_;
+  BucketPlan plan_;
+  std::vector<Bucket> buckets_;
+  std::unique_ptr<Algorithm> algorithm_;
+  std::unique_ptr<BucketScheduler> scheduler_;
+  Tape tape_;
+  Tensor images_, staged_, labels_;
+  double loss_ = 0.0;
+  Event arrived_;
+  std::int64_t step_ = 0;
+};
+
+}  // namespace starling::tests

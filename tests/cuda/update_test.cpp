@@ -1,0 +1,207 @@
+#include "kernels/cuda/update.h"
+
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/optimizer.h"
+#include "tests/cuda/support.h"
+#include "tests/kernels/optimizer_reference.h"
+
+// The fused update on a GPU against the CPU's: the same bits.
+namespace starling::tests {
+namespace {
+
+using test::make_rule;
+using test::normal_numbers;
+using test::Reference;
+using test::reference_rules;
+
+/// What varies from case to case.
+struct Case {
+  std::int64_t n = 96;
+  int terms = 1;
+  bool whole_sum = false;   ///< self_weight 0
+  bool in_place = true;     ///< x_out is x
+  std::int64_t offset = 0;  ///< elements by which all buffers start off an aligned address
+  DType low = DType::kFloat32;
+  bool controlled = false;  ///< a clip factor in each step, and the second one skipped
+  int steps = 5;
+};
+
+/// One side's bucket. Both sides start from the same numbers.
+template <class T>
+struct Side {
+  Side(Backend& to, const Case& how, std::size_t states) : backend(to), offset(how.offset) {
+    const auto n = static_cast<std::size_t>(how.n);
+    args.x = args.x_out = put(normal_numbers<T>(n, 1));
+    if (!how.in_place) args.x_out = put(normal_numbers<T>(n, 2));
+    args.gradient = put(normal_numbers<T>(n, 3));
+    for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(std::vector<T>(n, T(0))));
+    for (int k = 0; k < how.terms; ++k) {
+      args.received.push_back(put(normal_numbers<T>(n, 10 + static_cast<unsigned>(k))));
+      args.weights.push_back(1.0 / (how.terms + 1.5 + k));
+    }
+    args.self_weight = how.whole_sum ? 0.0 : 0.37;
+    args.gradient_scale = 0.77;
+    std::vector<std::uint8_t> decay(n / 32);
+    for (std::size_t i = 0; i < decay.size(); ++i) decay[i] = i % 3 != 1;
+    args.decay = Tensor(backend, Shape{how.n / 32}, DType::kUInt8);
+    backend.copy_from_host(decay.data(), args.decay);
+    if (how.low != DType::kFloat32) args.low = Tensor(backend, Shape{how.n + how.offset}, how.low).slice(how.offset, Shape{how.n});
+    if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
+    args.lr = 0.01;
+  }
+
+  Tensor put(const std::vector<T>& values) const {
+    const auto n = static_cast<std::int64_t>(values.size());
+    const Tensor tensor = Tensor(backend, Shape{n + offset}, DTypeOf<T>::value).slice(offset, Shape{n});
+    backend.copy_from_host(values.data(), tensor);
+    return tensor;
+  }
+
+  void set_step(std::int64_t step, unsigned seed) {
+    args.step = step;
+    std::vector<T> gradient = normal_numbers<T>(static_cast<std::size_t>(args.x.elements()), seed);
+    if (args.control) {
+      const double control[2] = {1.0 / (0.9 + static_cast<double>(step)), step == 2 ? 1.0 : 0.0};
+      backend.copy_from_host(control, args.control);
+      if (step == 2) gradient[7] = std::numeric_limits<T>::infinity();
+    }
+    backend.copy_from_host(gradient.data(), args.gradient);
+  }
+
+  std::vector<std::byte> bytes_of(const Tensor& tensor) const {
+    std::vector<std::byte> result(tensor.bytes());
+    backend.copy_to_host(tensor, result.data());
+    return result;
+  }
+
+  Backend& backend;
+  std::int64_t offset;
+  UpdateArgs args;
+};
+
+template <class T>
+void compare(const Reference& reference, const Case& how) {
+  CAPTURE(reference.type);
+  CAPTURE(reference.accum_iter);
+  CAPTURE(how.n);
+  CAPTURE(how.terms);
+  CAPTURE(how.in_place);
+  CAPTURE(how.offset);
+  CAPTURE(sizeof(T));
+  const auto rule = make_rule(reference);
+  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+  const std::size_t states = rule->state_names().size();
+  Side<T> expected(*cpu, how, states), found(gpu(), how, states);
+  for (std::int64_t step = 1; step <= how.steps; ++step) {
+    CAPTURE(step);
+    const auto before = expected.bytes_of(expected.args.x_out);
+    for (Side<T>* side : {&expected, &found}) {
+      side->set_step(step, 100 + static_cast<unsigned>(step));
+      side->backend.update(*rule, side->args);
+    }
+    const bool stands_still = how.controlled && step == 2 && how.terms == 0 && how.in_place;
+    CHECK((expected.bytes_of(expected.args.x_out) == before) == stands_still);
+    CHECK(found.bytes_of(found.args.x_out) == expected.bytes_of(expected.args.x_out));
+    for (std::size_t s = 0; s < states; ++s) CHECK(found.bytes_of(found.args.states[s]) == expected.bytes_of(expected.args.states[s]));
+    if (how.low != DType::kFloat32) CHECK(found.bytes_of(found.args.low) == expected.bytes_of(expected.args.low));
+    if (!how.in_place) {
+      std::swap(expected.args.x, expected.args.x_out);
+      std::swap(found.args.x, found.args.x_out);
+    }
+  }
+}
+
+void compare_all(const Case& how) {
+  for (const Reference& reference : reference_rules()) {
+    compare<float>(reference, how);
+    compare<double>(reference, how);
+  }
+}
+
+/// Uploads for launchers that a test calls itself.
+struct Slot {
+  Tensor memory;
+  static const void* upload(void* owner, const void* from, std::size_t bytes) {
+    Slot& slot = *static_cast<Slot*>(owner);
+    slot.memory = Tensor(gpu(), Shape{static_cast<std::int64_t>(bytes)}, DType::kUInt8);
+    gpu().copy_from_host(from, slot.memory);
+    return slot.memory.raw();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("cuda/update: every rule gives the CPU's bits, for any number of neighbours") {
+  in_every_order([] {
+    for (int terms = 0; terms <= 4; ++terms) compare_all({.n = 32 * 5, .terms = terms});
+  });
+}
+
+TEST_CASE("cuda/update: sizes from one decay entry to several blocks, the last of them not full") {
+  for (const std::int64_t n : {32, 64, 2048, 2048 + 32, 4096 * 3 + 96})
+    compare_all({.n = n, .terms = 1, .low = DType::kBFloat16, .steps = 2});
+}
+
+TEST_CASE("cuda/update: another output, a whole group's sum, a low-precision copy, a clip factor and a skipped step") {
+  in_every_order([] {
+    for (const int terms : {0, 1, 2, 3}) {
+      compare_all({.terms = terms, .in_place = false});
+      compare_all({.terms = terms, .low = DType::kFloat16, .controlled = true, .steps = 4});
+      compare_all({.terms = terms, .in_place = false, .low = DType::kBFloat16, .controlled = true, .steps = 4});
+      if (terms > 0) compare_all({.terms = terms, .whole_sum = true, .low = DType::kFloat16});
+    }
+  });
+}
+
+TEST_CASE("cuda/update: buffers that start off a 16-byte address") {
+  for (const std::int64_t offset : {1, 3}) {
+    for (const int terms : {0, 1, 3}) compare_all({.n = 2048 + 64, .terms = terms, .offset = offset, .low = DType::kFloat16, .steps = 2});
+  }
+}
+
+TEST_CASE("cuda/update: blocks that take several tiles each") {
+  const Reference reference{.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 4};
+  const auto rule = make_rule(reference);
+  const GpuUpdateLauncher launcher = cuda::builtin_update(*rule);
+  REQUIRE((launcher != nullptr));
+  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+  for (const int terms : {1, 3}) {
+    const Case how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};  // a device of one multiprocessor has 32 blocks
+    Side<float> expected(*cpu, how, 3), found(gpu(), how, 3);
+    for (std::int64_t step = 1; step <= 2; ++step) {
+      expected.set_step(step, 5);
+      found.set_step(step, 5);
+      cpu->update(*rule, expected.args);
+      Slot slot;
+      launcher(*rule, found.args, {gpu().handle(), 1, &slot, &Slot::upload});
+      CHECK(found.bytes_of(found.args.x) == expected.bytes_of(expected.args.x));
+      CHECK(found.bytes_of(found.args.states[2]) == expected.bytes_of(expected.args.states[2]));
+    }
+  }
+}
+
+TEST_CASE("cuda/update: refuses what the CPU refuses") {
+  const auto rule = make_rule("adamw", nlohmann::json::object());
+  const auto refuses = [&](auto change) {
+    Side<float> side(gpu(), {}, 2);
+    change(side.args);
+    CHECK_THROWS_AS(gpu().update(*rule, side.args), Error);
+  };
+  refuses([](UpdateArgs& args) { args.x = Tensor(); });
+  refuses([](UpdateArgs& args) { args.states.pop_back(); });
+  refuses([](UpdateArgs& args) { args.weights.clear(); });
+  refuses([](UpdateArgs& args) { args.decay = Tensor(); });
+  refuses([](UpdateArgs& args) { args.step = 0; });
+  refuses([](UpdateArgs& args) { args.low = args.x; });
+}
+
+}  // namespace starling::tests

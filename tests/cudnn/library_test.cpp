@@ -1,0 +1,317 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "core/error.h"
+#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/cudnn_finish.h"
+#include "tests/cudnn/stand_in.h"
+
+// The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is refused, which plan is kept), with
+// plans that the CPU backend runs.
+namespace starling::testing {
+
+namespace {
+
+class Workspaces final : public cuda::WorkspaceSource {
+ public:
+  std::shared_ptr<Storage> workspace(std::size_t bytes) override { return cpu().allocate(bytes); }
+};
+
+struct Library {
+  explicit Library(cuda::LibrarySettings settings = {}) {
+    auto owned = std::make_unique<StandIn>();
+    graphs = owned.get();
+    cudnn = cuda::make_cudnn(settings, workspaces, std::move(owned));
+  }
+  Workspaces workspaces;
+  StandIn* graphs = nullptr;
+  std::unique_ptr<cuda::Cudnn> cudnn;
+};
+
+/// Small multiples of 1/8, which every dtype holds.
+float number(std::int64_t i, int seed) { return static_cast<float>((i * 2654435761LL + seed * 40503LL) / 7 % 17 - 8) / 8.0f; }
+void set(const Tensor& tensor, std::int64_t i, float value) {
+  switch (tensor.dtype()) {
+    case DType::kFloat32: tensor.data<float>()[i] = value; break;
+    case DType::kFloat64: tensor.data<double>()[i] = static_cast<double>(value); break;
+    case DType::kBFloat16: tensor.data<BFloat16>()[i] = BFloat16(value); break;
+    case DType::kFloat16: tensor.data<Float16>()[i] = Float16(value); break;
+    default: FAIL("no floating tensor");
+  }
+}
+double get(const Tensor& tensor, std::int64_t i) {
+  switch (tensor.dtype()) {
+    case DType::kFloat32: return static_cast<double>(tensor.data<float>()[i]);
+    case DType::kBFloat16: return static_cast<double>(static_cast<float>(tensor.data<BFloat16>()[i]));
+    case DType::kFloat16: return static_cast<double>(static_cast<float>(tensor.data<Float16>()[i]));
+    default: FAIL("no floating tensor");
+  }
+  return 0.0;
+}
+Tensor filled(const Shape& shape, DType dtype, int seed) {
+  Tensor tensor(cpu(), shape, dtype);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, number(i, seed));
+  return tensor;
+}
+Tensor empty(const Shape& shape, DType dtype) {
+  Tensor tensor(cpu(), shape, dtype);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, NAN);
+  return tensor;
+}
+Tensor widened(const Tensor& from) {
+  if (!from) return {};
+  Tensor tensor(cpu(), from.shape(), DType::kFloat32);
+  for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, static_cast<float>(get(from, i)));
+  return tensor;
+}
+/// The largest difference over the largest number, in units of what `found`'s dtype can tell.
+void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
+  REQUIRE(found.shape() == wanted.shape());
+  double difference = 0.0, largest = 1e-6;
+  bool finite = true;
+  for (std::int64_t i = 0; i < found.elements(); ++i) {
+    finite = finite && std::isfinite(get(found, i));
+    difference = std::max(difference, std::abs(get(found, i) - get(wanted, i)));
+    largest = std::max(largest, std::abs(get(wanted, i)));
+  }
+  const double unit = found.dtype() == DType::kFloat32 ? 2e-6 : found.dtype() == DType::kBFloat16 ? 0.01 : 0.0015;
+  const std::string what = name;
+  CHECK_MESSAGE(finite, what);
+  CHECK_MESSAGE(difference <= unit * largest, what, ": ", difference, " of ", largest);
+}
+
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+struct Sizes {
+  std::int64_t n, h, w, c, o;
+  Window2d window;
+  Shape x() const { return {n, h, w, c}; }
+  Shape y() const { return {n, window.output(0, h), window.output(1, w), o}; }
+  Shape weight() const { return {o, window.kernel[0], window.kernel[1], c / window.groups}; }
+};
+const Sizes kConvolutions[] = {{2, 6, 5, 8, 16, {.kernel = {3, 3}, .padding = {1, 1}}},
+                               {2, 9, 9, 8, 12, {.kernel = {3, 2}, .stride = {2, 1}, .padding = {1, 0}, .groups = 4}},
+                               {3, 8, 8, 3, 5, {.kernel = {3, 3}, .padding = {2, 2}, .dilation = {2, 2}}}};
+
+}  // namespace
+
+TEST_CASE("cudnn/library: convolutions put every tensor where it belongs, in every precision") {
+  for (const DType dtype : kTypes) {
+    for (const Sizes& s : kConvolutions) {
+      Library library;
+      Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2), {}, empty(s.y(), dtype), s.window};
+      REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+      Conv2dForward wide{widened(forward.x), widened(forward.weight), {}, empty(s.y(), DType::kFloat32), s.window};
+      cpu().conv2d_forward(wide);
+      check_same(forward.y, wide.y, "y");
+
+      const Conv2dBackwardData data{filled(s.y(), dtype, 3), forward.weight, empty(s.x(), dtype), s.window};
+      REQUIRE(library.cudnn->conv2d_backward_data(data, nullptr));
+      const Conv2dBackwardData wide_data{widened(data.dy), wide.weight, empty(s.x(), DType::kFloat32), s.window};
+      cpu().conv2d_backward_data(wide_data);
+      check_same(data.dx, wide_data.dx, "dx");
+
+      for (const bool accumulate : {false, true}) {
+        Conv2dBackwardWeights weights{.x = forward.x, .dy = data.dy, .window = s.window, .accumulate = accumulate};
+        weights.dweight = accumulate ? filled(s.weight(), DType::kFloat32, 4) : empty(s.weight(), DType::kFloat32);
+        Conv2dBackwardWeights wide_weights{.x = wide.x, .dy = wide_data.dy, .window = s.window, .accumulate = accumulate};
+        wide_weights.dweight = filled(s.weight(), DType::kFloat32, 4);
+        REQUIRE(library.cudnn->conv2d_backward_weights(weights, nullptr));
+        cpu().conv2d_backward_weights(wide_weights);
+        // The sum over the batch is rounded to the low precision before it becomes fp32.
+        double largest = 0.0, difference = 0.0;
+        for (std::int64_t i = 0; i < weights.dweight.elements(); ++i) {
+          largest = std::max(largest, std::abs(get(wide_weights.dweight, i)));
+          difference = std::max(difference, std::abs(get(weights.dweight, i) - get(wide_weights.dweight, i)));
+        }
+        CHECK(difference <= (dtype == DType::kFloat32 ? 2e-6 : dtype == DType::kBFloat16 ? 0.01 : 0.0015) * largest);
+      }
+      CHECK(library.graphs->planned.size() == 3);
+      for (const auto& [spec, count] : library.graphs->planned) CHECK(count == 1);
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: a bias is added by the graph, or by a pass of its own where no engine does it") {
+  for (const DType dtype : kTypes) {
+    for (const bool engine : {true, false}) {
+      for (const Sizes& s : kConvolutions) {
+        Library library;
+        if (!engine) library.graphs->refuses = [](const cuda::GraphSpec& spec) { return spec.kind == cuda::GraphKind::kConvolutionBias; };
+        const Conv2dForward forward{filled(s.x(), dtype, 1), filled(s.weight(), dtype, 2), filled({s.o}, DType::kFloat32, 5),
+                                    empty(s.y(), dtype), s.window};
+        const Conv2dForward wide{widened(forward.x), widened(forward.weight), forward.bias, empty(s.y(), DType::kFloat32), s.window};
+        for (int repeat = 0; repeat < 2; ++repeat) REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+        cpu().conv2d_forward(wide);
+        check_same(forward.y, wide.y, "y");
+        // A refusal is remembered.
+        CHECK(library.graphs->planned.size() == (engine ? 1 : 2));
+        for (const auto& [spec, count] : library.graphs->planned) CHECK(count == 1);
+      }
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: batch norm forward moves the running statistics and counts the batch") {
+  for (const DType dtype : kTypes) {
+    for (const bool residual : {false, true}) {
+      for (const bool image : {true, false}) {
+        Library library;
+        const Shape shape = image ? Shape{3, 4, 5, 12} : Shape{30, 12}, channels{12};
+        const auto args_of = [&](DType type) {
+          BatchNormForward args{
+              .x = filled(shape, type, 1), .gamma = filled(channels, DType::kFloat32, 2), .beta = filled(channels, DType::kFloat32, 3)};
+          if (residual) args.residual = filled(shape, type, 4);
+          args.y = empty(shape, type);
+          args.running_mean = filled(channels, DType::kFloat32, 5);
+          args.running_var = filled(channels, DType::kFloat32, 6);
+          for (std::int64_t c = 0; c < 12; ++c) set(args.running_var, c, 2.0f + number(c, 6));
+          args.saved_mean = empty(channels, DType::kFloat32);
+          args.saved_inv_std = empty(channels, DType::kFloat32);
+          args.relu = residual;
+          args.eps = 1e-3;
+          args.momentum = 0.3;
+          args.batches_tracked = Tensor(cpu(), {}, DType::kInt64);
+          *args.batches_tracked.data<std::int64_t>() = 41;
+          return args;
+        };
+        const BatchNormForward args = args_of(dtype), wide = args_of(DType::kFloat32);
+        REQUIRE(library.cudnn->batch_norm_forward(args, nullptr));
+        cpu().batch_norm_forward(wide);
+        check_same(args.y, wide.y, "y");
+        check_same(args.saved_mean, wide.saved_mean, "saved_mean");
+        check_same(args.saved_inv_std, wide.saved_inv_std, "saved_inv_std");
+        check_same(args.running_mean, wide.running_mean, "running_mean");
+        check_same(args.running_var, wide.running_var, "running_var");
+        CHECK(*args.batches_tracked.data<std::int64_t>() == 42);
+      }
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: batch norm backward with every mask and both terms") {
+  const Shape shape{2, 3, 4, 8}, channels{8};
+  for (const DType dtype : kTypes) {
+    for (int variant = 0; variant < 12; ++variant) {
+      const bool two = variant % 2 == 1, accumulate = variant / 6 == 1;
+      const int mask = variant / 2 % 3;  // none, from y (with dresidual), from x
+      Library library;
+      const auto args_of = [&](DType type) {
+        BatchNormBackward args{.x = filled(shape, type, 1), .dy = filled(shape, type, 2), .gamma = filled(channels, DType::kFloat32, 3)};
+        if (two) args.dy2 = filled(shape, type, 4);
+        args.relu = mask != 0;
+        if (mask == 1) {
+          args.y = filled(shape, type, 5);
+          args.dresidual = empty(shape, type);
+        }
+        if (mask == 2) args.beta = filled(channels, DType::kFloat32, 6);
+        args.saved_mean = filled(channels, DType::kFloat32, 7);
+        args.saved_inv_std = filled(channels, DType::kFloat32, 8);
+        args.dx = empty(shape, type);
+        args.dgamma = filled(channels, DType::kFloat32, 9);
+        args.dbeta = filled(channels, DType::kFloat32, 10);
+        args.accumulate = accumulate;
+        return args;
+      };
+      const BatchNormBackward args = args_of(dtype), wide = args_of(DType::kFloat32);
+      REQUIRE(library.cudnn->batch_norm_backward(args, nullptr));
+      cpu().batch_norm_backward(wide);
+      check_same(args.dx, wide.dx, "dx");
+      check_same(args.dgamma, wide.dgamma, "dgamma");
+      check_same(args.dbeta, wide.dbeta, "dbeta");
+      if (mask == 1) check_same(args.dresidual, wide.dresidual, "dresidual");
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: what no graph does exactly is left to the own kernels") {
+  Library library;
+  const Sizes& s = kConvolutions[0];
+  CHECK_FALSE(library.cudnn->conv2d_forward(
+      {filled(s.x(), DType::kFloat64, 1), filled(s.weight(), DType::kFloat64, 2), {}, empty(s.y(), DType::kFloat64), s.window}, nullptr));
+
+  const Shape shape{4, 8}, channels{8};
+  BatchNormForward inference{
+      .x = filled(shape, DType::kFloat32, 1), .gamma = filled(channels, DType::kFloat32, 2), .beta = filled(channels, DType::kFloat32, 3)};
+  inference.y = empty(shape, DType::kFloat32);
+  inference.running_mean = filled(channels, DType::kFloat32, 4);
+  inference.running_var = filled(channels, DType::kFloat32, 5);
+  inference.training = false;
+  CHECK_FALSE(library.cudnn->batch_norm_forward(inference, nullptr));
+
+  BatchNormBackward in_place{
+      .x = filled(shape, DType::kFloat32, 1), .dy = filled(shape, DType::kFloat32, 2), .gamma = filled(channels, DType::kFloat32, 3)};
+  in_place.saved_mean = filled(channels, DType::kFloat32, 4);
+  in_place.saved_inv_std = filled(channels, DType::kFloat32, 5);
+  in_place.dgamma = empty(channels, DType::kFloat32);
+  in_place.dbeta = empty(channels, DType::kFloat32);
+  for (const Tensor& where : {in_place.x, in_place.dy}) {
+    in_place.dx = where;
+    CHECK_FALSE(library.cudnn->batch_norm_backward(in_place, nullptr));
+  }
+  // cuDNN was promised tensors that start on 16 bytes.
+  const Tensor shifted = filled({s.x().elements() + 1}, DType::kFloat32, 1).slice(1, s.x());
+  CHECK_FALSE(library.cudnn->conv2d_forward({shifted, filled(s.weight(), DType::kFloat32, 2), {}, empty(s.y(), DType::kFloat32), s.window},
+                                            nullptr));
+  CHECK(library.graphs->runs.empty());
+  // Shapes that do not belong together are a defect of the caller.
+  CHECK_THROWS_AS(
+      library.cudnn->conv2d_forward(
+          {filled(s.x(), DType::kFloat32, 1), filled({4, 4}, DType::kFloat32, 2), {}, empty(s.y(), DType::kFloat32), s.window}, nullptr),
+      Error);
+}
+
+TEST_CASE("cudnn/library: the first plan that can be finalised is taken, or with benchmark the fastest that runs") {
+  const Sizes& s = kConvolutions[0];
+  const Conv2dForward forward{
+      filled(s.x(), DType::kFloat32, 1), filled(s.weight(), DType::kFloat32, 2), {}, empty(s.y(), DType::kFloat32), s.window};
+  {
+    Library library({.tf32 = true, .deterministic = false});
+    library.graphs->cannot_finalise = [](int candidate) { return candidate == 0; };
+    for (int i = 0; i < 2; ++i) REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+    CHECK(library.graphs->runs == std::vector<int>{1, 1});
+    CHECK(library.graphs->rules.tf32);
+    CHECK_FALSE(library.graphs->rules.deterministic);
+  }
+  {
+    Library library;
+    library.graphs->cannot_finalise = [](int) { return true; };
+    for (int i = 0; i < 2; ++i) CHECK_FALSE(library.cudnn->conv2d_forward(forward, nullptr));
+    CHECK(library.graphs->planned.begin()->second == 1);
+  }
+  Library library({.benchmark = true});
+  library.graphs->candidates = 4;
+  library.graphs->times = {3.0, 1.0, 2.0, 0.5};
+  library.graphs->cannot_run = [](int candidate) { return candidate == 3; };
+  REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+  CHECK(library.graphs->runs.size() == 3 * 4 + 1);
+  CHECK(library.graphs->runs.back() == 1);
+  library.graphs->runs.clear();
+  REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+  CHECK(library.graphs->runs == std::vector<int>{1});
+  // A graph that cannot run at all is an error with cuDNN's message, not a silent fallback.
+  library.graphs->cannot_run = [](int) { return true; };
+  CHECK_THROWS_AS(library.cudnn->conv2d_forward(forward, nullptr), Error);
+}
+
+TEST_CASE("cudnn/finish: tails and misaligned starts") {
+  for (const std::int64_t n : {1, 7, 8, 9, 2055}) {
+    for (const std::int64_t shift : {0, 1}) {
+      for (const DType dtype : kTypes) {
+        const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}), to = filled({n}, DType::kFloat32, 2);
+        cuda::take_gradient(from, to, true, nullptr);
+        bool same = true;
+        for (std::int64_t i = 0; i < n; ++i) same = same && get(to, i) == get(from, i) + static_cast<double>(number(i, 2));
+        CHECK(same);
+        const Tensor y = filled({3 * n + shift}, dtype, 3).slice(shift, {3, n}), bias = filled({n}, DType::kFloat32, 4),
+                     before = widened(y);
+        cuda::add_channel_bias(y, bias, nullptr);
+        for (std::int64_t i = 0; i < 3 * n; ++i) same = same && get(y, i) == get(before, i) + get(bias, i % n);
+        CHECK(same);
+      }
+    }
+  }
+}
+
+}  // namespace starling::testing

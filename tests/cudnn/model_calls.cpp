@@ -1,0 +1,89 @@
+#include "tests/cudnn/model_calls.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/autograd.h"
+#include "core/config.h"
+#include "core/forwarding_backend.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+namespace starling::testing {
+
+namespace {
+
+/// Notes what cuDNN would be asked for.
+class Listener final : public ForwardingBackend {
+ public:
+  Listener(Backend& inner, ModelCalls& calls) : ForwardingBackend(inner), calls_(calls) {}
+  std::string model;
+
+  void conv2d_forward(const Conv2dForward& args) override { note(args); }
+  void conv2d_backward_data(const Conv2dBackwardData& args) override { note(args); }
+  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override { note(args); }
+  void batch_norm_forward(const BatchNormForward& args) override { note(args); }
+  void batch_norm_backward(const BatchNormBackward& args) override {
+    note(args);
+    BatchNormBackward apart = args;
+    apart.dx = Tensor(inner(), args.x.shape(), args.x.dtype());
+    if (args.dresidual) apart.dresidual = Tensor(inner(), args.x.shape(), args.x.dtype());
+    std::string why;
+    if (const auto spec = cuda::spec_of(apart, why)) calls_.out_of_place.emplace(*spec, model);
+  }
+
+ private:
+  template <class Args>
+  void note(const Args& args) {
+    std::string why;
+    if (const auto spec = cuda::spec_of(args, why)) {
+      calls_.graphs.emplace(*spec, model);
+    } else {
+      ++calls_.refused[why];
+    }
+  }
+  ModelCalls& calls_;
+};
+
+}  // namespace
+
+std::vector<TracedModel> traced_models() {
+  const std::string sequential = R"({"type": "sequential", "num_classes": 10, "layers": [
+    {"type": "conv2d", "out_channels": 32, "kernel_size": 3, "padding": 1}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "stride": 2, "padding": 1, "groups": 4}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 2, "dilation": 2, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 1, "groups": 64}, {"type": "relu"},
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
+  return {{"resnet20", R"({"type": "resnet20", "num_classes": 10})", 32, 128},
+          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})", 32, 512},
+          {"resnet18", R"({"type": "resnet18", "num_classes": 1000})", 224, 256},
+          {"resnet50", R"({"type": "resnet50", "num_classes": 1000})", 224, 256},
+          {"sequential", sequential, 32, 64}};
+}
+
+ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
+  register_builtin_layers();
+  register_builtin_models();
+  ModelCalls calls;
+  for (const TracedModel& traced : models) {
+    const auto meta = make_meta_backend();
+    Listener listener(*meta, calls);
+    listener.model = traced.name;
+    const nlohmann::json config = nlohmann::json::parse(traced.json);
+    ConfigSection section(config, "model");
+    const std::unique_ptr<Model> model = make_model(section, Shape{traced.image, traced.image, 3});
+    section.finish();
+    model->allocate(listener, DType::kFloat32, dtype);
+    Tape tape(listener);
+    Pass pass{listener, &tape, true, 0, 0};
+    const Tensor labels(listener, Shape{traced.batch}, DType::kInt32);
+    Variable loss;
+    {
+      const Variable logits = model->forward(Variable(Tensor(listener, model->input_shape().with_batch(traced.batch), dtype)), pass);
+      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
+    }
+    tape.backward(loss);
+  }
+  return calls;
+}
+
+}  // namespace starling::testing

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cudnn_spec.h"
+
+namespace starling::testing {
+
+/// What training our models asks of cuDNN.
+struct ModelCalls {
+  std::map<cuda::GraphSpec, std::string> graphs;  ///< each with the first model that needs it
+  /// Batch norms' backward passes as they would be with results in tensors of their own; the layers work in place, which `refused` counts.
+  std::map<cuda::GraphSpec, std::string> out_of_place;
+  std::map<std::string, int> refused;  ///< calls that no graph is asked for, by reason
+};
+
+struct TracedModel {
+  std::string name, json;
+  std::int64_t image = 32, batch = 128;
+};
+/// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups, strides and dilation.
+std::vector<TracedModel> traced_models();
+
+/// Forward and backward of every model on shapes alone, with activations of `dtype`.
+ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype);
+
+}  // namespace starling::testing

@@ -1,0 +1,186 @@
+#include <dlfcn.h>
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "core/error.h"
+#include "kernels/cuda/cudnn_graphs.h"
+#include "tests/cudnn/fusions.h"
+#include "tests/cudnn/model_calls.h"
+
+// Plans on described devices what the backend would plan on real ones, by the same functions.
+namespace starling::testing {
+
+using cuda::GraphKind;
+using cuda::GraphSpec;
+
+namespace {
+
+struct Device {
+  const char *name, *file;
+  bool ampere;
+};
+constexpr Device kDevices[] = {{"H200", "h200.json", false}, {"H100", "h100_sxm.json", false}, {"A100", "a100_80gb.json", true}};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
+
+/// The environment may ask for a row per graph, and for the first engine of every batch norm to be compiled (many minutes).
+bool whole_sweep() { return std::getenv("STARLING_CUDNN_SWEEP") != nullptr; }
+
+std::string description(const Device& device) {
+  std::ifstream file(std::string(STARLING_CUDNN_DEVICES "/") + device.file);
+  std::stringstream text;
+  text << file.rdbuf();
+  REQUIRE_MESSAGE(file.good(), "cannot read ", device.file);
+  return text.str();
+}
+std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) { return cuda::make_described_graphs(description(device)); }
+
+bool is_convolution(const GraphSpec& spec) { return spec.kind <= GraphKind::kConvolutionBackwardWeights; }
+/// What cuDNN compiles at run time, so that it cannot be finalised without a driver.
+bool compiled_at_run_time(const GraphSpec& spec) {
+  return !is_convolution(spec) || (spec.kind == GraphKind::kConvolutionBias && spec.dtype != DType::kFloat32);
+}
+
+double milliseconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// Plans one graph; of its candidates so many are tried until one can be finalised.
+struct Planned {
+  int candidates = 0;
+  bool finalised = false;
+  std::size_t workspace = 0;
+  std::string why;
+};
+constexpr int kAll = 1000;
+Planned plan(cuda::GraphMaker& maker, const GraphSpec& spec, const cuda::PlanRules& rules, int tries) {
+  Planned result;
+  const auto plan = maker.plan(spec, rules, result.why);
+  result.candidates = plan->candidates();
+  for (int i = 0; i < std::min(plan->candidates(), tries) && !result.finalised; ++i) {
+    result.finalised = plan->finalise(i, result.why);
+    if (result.finalised) result.workspace = plan->workspace(i);
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200, an H100 and an A100, in every precision") {
+  for (const DType dtype : kTypes) {
+    const ModelCalls calls = trace_calls(traced_models(), dtype);
+    for (const Device& device : kDevices) {
+      const auto maker = maker_for(device);
+      for (const bool tf32 : {false, true}) {
+        if (tf32 && dtype != DType::kFloat32) continue;
+        const cuda::PlanRules rules{.tf32 = tf32};
+        std::set<GraphKind> seen;
+        int graphs = 0;
+        std::size_t workspace = 0;
+        const auto start = std::chrono::steady_clock::now();
+        for (const auto& [spec, model] : calls.graphs) {
+          if (!is_convolution(spec)) continue;
+          const Planned planned = plan(*maker, spec, rules, compiled_at_run_time(spec) ? 0 : kAll);
+          const std::string row = fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
+          ++graphs;
+          seen.insert(spec.kind);
+          workspace = std::max(workspace, planned.workspace);
+          if (spec.kind == GraphKind::kConvolutionBias && planned.candidates == 0) {
+            // The backend's way then: without the bias, which a pass of its own adds.
+            GraphSpec plain = spec;
+            plain.kind = GraphKind::kConvolution;
+            CHECK_MESSAGE(plan(*maker, plain, rules, kAll).finalised, row);
+            continue;
+          }
+          CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
+          if (!compiled_at_run_time(spec)) CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
+          CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
+          if (whole_sweep())
+            fmt::print("{:<110} engines {:2d} workspace {:6.1f} MiB\n", row, planned.candidates,
+                       static_cast<double>(planned.workspace) / 1048576.0);
+        }
+        CHECK(seen.size() == 4);
+        CHECK(graphs > 80);
+        fmt::print("{:<5} {:<5}{} {:3d} convolution graphs, all with an engine, largest workspace {:7.1f} MiB, planned in {:.0f} ms\n",
+                   device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs, static_cast<double>(workspace) / 1048576.0,
+                   milliseconds_since(start));
+      }
+    }
+  }
+}
+
+TEST_CASE("cudnn/plans: every batch norm of our models has an engine, forward and, out of place, backward") {
+  REQUIRE_MESSAGE(dlopen("libcuda.so.1", RTLD_LAZY) != nullptr,
+                  "no libcuda.so.1: put the toolkit's stubs/libcuda.so under that name on LD_LIBRARY_PATH");
+  for (const DType dtype : kTypes) {
+    const ModelCalls calls = trace_calls(traced_models(), dtype);
+    CHECK(calls.refused.at("it works in place") > 0);
+    CHECK(calls.refused.size() == 1);
+    std::map<GraphSpec, std::string> norms = calls.out_of_place;
+    for (const auto& call : calls.graphs) {
+      if (!is_convolution(call.first)) norms.insert(call);
+    }
+    for (const Device& device : kDevices) {
+      const auto maker = maker_for(device);
+      int forward = 0, backward = 0;
+      for (const auto& [spec, model] : norms) {
+        const Planned planned = plan(*maker, spec, {}, whole_sweep() ? 1 : 0);
+        const std::string row = fmt::format("{} {}: {}", device.name, cuda::text(spec), model);
+        CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
+        ++(spec.kind == GraphKind::kBatchNorm ? forward : backward);
+        if (whole_sweep()) fmt::print("{:<110} engines {:2d} {}\n", row, planned.candidates, planned.finalised ? "" : planned.why);
+      }
+      CHECK(forward > 20);
+      CHECK(backward > 20);
+      fmt::print("{:<5} {:<5} {:3d} batch norms forward, {:3d} backward, all with an engine\n", device.name, name_of(dtype), forward,
+                 backward);
+    }
+  }
+}
+
+TEST_CASE("cudnn/plans: the rules are kept") {
+  const auto maker = maker_for(kDevices[0]);
+  GraphSpec spec{.kind = GraphKind::kConvolution,
+                 .x = {256, 56, 56, 64},
+                 .y = {256, 56, 56, 64},
+                 .kernel = {3, 3},
+                 .stride = {1, 1},
+                 .padding = {1, 1},
+                 .dilation = {1, 1}};
+  // fp32 without tf32 leaves out the engines that use tensor cores; a small workspace those that need a larger one; determinism those whose
+  // sums have no fixed order.
+  const int all = plan(*maker, spec, {.tf32 = true}, 0).candidates;
+  CHECK(plan(*maker, spec, {.tf32 = false}, 0).candidates < all);
+  CHECK(plan(*maker, spec, {.tf32 = true, .workspace = 0}, 0).candidates < all);
+  spec.kind = GraphKind::kConvolutionBackwardWeights;
+  CHECK(plan(*maker, spec, {.tf32 = true}, 0).candidates < plan(*maker, spec, {.tf32 = true, .deterministic = false}, 0).candidates);
+  // A shape that does not exist is refused with a reason, without a crash.
+  spec.y = {256, 5, 5, 64};
+  const Planned wrong = plan(*maker, spec, {}, kAll);
+  CHECK(wrong.candidates == 0);
+  CHECK(!wrong.why.empty());
+}
+
+TEST_CASE("cudnn/plans: fusions that a later version could use") {
+  // docs/cudnn.md has this table.
+  for (const Device& device : kDevices) {
+    const std::string json = description(device);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const Fusion& fusion : plan_fusions(json, dtype, device.ampere)) {
+        fmt::print("{:<5} {:<5} {:<52} {:2d} engines\n", device.name, name_of(dtype), fusion.name, fusion.engines);
+        const std::string row = fmt::format("{} {} {}", device.name, name_of(dtype), fusion.name);
+        CHECK_MESSAGE((fusion.engines > 0) == fusion.expected, row);
+      }
+    }
+  }
+}
+
+TEST_CASE("cudnn/plans: a device's description that is no JSON is refused") { CHECK_THROWS_AS(cuda::make_described_graphs("{"), Error); }
+
+}  // namespace starling::testing

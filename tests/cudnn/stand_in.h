@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "kernels/cuda/cudnn_graphs.h"
+
+namespace starling::testing {
+
+Backend& cpu();
+
+/// Makes plans that the CPU backend runs in fp32, on memory that the CPU can reach: the library around the graphs can then be tested whole.
+class StandIn final : public cuda::GraphMaker {
+ public:
+  int candidates = 3;                                   ///< of every plan
+  std::function<bool(const cuda::GraphSpec&)> refuses;  ///< graphs without engines
+  std::function<bool(int candidate)> cannot_finalise, cannot_run;
+  std::vector<double> times{3.0, 1.0, 2.0};  ///< of the candidates, in milliseconds
+  std::map<cuda::GraphSpec, int> planned;    ///< how often each was asked for
+  std::vector<int> runs;                     ///< candidates, in order
+  cuda::PlanRules rules;                     ///< of the latest plan
+
+  std::unique_ptr<cuda::GraphPlan> plan(const cuda::GraphSpec& spec, const cuda::PlanRules& rules_wanted, std::string& why) override;
+  std::string version() const override { return "stand-in"; }
+};
+
+}  // namespace starling::testing
