@@ -2,7 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
+#include "apps/bench/floor.h"
+#include "apps/bench/gpu.h"
 #include "apps/bench/kernels.h"
 #include "apps/bench/step.h"
 #include "apps/bench/update.h"
@@ -25,6 +28,9 @@ int main(int argc, char** argv) {
   step->add_option("--image", step_settings.image, "image size in pixels")->capture_default_str()->check(CLI::Range(1, 4096));
   step->add_option("--classes", step_settings.classes, "outputs")->capture_default_str()->check(CLI::Range(2, 1 << 20));
   step->add_option("--optimizer", step_settings.optimizer, "see starling-train --list optimizers")->capture_default_str();
+  step->add_option("--precision", step_settings.precision, "of products and activations")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   step->add_option("--steps", step_settings.steps, "steps to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   step->add_option("--threads", threads, "compute threads")->capture_default_str()->check(CLI::Range(1, 1024));
   step->add_flag("--json", json, "one JSON object");
@@ -42,6 +48,40 @@ int main(int argc, char** argv) {
   kernels->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   kernels->add_flag("--json", json, "one JSON object");
 
+  FloorBench floor_settings;
+  CLI::App* floor = app.add_subcommand("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
+  floor->add_option("config", floor_settings.config, "a config; without one, the rows that docs/gpu.md has goals for");
+  floor->add_option("--set", floor_settings.settings, "KEY=VALUE changes the config, as in starling-train")->allow_extra_args(false);
+  floor->add_option("--batch", floor_settings.batch, "samples of a micro-batch instead of the config's")->check(CLI::Range(1, 1 << 24));
+  floor->add_option("--precision", floor_settings.precision, "fp32, bf16, fp16 instead of the config's");
+  floor->add_option("--bandwidth", floor_settings.bandwidth, "TB/s of a copy, read and written (an H200's: 4.3)")
+      ->check(CLI::PositiveNumber);
+  floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product (an H200's: 790 in bf16)")->check(CLI::PositiveNumber);
+  floor->add_option("--ranks", floor_settings.ranks, "ranks that train together")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  floor->add_flag("--json", json, "JSON");
+  GpuStepBench gpu_settings;
+  CLI::App* gpu_step = app.add_subcommand("gpu-step", "whole training steps of a model on one GPU, against their floor");
+  gpu_step->add_option("--model", gpu_settings.model, "as for step")->capture_default_str();
+  gpu_step->add_option("--stem", gpu_settings.stem, "cifar or imagenet, for resnet18 … resnet152");
+  gpu_step->add_option("--precision", gpu_settings.precision, "of products and activations")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  gpu_step->add_option("--batch", gpu_settings.batch, "samples of a step")->capture_default_str()->check(CLI::Range(1, 1 << 20));
+  gpu_step->add_option("--image", gpu_settings.image, "image size in pixels")->capture_default_str()->check(CLI::Range(1, 4096));
+  gpu_step->add_option("--classes", gpu_settings.classes, "outputs")->capture_default_str()->check(CLI::Range(2, 1 << 20));
+  gpu_step->add_option("--optimizer", gpu_settings.optimizer, "see starling-train --list optimizers")->capture_default_str();
+  gpu_step->add_option("--steps", gpu_settings.steps, "steps to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
+  gpu_step->add_flag("--tf32", gpu_settings.tf32, "fp32 products may use TF32");
+  gpu_step->add_flag("--cudnn-benchmark", gpu_settings.cudnn_benchmark, "time the candidates for each convolution");
+  gpu_step->add_flag("--json", json, "one JSON object");
+
+  CLI::App* gpu_update = app.add_subcommand("gpu-update", "the fused update kernels on one GPU, against copying as many bytes");
+  gpu_update->add_option("--parameters", parameters, "elements of the bucket")->capture_default_str()->check(CLI::Range(32, 2'000'000'000));
+  gpu_update->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
+  gpu_update->add_flag("--json", json, "one JSON object");
+
+  if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -55,6 +95,11 @@ int main(int argc, char** argv) {
     register_builtins();
     step_settings.threads = threads;
     step_settings.json = json;
+    floor_settings.json = json;
+    gpu_settings.json = json;
+    if (*gpu_step) return bench_gpu_step(gpu_settings);
+    if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
+    if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
     if (*update) return bench_update(parameters, threads, repeats, json);
     return bench_kernels(threads, repeats, json);

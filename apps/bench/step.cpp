@@ -7,6 +7,7 @@
 
 #include "apps/bench/conv_bound.h"
 #include "apps/bench/statistics.h"
+#include "apps/trainer/device.h"
 #include "apps/trainer/host.h"
 #include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
@@ -49,6 +50,7 @@ class ProfilingBackend final : public ForwardingBackend {
 int bench_step(const StepBench& settings) {
   const std::unique_ptr<Backend> device = open_backend(DeviceType::kCpu, settings.threads);
   ProfilingBackend backend(*device);
+  const DType compute = expected_compute(settings.precision, "cpu");
   nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
   if (!settings.stem.empty()) model_config["stem"] = settings.stem;
   if (settings.model == "mlp") model_config["hidden"] = {512, 512};
@@ -58,11 +60,12 @@ int bench_step(const StepBench& settings) {
   ConfigSection rule_section(rule_config, "bench");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
 
-  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false);
+  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute);
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
   model->initialise(1);
+  model->refresh_low();
   const std::unique_ptr<Transport> transport = make_single_transport();
   const nlohmann::json topology_config = nlohmann::json::object();
   ConfigSection topology_section(topology_config, "bench");
@@ -77,16 +80,21 @@ int bench_step(const StepBench& settings) {
   std::vector<double> pixels(static_cast<std::size_t>(images.elements()));
   fill_random(Init::normal(1.0), 7, 0, images.elements(), pixels.data());
   for (std::size_t i = 0; i < pixels.size(); ++i) images.data<float>()[i] = static_cast<float>(pixels[i]);
+  Tensor input = images;
+  if (is_low_precision(compute)) {
+    input = Tensor(backend, images.shape(), compute);
+    backend.cast({.x = images, .y = input});
+  }
   const Tensor labels(backend, Shape{settings.batch}, DType::kInt32);
   for (std::int64_t i = 0; i < settings.batch; ++i) labels.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % settings.classes);
 
   std::int64_t done = 0;
   const auto step = [&] {
-    scheduler.begin_step({done, done + 1, 1e-3});
+    scheduler.begin_step({.step = done, .optimizer_step = done + 1, .lr = 1e-3});
     Pass pass{backend, &tape, true, 1, static_cast<std::uint64_t>(done) << 24};
     Variable loss;
     {
-      const Variable logits = model->forward(Variable(images), pass);
+      const Variable logits = model->forward(Variable(input), pass);
       loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
     }
     tape.backward(loss);
@@ -99,7 +107,8 @@ int bench_step(const StepBench& settings) {
   backend.recording = false;
   step();
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
-  const std::uint64_t peak = peak_resident_bytes();  // before the bound takes memory of its own
+  const std::uint64_t peak = peak_resident_bytes();             // before the bound takes memory of its own
+  if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is one of fp32
   ConvBound bound(backend.convolutions, settings.threads);
   backend.seconds.clear();
   std::vector<double> step_seconds, bound_seconds;
@@ -113,16 +122,23 @@ int bench_step(const StepBench& settings) {
   const double ratio = step_ms > 0 ? bound_ms / step_ms : 0.0;
 
   if (settings.json) {
-    nlohmann::json result{{"model", settings.model},         {"batch", settings.batch}, {"threads", settings.threads},
-                          {"device", device->description()}, {"step_ms", step_ms},      {"images_per_second", images_per_second},
-                          {"conv_bound_ms", bound_ms},       {"ratio_to_bound", ratio}, {"steady_state_allocations", steady},
+    nlohmann::json result{{"model", settings.model},
+                          {"precision", settings.precision},
+                          {"batch", settings.batch},
+                          {"threads", settings.threads},
+                          {"device", device->description()},
+                          {"step_ms", step_ms},
+                          {"images_per_second", images_per_second},
+                          {"conv_bound_ms", bound_ms},
+                          {"ratio_to_bound", ratio},
+                          {"steady_state_allocations", steady},
                           {"peak_memory_bytes", peak}};
     for (const auto& [name, seconds] : backend.seconds) result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
     fmt::print("{}\n", result.dump());
     return 0;
   }
-  fmt::print("{}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.batch, settings.threads, settings.threads == 1 ? "" : "s",
-             settings.optimizer, device->description());
+  fmt::print("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision, settings.batch, settings.threads,
+             settings.threads == 1 ? "" : "s", settings.optimizer, device->description());
   fmt::print("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n",
              step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
   if (bound_ms > 0.0) fmt::print("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);

@@ -7,7 +7,7 @@ namespace starling {
 
 /// Times whole training steps (forward, backward, fused update) of a model on one rank with a batch that lies in memory.
 struct StepBench {
-  std::string model = "resnet20", optimizer = "accum_adamw", stem;
+  std::string model = "resnet20", optimizer = "accum_adamw", stem, precision = "fp32";
   std::int64_t batch = 128, image = 32, classes = 10, steps = 20;
   int threads = 1;
   bool json = false;

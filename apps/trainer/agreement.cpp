@@ -4,6 +4,8 @@
 
 #include <new>
 
+#include "kernels/optimizer.h"
+
 namespace starling {
 
 Failure failure_of(const std::exception_ptr& error) {
@@ -41,7 +43,9 @@ void together(Transport& transport, const std::function<void()>& work) {
 }
 
 AsyncSum::AsyncSum(Transport& transport, Backend& backend, std::size_t count)
-    : transport_(transport), values_(backend, Shape{static_cast<std::int64_t>(count)}, DType::kFloat64) {}
+    : transport_(transport),
+      host_(backend.device() == DeviceType::kCpu ? nullptr : open_backend(DeviceType::kCpu, 1)),
+      values_(host_ ? *host_ : backend, Shape{static_cast<std::int64_t>(count)}, DType::kFloat64) {}
 
 void AsyncSum::start(std::span<const double> values, std::int64_t step) {
   require(!pending_, "trainer", "a sum was started before the last one was read");

@@ -2,6 +2,7 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,6 +47,7 @@ class AsyncSum {
 
  private:
   Transport& transport_;
+  std::unique_ptr<Backend> host_;  ///< a device must not be waited for, so the numbers lie in host memory; null where that is the device's
   Tensor values_;
   Ticket ticket_ = 0;
   bool pending_ = false;

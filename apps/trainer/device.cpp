@@ -1,41 +1,114 @@
 #include "apps/trainer/device.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "apps/trainer/agreement.h"
 #include "apps/trainer/host.h"
 #include "core/log.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/gpu_update.h"
 #include "kernels/optimizer.h"
 
 namespace starling {
 
+namespace {
+
+/// Whether this host has NVIDIA's driver, and so, it seems, a GPU. Without it the plug-in with its large libraries need not be opened to
+/// know that there is none; with it a user may wonder why the GPU is not used.
+bool has_gpu_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
+/// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank 0 says in one line why the CPU is taken
+/// where there are GPUs or drivers at all.
+std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Transport& transport) {
+  std::unique_ptr<Backend> backend;
+  std::string mine = "-";  // "+": a GPU; "-": no driver; "!": a driver, but this error
+  if (has_gpu_driver()) {
+    try {
+      backend = open_backend(DeviceType::kCuda, settings);
+      mine = "+";
+    } catch (const Error& error) {
+      mine = "!" + std::string(error.what());
+    }
+  }
+  const std::vector<std::string> all = transport.size() == 1 ? std::vector<std::string>{mine} : transport.all_gather(mine);
+  const auto failed = [](const std::string& answer) { return answer[0] != '+'; };
+  const auto first = std::find_if(all.begin(), all.end(), failed);
+  if (first == all.end()) return backend;
+  backend.reset();
+  const bool worth_a_line = std::any_of(all.begin(), all.end(), [](const std::string& answer) { return answer[0] != '-'; });
+  if (worth_a_line && transport.rank() == 0) {
+    const std::string reason = first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver";
+    log::info("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}", std::count_if(all.begin(), all.end(), failed),
+              transport.size(), first - all.begin(), reason);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport) {
   std::unique_ptr<Backend> backend;
-  if (config.device != "cpu") {
-    double usable = 0.0;
-    try {
-      if (config.device == "auto") {
-        backend = open_backend(DeviceType::kCuda, 1);
-        usable = 1.0;
-      }
-    } catch (const Error&) {
-      // No GPU for this rank: auto falls back to the CPU below.
-    }
-    if (config.device == "cuda") {
-      together(transport, [&] { backend = open_backend(DeviceType::kCuda, 1); });
-      return backend;
-    }
-    if (transport.size() > 1) transport.sum(&usable, 1);
-    if (usable >= transport.size()) return backend;
-    backend.reset();
+  BackendSettings settings;
+  settings.threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / std::max(1, transport.local_size()));
+  settings.local_rank = transport.local_rank();
+  settings.local_size = transport.local_size();
+  settings.tf32 = config.tf32;
+  settings.benchmark = config.cudnn_benchmark;
+  settings.deterministic = config.deterministic;
+  if (config.device == "cuda") {
+    together(transport, [&] { backend = open_backend(DeviceType::kCuda, settings); });
+    return backend;
   }
-  const int threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / std::max(1, transport.local_size()));
-  together(transport, [&] { backend = open_backend(DeviceType::kCpu, threads); });
-  if (usable_cores() < threads) {
-    log::warning("{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to none", threads, usable_cores(),
-                 usable_cores() == 1 ? "" : "s");
+  if (config.device == "auto" && runs_on_gpu(*config.rule)) {
+    backend = gpu_on_every_rank(settings, transport);
+  } else if (config.device == "auto" && has_gpu_driver() && transport.rank() == 0) {
+    log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");
+  }
+  if (backend) return backend;
+  together(transport, [&] { backend = open_backend(DeviceType::kCpu, settings); });
+  if (usable_cores() < settings.threads) {
+    log::warning("{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to none", settings.threads,
+                 usable_cores(), usable_cores() == 1 ? "" : "s");
   }
   return backend;
+}
+
+bool choose_precision(TrainConfig& config, const Backend& backend, Transport& transport) {
+  const DType before = config.compute;
+  const bool cpu = backend.device() == DeviceType::kCpu;
+  if (config.precision == "auto") {
+    double slow = cpu && !cpu::fast_bf16() ? 1.0 : 0.0;
+    if (transport.size() > 1) transport.max(&slow, 1);  // machines may differ, formats may not
+    config.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
+  }
+  together(transport, [&] {
+    if (!cpu) return;
+    if (config.compute == DType::kFloat16) {
+      fail(ExitCode::kUsage, "config", "precision: fp16 needs a GPU; use bf16 or fp32");
+    }
+    if (config.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
+      fail(ExitCode::kUsage, "config",
+           "precision: bf16 needs a processor that multiplies it (AMX or AVX512_BF16), which {} does not; use fp32, auto, or a GPU",
+           cpu::processor_name());
+    }
+  });
+  return config.compute != before;
+}
+
+DType expected_compute(const std::string& precision, const std::string& device) {
+  if (precision == "fp64") return DType::kFloat64;
+  if (precision == "bf16") return DType::kBFloat16;
+  if (precision == "fp16") return DType::kFloat16;
+  if (precision == "auto" && (device == "cuda" || cpu::fast_bf16())) return DType::kBFloat16;
+  return DType::kFloat32;
 }
 
 }  // namespace starling

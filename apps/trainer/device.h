@@ -7,7 +7,16 @@
 
 namespace starling {
 
-/// Opens this rank's device as `device` and `threads` ask. Collective; an unusable device is an AgreedError(kUsage).
+/// Opens this rank's device as `device`, `threads` and the settings for GPUs ask. Collective; an unusable device is an AgreedError(kUsage),
+/// but with "auto", which then takes the CPU on every rank.
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport);
+
+/// Sets `config.compute` to what `precision` means on the chosen device: "auto" is bf16 where every rank's device is fast in it, else fp32.
+/// Collective; a precision that a device lacks is an AgreedError(kUsage). True where the format changed, so that shapes must be traced
+/// again.
+bool choose_precision(TrainConfig& config, const Backend& backend, Transport& transport);
+
+/// The format that a dry run assumes where `precision` is "auto": that of the device named, or of this processor.
+DType expected_compute(const std::string& precision, const std::string& device);
 
 }  // namespace starling

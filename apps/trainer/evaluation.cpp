@@ -30,7 +30,10 @@ EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backe
 }
 
 MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport) : model_(model) {
-  for (const Parameter* parameter : model.parameters()) own_parameters_.push_back(parameter->value);
+  for (const Parameter* parameter : model.parameters()) {
+    own_parameters_.push_back(parameter->value);
+    own_low_.push_back(parameter->low);
+  }
   for (const ModelBuffer* buffer : model.buffers()) own_buffers_.push_back(buffer->value);
   bucket_consensus_.assign(buckets.size(), 0.0);
   if (transport.size() == 1) return;
@@ -42,7 +45,16 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   consensus_ = distance.total;
   bucket_consensus_ = distance.per_bucket;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    for (const BucketSlot& slot : buckets[b].layout->slots) slot.parameter->value = means[b].slice(slot.offset, slot.parameter->shape);
+    Tensor low;
+    if (buckets[b].low) {
+      low = Tensor(backend, means[b].shape(), buckets[b].low.dtype());
+      backend.cast({.x = means[b], .y = low});
+    }
+    for (const BucketSlot& slot : buckets[b].layout->slots) {
+      Parameter& parameter = *slot.parameter;
+      parameter.value = means[b].slice(slot.offset, parameter.shape);
+      if (parameter.low) parameter.low = low.slice(slot.offset, parameter.shape);
+    }
   }
 
   std::vector<ModelBuffer*> averaged;
@@ -57,7 +69,10 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
 }
 
 MeanModelScope::~MeanModelScope() {
-  for (std::size_t i = 0; i < own_parameters_.size(); ++i) model_.parameters()[i]->value = own_parameters_[i];
+  for (std::size_t i = 0; i < own_parameters_.size(); ++i) {
+    model_.parameters()[i]->value = own_parameters_[i];
+    model_.parameters()[i]->low = own_low_[i];
+  }
   for (std::size_t i = 0; i < own_buffers_.size(); ++i) model_.buffers()[i]->value = own_buffers_[i];
 }
 

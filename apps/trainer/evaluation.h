@@ -19,8 +19,8 @@ struct EvaluationResult {
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
 EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport);
 
-/// While it lives, the model's tensors are the mean over all ranks, in memory of their own; then they are this rank's again, untouched.
-/// Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
+/// While it lives, the model's tensors (low-precision copies too) are the mean over all ranks, in memory of their own; then they are this
+/// rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
 class MeanModelScope {
  public:
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport);
@@ -33,7 +33,7 @@ class MeanModelScope {
 
  private:
   Model& model_;
-  std::vector<Tensor> own_parameters_, own_buffers_;
+  std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;
   std::vector<double> bucket_consensus_;
 };

@@ -109,8 +109,7 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source, 
 void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model) {
   model.allocate(meta_backend(), DType::kFloat32);
   load_model_tensors(file, source, "", model);
-  for (Parameter* parameter : model.parameters()) parameter->value = parameter->grad = Tensor();
-  for (ModelBuffer* buffer : model.buffers()) buffer->value = Tensor();
+  model.drop_memory();
 }
 
 }  // namespace starling

@@ -2,6 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "apps/trainer/floor.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 
@@ -33,7 +37,52 @@ std::size_t receive_buffers(const TrainConfig& config, const RunSite& site) {
   return most;
 }
 
+std::string memory_text(const MemoryNeed& need) {
+  std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
+                                size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
+  if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
+  return out + fmt::format(", {} activations, {} batches; {} in all\n", size_text(need.activations), size_text(need.batches),
+                           size_text(need.total()));
+}
+
+/// What a floor is made of, in one line.
+std::string floor_text(const std::string& name, const Floor& floor, double images) {
+  return fmt::format(
+      "  {}: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
+      name, 1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds,
+      1e3 * floor.arithmetic_seconds, floor.memory_bound() ? "memory" : "arithmetic");
+}
+
+/// Which rank takes which GPU, and what a step takes there at least. Asks no device.
+std::string device_text(const TrainConfig& config, const RunSite& site, double elements) {
+  std::string out = fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_on_host, site.ranks_on_host == 1 ? "" : "s");
+  constexpr int kShown = 8;
+  for (int rank = 0; rank < std::min(site.ranks_on_host, kShown); ++rank)
+    out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
+  if (site.ranks_on_host > kShown) out += ", …";
+  out += fmt::format("; precision {}\n", name_of(config.compute));
+
+  const Ceilings device = h200_ceilings();
+  const double flops = device.flops(config.compute, config.tf32);
+  std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute);
+  std::vector<OperationWork> work;
+  for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
+  const bool mixes = config.topology != nullptr;
+  work.push_back(
+      count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config, site)) : 0.0, config.dtype, config.compute));
+  const auto images = static_cast<double>(config.batch_size * config.accumulate);
+  out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
+                     1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
+  out += floor_text("operations as they are issued", floor_of(work, flops, device.bytes_per_second, false), images);
+  if (config.compute == DType::kFloat16) {
+    out += floor_text("batch norms fused into the convolutions", floor_of(work, flops, device.bytes_per_second, true), images);
+  }
+  return out;
+}
+
 }  // namespace
+
+double MemoryNeed::total() const { return parameters + gradients + states + low + receive + activations + batches; }
 
 std::string size_text(double bytes) {
   const char* unit = "B";
@@ -70,16 +119,25 @@ std::string dry_run_report(const TrainConfig& config, const RunSite& site, const
                        size_text(static_cast<double>(bucket.elements) * element), bucket.slots.front().parameter->name,
                        bucket.slots.back().parameter->name);
   }
-  const auto states = static_cast<double>(config.rule->state_names().size());
-  const auto receive = static_cast<double>(receive_buffers(config, site));
-  const double flat = elements * element;
-  const double batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * element;
-  const auto activations = static_cast<double>(trace.activation_bytes);
-  out += fmt::format(
-      "memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers, {} activations, {} batches; {} in all\n",
-      size_text(flat), size_text(flat), size_text(states * flat), size_text(receive * flat), size_text(activations), size_text(batches),
-      size_text((2.0 + states + receive) * flat + activations + batches));
+  out += memory_text(memory_need(config, site, trace));
+  if (config.device == "cuda") out += device_text(config, site, elements);
   return out;
+}
+
+MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
+  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  double elements = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
+  const double flat = elements * static_cast<double>(size_of(config.dtype));
+  const auto compute = static_cast<double>(size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
+  MemoryNeed need;
+  need.parameters = need.gradients = flat;
+  need.states = flat * static_cast<double>(config.rule->state_names().size());
+  need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
+  need.receive = flat * static_cast<double>(receive_buffers(config, site));
+  need.activations = static_cast<double>(trace.activation_bytes);
+  need.batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * compute;
+  return need;
 }
 
 }  // namespace starling

@@ -19,6 +19,7 @@
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/version.h"
 #include "comm/mpi_session.h"
+#include "comm/staged_transport.h"
 #include "core/log.h"
 #include "core/trace.h"
 
@@ -114,10 +115,11 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
 
 ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
   together(transport, [&] {
-    config.model->allocate(backend, config.dtype);
+    config.model->allocate(backend, config.dtype, config.compute);
     load_model_tensors(read_safetensors(options.evaluate), options.evaluate, "", *config.model);
+    config.model->refresh_low();
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
+  EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
   const EvaluationResult result = evaluate(*config.model, loader, backend, transport);
   if (transport.rank() == 0) {
     const nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
@@ -148,13 +150,14 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   together(transport, [&] {
     if (folder.resume) {
       state = checkpoints.read(folder.resume_step, transport.rank());
-      check_resumable(state, source, config.resolved, transport.size());
+      check_resumable(state, source, config.resolved, transport.size(), config.compute);
     }
     if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
   });
 
   if (transport.rank() == 0) {
-    fmt::print("starling {}: {} rank{} on {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description());
+    fmt::print("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s",
+               backend.description(), name_of(config.compute));
     fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     std::fflush(stdout);
@@ -195,7 +198,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   ShapeTrace trace;
   together(*transport, [&] {
     config = read_train_config(read_config(options), options.config, site);
-    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused);
+    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
   });
   if (options.dry_run) {
     if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
@@ -207,6 +210,10 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   }
   together(*transport, [&] { open_data(config, options.config, site); });
   backend = choose_backend(config, *transport);
+  if (backend->device() != DeviceType::kCpu && transport->size() > 1) transport = make_staged_transport(std::move(transport));
+  if (choose_precision(config, *backend, *transport)) {
+    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+  }
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
   return train(options, config, site, trace, *backend, *transport);
 }

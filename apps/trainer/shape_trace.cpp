@@ -9,16 +9,16 @@
 
 namespace starling {
 
-ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused) {
+ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused, DType compute) {
   const auto meta = make_meta_backend();
   ShapeTrace trace;
-  model.allocate(*meta, dtype);
+  model.allocate(*meta, dtype, compute);
   const std::size_t before = meta->memory_stats().in_use;
   {
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
     Pass pass{*meta, &tape, true, 0, 0};
-    Tensor images(*meta, model.input_shape().with_batch(batch_size), dtype);
+    Tensor images(*meta, model.input_shape().with_batch(batch_size), is_low_precision(compute) ? compute : dtype);
     const Tensor labels(*meta, Shape{batch_size}, DType::kInt32);
     Variable input(std::move(images));
     Variable loss;
@@ -32,13 +32,11 @@ ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
   for (Parameter* parameter : model.parameters()) {
-    parameter->value = Tensor();
-    parameter->grad = Tensor();
     if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(), parameter) == trace.ready_order.end()) {
       trace.unused.push_back(parameter);
     }
   }
-  for (ModelBuffer* buffer : model.buffers()) buffer->value = Tensor();
+  model.drop_memory();
   if (!trace.unused.empty() && !allow_unused) {
     fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient; remove it, or set \"unused_parameters\": \"allow\"",
          trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "");

@@ -8,12 +8,15 @@
 namespace starling {
 
 void Trainer::write_summary() {
-  double peak = static_cast<double>(peak_resident_bytes());
+  const bool cpu = backend_.device() == DeviceType::kCpu;
+  double peak = static_cast<double>(cpu ? peak_resident_bytes() : backend_.memory_stats().reserved);
   double seconds = train_seconds_;
+  double skipped = scaler_ ? static_cast<double>(step_ + 1 - scaler_->settle().optimizer_step) : 0.0;
   std::vector<std::string> hosts{host_name()};
   if (transport_.size() > 1) {
     transport_.max(&peak, 1);
     transport_.max(&seconds, 1);
+    transport_.max(&skipped, 1);
     hosts = transport_.all_gather(host_name());
   }
   together(transport_, [&] {
@@ -33,11 +36,13 @@ void Trainer::write_summary() {
         {"commit", commit_text()},
         {"hosts", hosts},
         {"device", backend_.description()},
+        {"precision", name_of(config_.compute)},
         {"transport", transport_.name()},
         {"algorithm", config_.algorithm},
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };
+    if (scaler_) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
       summary["test_accuracy"] = result_->accuracy;
       summary["test_loss"] = result_->loss;

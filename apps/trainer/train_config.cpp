@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "apps/trainer/device.h"
 #include "apps/trainer/plugins.h"
 #include "core/config_doc.h"
 #include "core/error.h"
+#include "kernels/gpu_update.h"
 
 namespace starling {
 
@@ -93,6 +95,7 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   if (!root.describing()) optimizer.finish();
+  if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
 
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
   const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
@@ -123,15 +126,16 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   sync.choice("exchange", "fp32", {"fp32"}, "number format on the wire (a run in fp64 exchanges fp64)");
   sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; 0: the library's choice");
 
-  const bool needs_whole_gradient = clip_norm > 0.0 && !config.clip.per_bucket;
+  const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
+  const bool needs_whole_gradient = fp16 || (clip_norm > 0.0 && !config.clip.per_bucket);
   const bool given = sync.has("update");
   const std::string update =
       sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
                   "update each bucket the moment its last gradient is ready, or all after the pass");
   if (given && update == "in_backward" && needs_whole_gradient) {
-    sync.error("update",
-               "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: after_backward, or \"clip\": "
-               "\"bucket\"");
+    sync.error("update", fp16 ? "is in_backward, but precision fp16 checks the whole gradient for overflow; allowed: after_backward"
+                              : "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: "
+                                "after_backward, or \"clip\": \"bucket\"");
   }
   config.in_backward = update == "in_backward";
 
@@ -162,16 +166,15 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
   config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of the host gets one, else the CPU");
   config.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
-                                 "number format of the computation; auto: the best the device has; fp64 is for checks");
-  if (config.precision == "bf16" || config.precision == "fp16") {
-    root.error("precision", fmt::format("is {}, which no device of this build computes in; allowed: fp32, fp64, auto", config.precision));
-  }
+                                 "number format of the computation; bf16 and fp16 keep fp32 masters of the parameters; auto: bf16 where "
+                                 "the device is fast in it, else fp32; fp64 is for checks");
   config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
+  config.compute = expected_compute(config.precision, config.device);
   config.threads = static_cast<int>(
       root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
-  root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
-  root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
-  root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
+  config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
+  config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
+  config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
   const nlohmann::json graphs = root.raw("cuda_graphs", "`auto` or boolean", "on GPUs: replay whole steps as CUDA graphs");
   if (!graphs.is_null() && !graphs.is_boolean() && graphs != "auto")
     root.error("cuda_graphs", fmt::format("is {}, allowed: auto, true, false", graphs.dump()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/data/dataset.h"
+#include "apps/trainer/loss_scaler.h"
 #include "apps/trainer/schedule.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
@@ -37,8 +38,11 @@ struct RunSite {
 struct TrainConfig {
   std::uint64_t seed = 1;
   std::string device, precision, init, trace, transport;
-  DType dtype = DType::kFloat32;
+  DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
+  DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
+  LossScaleSettings loss_scale;     ///< used where compute is fp16
   int threads = 0;
+  bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
   bool tensorboard = true;
 
   std::unique_ptr<Dataset> dataset;

@@ -18,7 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What every rank adds to a line of metrics; rank i's are at i·kFields.
-enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kFields };
+enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kScaleStep, kFields };
 
 /// Steps between questions whether any rank was told to stop. A question is answered kStopInterval steps later at the latest, so that
 /// no step waits for it.
@@ -38,16 +38,17 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       plan_(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)),
       tape_(backend),
       losses_(backend, config.dtype, std::min(config.log_every, kLossCapacity)),
+      scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale) : nullptr),
+      activation_bytes_(trace.activation_bytes),
       metrics_sum_(transport, backend, kFields * static_cast<std::size_t>(site.ranks)),
       stop_sum_(transport, backend, 1) {
   agree_on_plan(plan_, config.dtype, transport);
-  buckets_ = make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all);
+  buckets_ =
+      make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
-  for (Parameter* parameter : config.model->parameters()) {
-    if (!parameter->trainable) parameter->value = Tensor(backend, parameter->shape, config.dtype);
-  }
-  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,  buckets_, config.topology.get(),
-                                     config.clip, config.in_backward, config.overlap};
+  config.model->allocate_frozen(backend, config.dtype, config.compute);
+  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,   buckets_,          config.topology.get(),
+                                     config.clip, config.in_backward, config.overlap, scaler_ != nullptr};
   algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
@@ -62,9 +63,10 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
   settings.batch_size = config.batch_size;
   settings.rank = transport.rank();
   settings.ranks = transport.size();
-  loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.dtype);
+  loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.compute);
   evaluation_loader_ =
-      std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.dtype);
+      std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
+  resident_bytes_ = backend.memory_stats().in_use;
 }
 
 Trainer::~Trainer() = default;
@@ -88,13 +90,16 @@ void Trainer::initialise() {
       if (!parameter->trainable) share(parameter->value);
     }
   }
+  config_.model->refresh_low();
   loader_->start(0, 0);
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   RunCounters counters;
   together(transport_, [&] { counters = load_state(file, source, *config_.model, buckets_, *config_.rule); });
+  config_.model->refresh_low();
   step_ = counters.step;
+  if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
   losses_.reset(counters.loss_sum, counters.loss_count);
   train_seconds_ = counters.train_seconds;
   loader_epoch_ = step_ / length_.steps_per_epoch;
@@ -113,7 +118,7 @@ void Trainer::step() {
     loader_epoch_ = epoch_now;
   }
   lr_ = schedule_->lr(step_);
-  scheduler_->begin_step({step_, step_ + 1, lr_});
+  StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_};
   for (std::int64_t micro = 0; micro < config_.accumulate; ++micro) {
     const Batch& batch = loader_->next();
     const auto use = static_cast<std::uint64_t>((step_ * config_.accumulate + micro) * transport_.size() + transport_.rank());
@@ -122,7 +127,15 @@ void Trainer::step() {
     {
       const TraceSpan forward("forward");
       const Variable logits = config_.model->forward(Variable(batch.images), pass);
+      if (scaler_) pass.loss_scale = scaler_->settle().scale;  // as late as can be: the device has the forward pass to do meanwhile
       loss = functions::cross_entropy(logits, batch.labels, config_.label_smoothing, 1.0 / static_cast<double>(config_.accumulate), pass);
+    }
+    if (micro == 0) {
+      if (scaler_) {
+        info.optimizer_step = scaler_->settle().optimizer_step;
+        info.loss_scale = pass.loss_scale;
+      }
+      scheduler_->begin_step(info);
     }
     losses_.add(loss.value(), step_, micro == 0);
     const TraceSpan backward("backward");
@@ -130,24 +143,39 @@ void Trainer::step() {
   }
   scheduler_->end_backward();
   ++step_;
+  if (scaler_) scaler_->posted(algorithm_->control(), step_);
 }
 
 void Trainer::check_finite() {
   losses_.drain();
-  double first = losses_.diverged_step() < 0 ? -1e18 : -static_cast<double>(losses_.diverged_step());
-  if (transport_.size() > 1) transport_.max(&first, 1);
-  if (first > -1e17) {
+  if (scaler_) scaler_->settle();
+  // The first steps of any rank; a step that never was is far in the future.
+  constexpr double kNever = 1e18;
+  const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
+  double first[2] = {negated(losses_.diverged_step()), negated(scale_diverged_step())};
+  if (transport_.size() > 1) transport_.max(first, 2);
+  const auto step_of = [](double value) { return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value); };
+  if (first[0] != -kNever || first[1] != -kNever) report_diverged(step_of(first[0]), step_of(first[1]));
+}
+
+void Trainer::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
+  if (loss_step >= 0) {
     throw AgreedError(
         ExitCode::kDiverged, "trainer",
         fmt::format(
             "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-            static_cast<std::int64_t>(-first)));
+            loss_step));
   }
+  throw AgreedError(ExitCode::kDiverged, "trainer",
+                    fmt::format("training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale "
+                                "of {:.3g}; use a smaller learning rate, clip_norm, or bf16",
+                                scale_step, config_.loss_scale.least));
 }
 
 void Trainer::post_metrics() {
   if (metrics_sum_.pending()) emit_metrics();
   losses_.drain();
+  if (scaler_) scaler_->settle();
   const auto ranks = static_cast<std::size_t>(transport_.size());
   std::vector<double> values(kFields * ranks, 0.0);
   double* mine = values.data() + kFields * static_cast<std::size_t>(transport_.rank());
@@ -156,6 +184,7 @@ void Trainer::post_metrics() {
   mine[kSeconds] = line_seconds_;
   mine[kWait] = wait_seconds_;
   mine[kDivergedStep] = static_cast<double>(losses_.diverged_step());
+  mine[kScaleStep] = static_cast<double>(scale_diverged_step());
   metrics_sum_.start(values, step_);
   posted_ = {};
   posted_.step = step_;
@@ -166,12 +195,12 @@ void Trainer::post_metrics() {
   line_seconds_ = wait_seconds_ = 0.0;
   line_steps_ = 0;
   // A rank that has diverged finds out what the others say at once; nobody trains on for another interval.
-  if (losses_.diverged_step() >= 0) emit_metrics();
+  if (losses_.diverged_step() >= 0 || scale_diverged_step() >= 0) emit_metrics();
 }
 
 void Trainer::emit_metrics() {
   const std::vector<double> values = metrics_sum_.take();
-  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, diverged = -1.0;
+  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, diverged = -1.0, overflowed = -1.0;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
     const double* field = values.data() + kFields * rank;
     loss_sum += field[kLossSum];
@@ -179,14 +208,9 @@ void Trainer::emit_metrics() {
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
+    if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed)) overflowed = field[kScaleStep];
   }
-  if (diverged >= 0) {
-    throw AgreedError(
-        ExitCode::kDiverged, "trainer",
-        fmt::format(
-            "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-            static_cast<std::int64_t>(diverged)));
-  }
+  if (diverged >= 0 || overflowed >= 0) report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
   const auto steps = static_cast<double>(posted_steps_);
   posted_.loss = loss_sum / std::max(loss_count, 1.0);
   posted_.step_ms = 1e3 * seconds / steps;
@@ -236,6 +260,12 @@ void Trainer::test(bool last) {
   }
 }
 
+SafetensorsFile Trainer::state() {
+  RunCounters counters{step_, losses_.sum(), losses_.count(), train_seconds_, std::nullopt};
+  if (scaler_) counters.loss_scale = scaler_->settle();
+  return save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
+}
+
 void Trainer::save_checkpoint(bool last) {
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
@@ -244,11 +274,7 @@ void Trainer::save_checkpoint(bool last) {
   together(transport_, [&] {
     if (transport_.rank() == 0) folder.begin(step_);
   });
-  together(transport_, [&] {
-    const RunCounters counters{step_, losses_.sum(), losses_.count(), train_seconds_};
-    folder.write(step_, transport_.rank(),
-                 save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size()));
-  });
+  together(transport_, [&] { folder.write(step_, transport_.rank(), state()); });
   together(transport_, [&] {
     if (transport_.rank() == 0) folder.complete(step_, config_.keep);
   });
@@ -264,6 +290,25 @@ bool Trainer::stop_agreed() {
   return stop;
 }
 
+void Trainer::step_or_explain_memory() {
+  try {
+    step();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
+    // What the device gave so far is what there is; what a batch takes grows with it, the rest does not.
+    const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
+    const double sample = static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
+    const auto fits = static_cast<std::int64_t>(0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
+    const std::string_view text = error.what();
+    const std::size_t close = text.find("] ");
+    throw Error(ExitCode::kMemory, text.substr(1, close - 1),
+                fmt::format("{}; step {} with batch_size {}: {}", text.substr(close + 2), step_ + 1, config_.batch_size,
+                            fits >= 1 && config_.batch_size > 1
+                                ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
+                                : "not even a batch_size of 1 would fit, so the model is too large for this device"));
+  }
+}
+
 ExitCode Trainer::run(const RunFolder& folder) {
   folder_ = folder.path;
   if (transport_.rank() == 0) {
@@ -274,7 +319,7 @@ ExitCode Trainer::run(const RunFolder& folder) {
   algorithm_->take_wait_seconds();
   while (step_ < total_steps() && !stopped) {
     const auto begin = Clock::now();
-    step();
+    step_or_explain_memory();
     const double seconds = seconds_since(begin);
     train_seconds_ += seconds;
     line_seconds_ += seconds;

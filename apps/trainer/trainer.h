@@ -15,6 +15,7 @@
 #include "apps/trainer/agreement.h"
 #include "apps/trainer/evaluation.h"
 #include "apps/trainer/loss_record.h"
+#include "apps/trainer/loss_scaler.h"
 #include "apps/trainer/shape_trace.h"
 #include "apps/trainer/train_config.h"
 #include "apps/trainer/training_state.h"
@@ -44,6 +45,10 @@ class Trainer {
 
   /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the algorithm wants.
   void step();
+  /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
+  LossScaler* loss_scaler() { return scaler_.get(); }
+  /// This rank's part of a checkpoint. No exchange may be in flight.
+  SafetensorsFile state();
   /// Waits for the exchanges in flight; what they brought is kept for the next step.
   void finish() { algorithm_->finish(); }
 
@@ -51,6 +56,9 @@ class Trainer {
   void post_metrics();
   void emit_metrics();
   void check_finite();
+  [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
+  std::int64_t scale_diverged_step() const { return scaler_ ? scaler_->diverged_step() : -1; }
+  void step_or_explain_memory();
   void test(bool last);
   void save_checkpoint(bool last);
   bool stop_agreed();
@@ -72,6 +80,8 @@ class Trainer {
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
   Tape tape_;
   LossRecord losses_;
+  std::unique_ptr<LossScaler> scaler_;  ///< in fp16
+  std::size_t activation_bytes_, resident_bytes_ = 0;
 
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t loader_epoch_ = 0;

@@ -62,7 +62,7 @@ std::string metadata(const SafetensorsFile& file, const std::string& source, con
 }  // namespace
 
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
-                           const nlohmann::json& resolved_config, int ranks) {
+                           const nlohmann::json& resolved_config, int ranks, DType compute) {
   SafetensorsFile file;
   add_model_tensors(model, "model.", file);
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
@@ -73,6 +73,12 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
   file.metadata["loss_sum"] = fmt::format("{:a}", counters.loss_sum);
   file.metadata["loss_count"] = std::to_string(counters.loss_count);
   file.metadata["train_seconds"] = fmt::format("{:a}", counters.train_seconds);
+  if (counters.loss_scale) {
+    file.metadata["loss_scale"] = fmt::format("{:a}", counters.loss_scale->scale);
+    file.metadata["loss_scale_clean_steps"] = std::to_string(counters.loss_scale->clean_steps);
+    file.metadata["optimizer_step"] = std::to_string(counters.loss_scale->optimizer_step);
+  }
+  file.metadata["precision"] = name_of(compute);
   file.metadata["ranks"] = std::to_string(ranks);
   file.metadata["config"] = resolved_config.dump();
   return file;
@@ -91,10 +97,16 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
   counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
   counters.loss_count = std::atoll(metadata(file, source, "loss_count").c_str());
   counters.train_seconds = std::strtod(metadata(file, source, "train_seconds").c_str(), nullptr);
+  if (file.metadata.count("loss_scale") != 0) {
+    counters.loss_scale = LossScaleState{std::strtod(metadata(file, source, "loss_scale").c_str(), nullptr),
+                                         std::atoll(metadata(file, source, "loss_scale_clean_steps").c_str()),
+                                         std::atoll(metadata(file, source, "optimizer_step").c_str())};
+  }
   return counters;
 }
 
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks) {
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
+                     DType compute) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
     fail(ExitCode::kUsage, "resume", "{}: has format '{}', needed: starling-checkpoint-1", source, metadata(file, source, "format"));
   }
@@ -103,6 +115,12 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
          metadata(file, source, "ranks"), ranks);
   }
   compare(parse_json(metadata(file, source, "config"), source), resolved_config, "", source);
+  // "auto" may mean another format on another device. Older checkpoints do not say theirs.
+  const auto precision = file.metadata.find("precision");
+  if (precision != file.metadata.end() && precision->second != name_of(compute)) {
+    fail(ExitCode::kUsage, "resume", "{}: precision: the checkpoint was made in {}, this run computes in {}; use a device that has it",
+         source, precision->second, name_of(compute));
+  }
 }
 
 }  // namespace starling

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/trainer/loss_scaler.h"
 #include "comm/bucket.h"
 #include "core/safetensors.h"
 #include "kernels/optimizer.h"
@@ -18,15 +20,17 @@ struct RunCounters {
   double loss_sum = 0.0;  ///< of the steps since the last line of metrics
   std::int64_t loss_count = 0;
   double train_seconds = 0.0;
+  std::optional<LossScaleState> loss_scale;  ///< of this rank, in fp16
 };
 
 /// Everything a bit-exact resume of one rank needs; semantics.md section 10.
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
-                           const nlohmann::json& resolved_config, int ranks);
+                           const nlohmann::json& resolved_config, int ranks, DType compute);
 /// The reverse. `source` names the file in errors.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
                        const OptimizerRule& rule);
 /// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from.
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks);
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
+                     DType compute);
 
 }  // namespace starling

@@ -118,6 +118,7 @@ class MemoryBackend : public Backend {
   }
   void copy(const Tensor&, const Tensor&) override { no(); }
   void copy_to_host(const Tensor&, void*) override { no(); }
+  Event copy_to_host_later(const Tensor&, void*) override { no(); }
   void fill(const Tensor&, double) override { no(); }
   void set_stream(StreamKind) override {}
   StreamKind stream() const override { return StreamKind::kCompute; }
@@ -151,6 +152,7 @@ class MemoryBackend : public Backend {
   void augment_images(const AugmentImages&) override { no(); }
   void weighted_sum(const WeightedSum&) override { no(); }
   void squared_distance(const SquaredDistance&) override { no(); }
+  void gradient_control(const GradientControl&) override { no(); }
   void update(const OptimizerRule&, const UpdateArgs&) override { no(); }
 
   int allocations = 0, copies = 0;

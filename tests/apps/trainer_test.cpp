@@ -24,7 +24,7 @@ struct Run {
       : transport(ranks),
         site{ranks.size(), ranks.size()},
         config(read_train_config(json, "test", site)),
-        trace(trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused)),
+        trace(trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute)),
         backend(open_backend(DeviceType::kCpu, 1)) {
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
@@ -92,7 +92,8 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   contains(R"({"clip_norm": 1, "sync": {"update": "in_backward"}})", {"sync.update", "after_backward"});
   contains(R"({"sync": {"topology": {"type": "Ring"}}})", {"sync.topology.type", "'ring'"});
   contains(R"({"sync": {"algorithm": "gosip"}})", {"sync.algorithm", "'gossip'"});
-  contains(R"({"precision": "bf16"})", {"precision", "fp32"});
+  contains(R"({"precision": "bf32"})", {"precision", "bf16"});
+  contains(R"({"precision": "fp16", "sync": {"update": "in_backward"}})", {"sync.update", "fp16", "after_backward"});
   contains(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
   contains(R"({"data": {"augment": {"crop_padding": 8}}})", {"data.augment.crop_padding", "8"});
   contains(R"({"schedule": {"type": "cosine", "warmup": 3}})", {"schedule.warmup", "'warmup_steps'"});

@@ -48,7 +48,7 @@ check "an absurd batch" 2 "batch_size" with batch_size=1000000
 check "accumulate above an epoch" 2 "accumulate" with accumulate=100
 check "too few classes" 2 "num_classes" with model.num_classes=5
 check "a global clip_norm in the backward pass" 2 "update.*(after_backward|clip)" "$train" small.json --dry-run --set clip_norm=1 --set sync.update=in_backward
-check "bf16 where it is missing" 2 "precision.*bf16" with precision=bf16
+check "a precision that does not exist" 2 "precision.*bf32.*bf16" with precision=bf32
 check "a missing GPU" 2 "cuda|GPU" "$train" small.json --device cuda --set steps=1 --output gpu
 
 # files

@@ -1,0 +1,179 @@
+#include "apps/bench/floor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/trainer/floor.h"
+#include "apps/trainer/report.h"
+#include "apps/trainer/train_config.h"
+#include "core/error.h"
+
+namespace starling {
+
+namespace {
+
+/// One step of a config: each operation, the same in sums by kind, and the memory that it takes.
+struct StepFloor {
+  std::vector<OperationWork> work;
+  MemoryNeed memory;
+  double images = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
+  DType compute = DType::kFloat32;
+
+  Floor floor(bool fused) const { return floor_of(work, flops_per_second, bytes_per_second, fused); }
+};
+
+StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings) {
+  const RunSite site{settings.ranks, settings.ranks};
+  const TrainConfig config = read_train_config(given, source, site);
+  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+  StepFloor step;
+  step.compute = config.compute;
+  step.memory = memory_need(config, site, trace);
+  const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute);
+  for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
+  // One neighbour to mix in, as pair exchanges have it.
+  const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
+  const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
+  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
+  step.images = static_cast<double>(config.batch_size * config.accumulate);
+  const Ceilings device = h200_ceilings();
+  step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
+  step.bytes_per_second = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;
+  return step;
+}
+
+nlohmann::json floor_json(const Floor& floor, double images) {
+  return {{"bytes", floor.bytes},
+          {"flops", floor.flops},
+          {"mb_per_image", 1e-6 * floor.bytes / images},
+          {"memory_ms", 1e3 * floor.memory_seconds},
+          {"arithmetic_ms", 1e3 * floor.arithmetic_seconds},
+          {"ms", 1e3 * floor.seconds},
+          {"images_per_second", images / floor.seconds},
+          {"bound_by", floor.memory_bound() ? "memory" : "arithmetic"}};
+}
+
+/// Sums by kind of operation, the slowest first.
+std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const StepFloor& step) {
+  std::map<std::string, std::vector<OperationWork>> kinds;
+  for (const OperationWork& operation : step.work) kinds[operation.name].push_back(operation);
+  std::vector<std::pair<std::string, std::vector<OperationWork>>> sorted(kinds.begin(), kinds.end());
+  const auto seconds = [&](const auto& kind) { return floor_of(kind.second, step.flops_per_second, step.bytes_per_second, false).seconds; };
+  std::stable_sort(sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
+  return sorted;
+}
+
+void print_line(const std::string& name, std::size_t calls, const Floor& floor, double images) {
+  fmt::print("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls, 1e-6 * floor.bytes / images,
+             1e-9 * floor.flops / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
+             floor.memory_bound() ? "memory" : "arithmetic");
+}
+
+int config_floor(const FloorBench& settings) {
+  nlohmann::json config = read_json_file(settings.config);
+  apply_settings(config, settings.settings);
+  config["device"] = "cuda";
+  if (settings.batch > 0) config["batch_size"] = settings.batch;
+  if (!settings.precision.empty()) config["precision"] = settings.precision;
+  const StepFloor step = step_floor(config, settings.config, settings);
+  const Floor issued = step.floor(false), fused = step.floor(true);
+  if (settings.json) {
+    nlohmann::json result{{"config", settings.config},
+                          {"precision", name_of(step.compute)},
+                          {"images", step.images},
+                          {"bytes_per_second", step.bytes_per_second},
+                          {"flops_per_second", step.flops_per_second},
+                          {"memory_bytes", step.memory.total()},
+                          {"issued", floor_json(issued, step.images)},
+                          {"fused", floor_json(fused, step.images)}};
+    for (const auto& [name, work] : by_kind(step)) {
+      result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second, false), step.images);
+      result["operations"][name]["calls"] = work.size();
+    }
+    fmt::print("{}\n", result.dump());
+    return 0;
+  }
+  fmt::print("{}, {} images a step, {}; ceilings: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
+             name_of(step.compute), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second, size_text(step.memory.total()));
+  fmt::print("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
+             "arith ms", "floor ms");
+  for (const auto& [name, work] : by_kind(step)) {
+    print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second, false), step.images);
+  }
+  print_line("all, as issued", step.work.size(), issued, step.images);
+  print_line("all, batch norms fused", step.work.size(), fused, step.images);
+  fmt::print("floor: {:.0f} images/s as issued, {:.0f} with batch norms fused into the convolutions (fp16 has such kernels)\n",
+             step.images / issued.seconds, step.images / fused.seconds);
+  return 0;
+}
+
+nlohmann::json image_config(const std::string& model, std::int64_t size, std::int64_t classes, std::int64_t batch,
+                            const std::string& precision) {
+  nlohmann::json config{{"model", {{"type", model}, {"num_classes", classes}}},
+                        {"data", {{"type", "synthetic"}, {"image_size", size}, {"classes", classes}, {"limit", 1 << 20}}},
+                        {"batch_size", batch},
+                        {"epochs", 1},
+                        {"optimizer", {{"type", "adamw"}}},
+                        {"sync", {{"topology", {{"type", "ring"}}}}},
+                        {"device", "cuda"},
+                        {"precision", precision}};
+  if (model == "resnet18") config["model"]["stem"] = "cifar";
+  return config;
+}
+
+/// The rows that docs/gpu.md sets goals for.
+int goal_floors(const FloorBench& settings) {
+  const Ceilings device = h200_ceilings();
+  const double bandwidth = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;
+  nlohmann::json rows = nlohmann::json::array();
+  const auto row = [&](const std::string& name, const Floor& floor, double images, double memory) {
+    rows.push_back({{"row", name}, {"ms", 1e3 * floor.seconds}, {"bytes", floor.bytes}, {"flops", floor.flops}});
+    if (images > 0.0) rows.back().update(floor_json(floor, images));
+    if (memory > 0.0) rows.back()["memory_bytes"] = memory;
+  };
+  constexpr double kParameters = 25.6e6, kBytesPerParameter = 32.0;
+  const double update_bytes = kParameters * kBytesPerParameter;
+  for (const char* rule : {"adamw", "accum_adamw"}) {
+    row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, 32 B each", rule),
+        floor_of({{"update", update_bytes, update_bytes, 0.0}}, device.fp32_flops, bandwidth, false), 0.0, 0.0);
+  }
+  struct Case {
+    const char *name, *model;
+    std::int64_t size, classes, batch;
+    const char* precision;
+  };
+  const Case cases[] = {{"ResNet-50, batch 256, 224²", "resnet50", 224, 1000, 256, "bf16"},
+                        {"ResNet-50, batch 256, 224²", "resnet50", 224, 1000, 256, "fp16"},
+                        {"CIFAR ResNet-18, batch 512", "resnet18", 32, 10, 512, "bf16"}};
+  for (const Case& one : cases) {
+    const std::string name = fmt::format("{}, {}", one.name, one.precision);
+    const StepFloor step = step_floor(image_config(one.model, one.size, one.classes, one.batch, one.precision), name, settings);
+    row(name, step.floor(false), step.images, step.memory.total());
+    if (step.compute == DType::kFloat16) row(name + ", batch norms fused", step.floor(true), step.images, step.memory.total());
+  }
+  if (settings.json) {
+    fmt::print("{}\n", rows.dump());
+    return 0;
+  }
+  fmt::print("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), from shapes alone\n", 1e-12 * bandwidth,
+             settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops);
+  for (const nlohmann::json& one : rows) {
+    std::string line = fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
+    if (one.contains("images_per_second")) {
+      line +=
+          fmt::format("  {:8.0f} images/s  {:6.1f} MB an image  bound by {}  memory {}", one["images_per_second"].get<double>(),
+                      one["mb_per_image"].get<double>(), one["bound_by"].get<std::string>(), size_text(one["memory_bytes"].get<double>()));
+    }
+    fmt::print("{}\n", line);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int bench_floor(const FloorBench& settings) { return settings.config.empty() ? goal_floors(settings) : config_floor(settings); }
+
+}  // namespace starling

@@ -1,0 +1,269 @@
+#include "apps/bench/gpu.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "apps/bench/statistics.h"
+#include "apps/trainer/device.h"
+#include "apps/trainer/floor.h"
+#include "apps/trainer/shape_trace.h"
+#include "comm/algorithm.h"
+#include "core/error.h"
+#include "core/forwarding_backend.h"
+#include "core/random.h"
+#include "kernels/optimizer.h"
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+namespace {
+
+constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
+constexpr int kProfiledSteps = 5;
+
+/// With `profiling`, the host waits for each operation and notes its time.
+class ProfilingBackend final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  std::map<std::string, double> seconds;
+  bool profiling = false;
+
+ protected:
+  void around(std::string_view name, const std::function<void()>& operation) override {
+    if (!profiling) return operation();
+    inner().synchronize();
+    seconds[std::string(name)] += seconds_of([&] {
+      operation();
+      inner().synchronize();
+    });
+  }
+};
+
+std::unique_ptr<Backend> open_gpu(const GpuStepBench& settings) {
+  BackendSettings backend;
+  backend.tf32 = settings.tf32;
+  backend.benchmark = settings.cudnn_benchmark;
+  return open_backend(DeviceType::kCuda, backend);
+}
+
+Tensor random_images(Backend& backend, const Shape& shape, DType dtype) {
+  std::vector<double> numbers(static_cast<std::size_t>(shape.elements()));
+  fill_random(Init::normal(1.0), 7, 0, shape.elements(), numbers.data());
+  const std::vector<float> pixels(numbers.begin(), numbers.end());
+  Tensor images(backend, shape, DType::kFloat32);
+  backend.copy_from_host(pixels.data(), images);
+  if (dtype == DType::kFloat32) return images;
+  Tensor low(backend, shape, dtype);
+  backend.cast({.x = images, .y = low});
+  return low;
+}
+
+Tensor labels_of(Backend& backend, std::int64_t batch, std::int64_t classes) {
+  std::vector<std::int32_t> numbers(static_cast<std::size_t>(batch));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::int32_t>(static_cast<std::int64_t>(i) % classes);
+  Tensor labels(backend, Shape{batch}, DType::kInt32);
+  backend.copy_from_host(numbers.data(), labels);
+  return labels;
+}
+
+}  // namespace
+
+int bench_gpu_step(const GpuStepBench& settings) {
+  const std::unique_ptr<Backend> device = open_gpu(settings);
+  ProfilingBackend backend(*device);
+  const DType compute = expected_compute(settings.precision, "cuda");
+  if (compute == DType::kFloat64) fail(ExitCode::kUsage, "bench", "precision: is fp64, allowed: fp32, bf16, fp16");
+  nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
+  if (!settings.stem.empty()) model_config["stem"] = settings.stem;
+  ConfigSection model_section(model_config, "bench");
+  const std::unique_ptr<Model> model = make_model(model_section, Shape{settings.image, settings.image, 3});
+  const nlohmann::json empty = nlohmann::json::object();
+  ConfigSection rule_section(empty, "bench");
+  const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
+
+  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute);
+  std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute);
+  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
+  const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
+  model->allocate_buffers(backend, DType::kFloat32);
+  model->initialise(1);
+  refresh_low(backend, buckets);
+  const std::unique_ptr<Transport> transport = make_single_transport();
+  ConfigSection topology_section(empty, "bench");
+  const std::unique_ptr<Topology> topology = make_topology(topology_section, {1, 1});
+  const bool scaled = compute == DType::kFloat16;
+  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm",
+                                                                 AlgorithmSite{.backend = backend,
+                                                                               .transport = *transport,
+                                                                               .rule = *rule,
+                                                                               .buckets = buckets,
+                                                                               .topology = topology.get(),
+                                                                               .in_backward = !scaled,
+                                                                               .check_overflow = scaled});
+  BucketScheduler scheduler(plan, buckets, *algorithm, false);
+  Tape tape(backend);
+  tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
+
+  const Tensor images = random_images(backend, model->input_shape().with_batch(settings.batch), compute);
+  const Tensor labels = labels_of(backend, settings.batch, settings.classes);
+  std::int64_t done = 0;
+  float last_loss = 0.0f;
+  const auto step = [&](bool read_loss) {
+    const double scale = scaled ? kLossScale : 1.0;
+    scheduler.begin_step({.step = done, .optimizer_step = done + 1, .loss_scale = scale, .lr = 1e-3});
+    Pass pass{.backend = backend,
+              .tape = &tape,
+              .training = true,
+              .dropout_key = 1,
+              .dropout_counter = static_cast<std::uint64_t>(done) << 24,
+              .loss_scale = scale};
+    Variable loss;
+    {
+      const Variable logits = model->forward(Variable(images), pass);
+      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
+    }
+    tape.backward(loss);
+    scheduler.end_backward();
+    if (read_loss) backend.copy_to_host(loss.value(), &last_loss);
+    ++done;
+  };
+
+  constexpr int kWarmUp = 5, kWindow = 5;
+  for (int i = 0; i < kWarmUp; ++i) step(false);
+  backend.synchronize();
+  const std::uint64_t allocations = backend.memory_stats().system_allocations;
+  std::vector<double> seconds;
+  for (std::int64_t i = 0; i < std::max<std::int64_t>(1, settings.steps / kWindow); ++i) {
+    seconds.push_back(seconds_of([&] {
+                        for (int k = 0; k < kWindow; ++k) step(false);
+                        backend.synchronize();
+                      }) /
+                      kWindow);
+  }
+  const std::uint64_t steady = backend.memory_stats().system_allocations - allocations;
+  const MemoryStats memory = backend.memory_stats();
+  backend.profiling = true;
+  for (int i = 0; i < kProfiledSteps; ++i) step(i + 1 == kProfiledSteps);
+  if (!std::isfinite(last_loss)) fail(ExitCode::kDiverged, "bench", "the loss became {} within {} steps", last_loss, done);
+
+  const double step_s = median(seconds);
+  const Ceilings ceilings = h200_ceilings();
+  const double flops = ceilings.flops(compute, settings.tf32);
+  const double floor_s = floor_of(work, flops, ceilings.bytes_per_second, false).seconds;
+  const double fused_s = floor_of(work, flops, ceilings.bytes_per_second, true).seconds;
+  const double images_per_second = static_cast<double>(settings.batch) / step_s;
+  if (settings.json) {
+    nlohmann::json result{{"model", settings.model},
+                          {"precision", name_of(compute)},
+                          {"batch", settings.batch},
+                          {"device", device->description()},
+                          {"step_ms", 1e3 * step_s},
+                          {"images_per_second", images_per_second},
+                          {"floor_ms", 1e3 * floor_s},
+                          {"fused_floor_ms", 1e3 * fused_s},
+                          {"peak_bytes", memory.peak_in_use},
+                          {"reserved_bytes", memory.reserved},
+                          {"steady_state_allocations", steady},
+                          {"loss", last_loss}};
+    for (const auto& [name, time] : backend.seconds) result["operations_ms"][name] = 1e3 * time / kProfiledSteps;
+    fmt::print("{}\n", result.dump());
+    return 0;
+  }
+  fmt::print("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute), settings.optimizer, device->description());
+  fmt::print("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached), {:.2f} ms fused\n", 1e3 * step_s,
+             images_per_second, 1e3 * floor_s, floor_s / step_s, 1e3 * fused_s);
+  fmt::print("memory: {:.0f} MiB at the peak, {:.0f} MiB from the driver, {} allocations in steady state; loss {:.4f}\n",
+             static_cast<double>(memory.peak_in_use) / 1048576.0, static_cast<double>(memory.reserved) / 1048576.0, steady, last_loss);
+  for (const auto& [name, time] : backend.seconds) fmt::print("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);
+  return 0;
+}
+
+int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
+  const std::unique_ptr<Backend> backend = open_gpu({});
+  const std::int64_t n = (parameters + 31) / 32 * 32;
+  const auto filled = [&](std::int64_t elements, double value) {
+    Tensor tensor(*backend, Shape{elements}, DType::kFloat32);
+    backend->fill(tensor, value);
+    return tensor;
+  };
+  UpdateArgs base;
+  base.x = base.x_out = filled(n, 0.5);
+  base.gradient = filled(n, 1e-3);
+  base.decay = Tensor(*backend, Shape{n / 32}, DType::kUInt8);
+  const std::vector<std::uint8_t> ones(static_cast<std::size_t>(n / 32), 1);
+  backend->copy_from_host(ones.data(), base.decay);
+  base.received = {filled(n, 0.25)};
+  base.weights = {0.5};
+  base.self_weight = 0.5;
+  base.lr = 1e-4;
+  std::vector<Tensor> states;
+  for (int k = 0; k < 3; ++k) states.push_back(filled(n, 0.0));
+  const Tensor from = filled(4 * n, 1.0), to = filled(4 * n, 0.0);
+
+  constexpr int kCalls = 12;  // a whole number of AccumAdamW's groups
+  constexpr double kBytes = 32.0;
+  struct Subject {
+    std::string name;
+    std::function<void()> run;
+    std::vector<double> seconds;
+  };
+  std::vector<Subject> subjects;
+  subjects.push_back({"copy",
+                      [&] {
+                        for (int i = 0; i < kCalls; ++i) backend->copy(from, to);
+                      },
+                      {}});
+  std::vector<std::unique_ptr<OptimizerRule>> rules;
+  const auto add = [&](const std::string& type, const nlohmann::json& config) {
+    ConfigSection section(config, "bench");
+    rules.push_back(optimizers().make(type, "optimizer.type", section));
+    const OptimizerRule* rule = rules.back().get();
+    UpdateArgs args = base;
+    args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
+    subjects.push_back({type,
+                        [&backend, rule, args]() mutable {
+                          for (int i = 1; i <= kCalls; ++i) {
+                            args.step = i;
+                            backend->update(*rule, args);
+                          }
+                        },
+                        {}});
+  };
+  const nlohmann::json adamw = nlohmann::json::object(), accumulating{{"accum_iter", 4}};
+  add("adamw", adamw);
+  add("accum_adamw", accumulating);
+  for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds warm up
+    for (Subject& subject : subjects) {
+      backend->synchronize();
+      const double seconds = seconds_of([&] {
+        subject.run();
+        backend->synchronize();
+      });
+      if (repeat >= 0) subject.seconds.push_back(seconds / kCalls);
+    }
+  }
+  const double bytes = kBytes * static_cast<double>(n);
+  const double copy_rate = bytes / median(subjects[0].seconds);
+  nlohmann::json rows = nlohmann::json::array();
+  if (!json)
+    fmt::print("{}\n{} fp32 parameters, one neighbour mixed in, 32 B a parameter; median of {}\n", backend->description(), n, repeats);
+  for (const Subject& subject : subjects) {
+    const double seconds = median(subject.seconds), rate = bytes / seconds;
+    rows.push_back({{"name", subject.name}, {"ms", 1e3 * seconds}, {"gb_per_s", 1e-9 * rate}, {"ratio_to_copy", rate / copy_rate}});
+    if (!json)
+      fmt::print("  {:<12} {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", subject.name, 1e3 * seconds, 1e-9 * rate, rate / copy_rate);
+  }
+  if (json) fmt::print("{}\n", nlohmann::json{{"device", backend->description()}, {"parameters", n}, {"results", rows}}.dump());
+  return 0;
+}
+
+}  // namespace starling

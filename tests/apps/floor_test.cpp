@@ -1,0 +1,102 @@
+#include <doctest/doctest.h>
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/floor.h"
+#include "apps/trainer/plugins.h"
+#include "core/config.h"
+
+using namespace starling;
+
+namespace {
+
+std::unique_ptr<Model> small_model() {
+  register_builtins();
+  const nlohmann::json config = nlohmann::json::parse(R"({"type": "sequential", "num_classes": 10, "layers": [
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 1, "bias": false}, {"type": "global_avg_pool"}, {"type": "flatten"},
+    {"type": "linear", "out_features": 10}]})");
+  ConfigSection section(config, "test");
+  return make_model(section, Shape{8, 8, 2});
+}
+
+struct Sum {
+  int calls = 0;
+  double bytes = 0.0, fused_bytes = 0.0, flops = 0.0;
+};
+std::map<std::string, Sum> sums(const std::vector<OperationWork>& work) {
+  std::map<std::string, Sum> result;
+  for (const OperationWork& operation : work) {
+    Sum& sum = result[operation.name];
+    ++sum.calls;
+    sum.bytes += operation.bytes;
+    sum.fused_bytes += operation.fused_bytes;
+    sum.flops += operation.flops;
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counted by hand") {
+  const std::unique_ptr<Model> model = small_model();
+  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kFloat32));
+  // Batch 4: the input has 512 numbers, each convolution's output 1024.
+  CHECK(work["conv2d_forward"].calls == 2);
+  CHECK(work["conv2d_forward"].bytes == (2048 + 288 + 4096) + (4096 + 64 + 4096));
+  CHECK(work["conv2d_forward"].flops == 2.0 * 1024 * 18 + 2.0 * 1024 * 4);
+  CHECK(work["conv2d_backward_data"].calls == 1);  // the first layer needs none
+  CHECK(work["conv2d_backward_data"].bytes == 4096 + 64 + 4096);
+  CHECK(work["conv2d_backward_data"].flops == 2.0 * 1024 * 4);
+  CHECK(work["conv2d_backward_weights"].bytes == (2048 + 4096 + 288) + (4096 + 4096 + 64));
+  CHECK(work["conv2d_backward_weights"].flops == 2.0 * 1024 * 18 + 2.0 * 1024 * 4);
+  // x twice, y; gamma, beta, mean and deviation of 4 channels
+  CHECK(work["batch_norm_forward"].bytes == 3 * 4096 + 4 * 16);
+  CHECK(work["batch_norm_forward"].fused_bytes == 4 * 16);
+  // x and dy twice, dx; the four vectors and the two gradients
+  CHECK(work["batch_norm_backward"].bytes == 5 * 4096 + 6 * 16);
+  CHECK(work["batch_norm_backward"].fused_bytes == 4 * 4096 + 6 * 16);
+  CHECK(work["global_avg_pool_forward"].bytes == 4096 + 64);
+  CHECK(work["global_avg_pool_backward"].bytes == 64 + 4096);
+  CHECK(work["matmul"].calls == 3);
+  CHECK(work["matmul"].bytes == (64 + 160 + 40 + 160) + (160 + 160 + 64) + (160 + 64 + 160));
+  CHECK(work["matmul"].flops == 3 * 2.0 * 4 * 10 * 4);
+  CHECK(work["sum_rows"].bytes == 160 + 40);
+  CHECK(work["softmax_cross_entropy"].bytes == 160 + 16 + 4 + 160);
+  for (const Parameter* parameter : model->parameters()) CHECK(!parameter->value);
+}
+
+TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
+  const std::unique_ptr<Model> model = small_model();
+  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kBFloat16));
+  CHECK(work["conv2d_forward"].bytes == (1024 + 144 + 2048) + (2048 + 32 + 2048));
+  CHECK(work["conv2d_backward_weights"].bytes == (1024 + 2048 + 288) + (2048 + 2048 + 64));
+  CHECK(work["batch_norm_forward"].bytes == 3 * 2048 + 4 * 16);
+  CHECK(work["conv2d_forward"].flops == 2.0 * 1024 * 18 + 2.0 * 1024 * 4);
+}
+
+TEST_CASE("trainer/floor: an update's bytes, and the slower of bytes and arithmetic") {
+  register_builtins();
+  const nlohmann::json empty = nlohmann::json::object();
+  ConfigSection section(empty, "test");
+  const std::unique_ptr<OptimizerRule> rule = optimizers().make("adamw", "optimizer", section);
+  CHECK(count_update(*rule, 1000, 0, DType::kFloat32, DType::kFloat32).bytes == 28000);
+  CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kFloat32).bytes == 32000);
+  CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kBFloat16).bytes == 34000);
+
+  // 10 flops/s and 2 bytes/s: the first operation takes 4 s for its bytes, the second 3 s for its arithmetic.
+  const std::vector<OperationWork> work{{"a", 8, 4, 10}, {"b", 2, 2, 30}};
+  const Floor floor = floor_of(work, 10, 2, false);
+  CHECK(floor.bytes == 10);
+  CHECK(floor.flops == 40);
+  CHECK(floor.memory_seconds == doctest::Approx(5));
+  CHECK(floor.arithmetic_seconds == doctest::Approx(4));
+  CHECK(floor.seconds == doctest::Approx(7));
+  CHECK(floor.memory_bound());
+  const Floor fused = floor_of(work, 10, 2, true);
+  CHECK(fused.seconds == doctest::Approx(5));
+  CHECK(!fused.memory_bound());
+}

@@ -1,0 +1,90 @@
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/trainer.h"
+#include "core/forwarding_backend.h"
+#include "tests/core/folder.h"
+
+namespace starling {
+namespace {
+
+/// A device with so much memory and no more.
+class SmallDevice final : public ForwardingBackend {
+ public:
+  SmallDevice(Backend& inner, std::size_t capacity) : ForwardingBackend(inner), capacity_(capacity) {}
+  std::shared_ptr<Storage> allocate(std::size_t bytes) override {
+    const std::size_t in_use = ForwardingBackend::memory_stats().in_use;
+    if (in_use + bytes > capacity_) {
+      fail(ExitCode::kMemory, "memory", "{} bytes are needed, {} are free", bytes, capacity_ - in_use);
+    }
+    return ForwardingBackend::allocate(bytes);
+  }
+  MemoryStats memory_stats() const override {
+    MemoryStats stats = ForwardingBackend::memory_stats();
+    stats.reserved = capacity_;
+    return stats;
+  }
+
+ protected:
+  void around(std::string_view, const std::function<void()>& operation) override { operation(); }
+
+ private:
+  std::size_t capacity_;
+};
+
+/// The message of what ends a training run on a device of `capacity` bytes; "" where nothing does.
+std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
+  const nlohmann::json json{{"model", {{"type", "resnet20"}, {"num_classes", 4}}},
+                            {"data", {{"type", "synthetic"}, {"image_size", 16}, {"classes", 4}, {"limit", 1024}, {"test_limit", 8}}},
+                            {"batch_size", batch_size},
+                            {"steps", 2},
+                            {"tensorboard", false}};
+  const test::Folder folder;
+  const auto transport = make_single_transport();
+  const auto cpu = open_backend(DeviceType::kCpu, 1);
+  SmallDevice device(*cpu, capacity);
+  TrainConfig config = read_train_config(json, "test", {});
+  config.dataset->open();
+  const ShapeTrace trace = trace_shapes(*config.model, batch_size, config.dtype, false);
+  std::string message;
+  {
+    Trainer trainer(config, {}, trace, device, *transport);
+    trainer.initialise();
+    try {
+      trainer.run({.path = folder / "."});
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kMemory);
+      message = error.what();
+    }
+  }
+  config.model.reset();
+  return message;
+}
+
+TEST_CASE("trainer/memory: a device that is too small names the batch size that fits, and that one does") {
+  register_builtins();
+  constexpr std::size_t kCapacity = 48 << 20;
+  const std::string message = message_of_run(256, kCapacity);
+  CAPTURE(message);
+  CHECK(message.find("[memory] ") != std::string::npos);
+  CHECK(message.find("are free; step 1 with batch_size 256: ") != std::string::npos);
+  const std::string words = "a batch_size of about ";
+  const auto at = message.find(words);
+  REQUIRE(at != std::string::npos);
+  const std::int64_t fits = std::atoll(message.c_str() + at + words.size());
+  CHECK(fits > 16);
+  CHECK(fits < 256);
+  CHECK(message_of_run(fits, kCapacity).empty());
+  CHECK_FALSE(message_of_run(2 * fits, kCapacity).empty());
+}
+
+TEST_CASE("trainer/memory: where not even one sample fits, that is said") {
+  register_builtins();
+  CHECK(message_of_run(2, 2'500'000).find("not even a batch_size of 1 would fit") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,398 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/trainer/device.h"
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/trainer.h"
+#include "comm/fake_transport.h"
+#include "core/config.h"
+#include "tests/core/folder.h"
+
+namespace starling {
+namespace {
+
+/// All parameters of a rank, in the model's order.
+using Numbers = std::vector<float>;
+
+nlohmann::json config_of(const char* precision, const char* patch = "{}") {
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "model": {"type": "mlp", "num_classes": 4, "hidden": [16]},
+    "data": {"type": "synthetic", "image_size": 4, "classes": 4, "limit": 256, "test_limit": 32},
+    "batch_size": 8, "steps": 30, "optimizer": {"type": "adamw", "lr": 0.01}, "sync": {"bucket_mb": 0.001, "topology": {"type": "ring"}},
+    "threads": 1})");
+  config["precision"] = precision;
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+/// A trainer with all that it needs, on the thread of a fake rank. Precisions that a user is refused on a CPU compute there too, slowly.
+struct Run {
+  Run(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
+      : site{transport.size(), transport.size()}, config(read_train_config(json, "test", site)) {
+    config.loss_scale = scale;
+    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+    backend = open_backend(DeviceType::kCpu, 1);
+    config.dataset->open();
+    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
+  }
+  ~Run() {
+    trainer.reset();
+    config.model.reset();  // its tensors go before the backend
+  }
+  Numbers numbers() const {
+    Numbers result;
+    for (const Parameter* parameter : config.model->parameters()) {
+      std::vector<float> values(static_cast<std::size_t>(parameter->value.elements()));
+      parameter->value.backend().copy_to_host(parameter->value, values.data());
+      result.insert(result.end(), values.begin(), values.end());
+    }
+    return result;
+  }
+  /// Whether the copies that products read are the parameters, rounded.
+  bool low_is_current() const {
+    int copies = 0;
+    for (const Parameter* parameter : config.model->parameters()) {
+      if (!parameter->low) continue;
+      ++copies;
+      Tensor rounded(*backend, parameter->shape, config.compute);
+      backend->cast({.x = parameter->value, .y = rounded});
+      if (std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) != 0) return false;
+    }
+    return copies > 0;
+  }
+  RunSite site;
+  TrainConfig config;
+  ShapeTrace trace;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Trainer> trainer;
+};
+
+/// What a rank showed after each step (index 0: before the first).
+struct History {
+  std::vector<Numbers> parameters;
+  std::vector<LossScaleState> scale;
+};
+
+/// `wild` rank starts with a loss scale that overflows fp16.
+std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps, int wild, double wild_scale,
+                               std::int64_t growth_interval = 2000) {
+  std::vector<History> histories(static_cast<std::size_t>(ranks));
+  FakeWorld world(ranks);
+  world.run([&](Transport& transport) {
+    LossScaleSettings scale{.initial = 1024.0, .growth_interval = growth_interval};
+    if (transport.rank() == wild) scale.initial = wild_scale;
+    Run run(json, transport, scale);
+    run.trainer->initialise();
+    History& history = histories[static_cast<std::size_t>(transport.rank())];
+    const auto note = [&] {
+      history.parameters.push_back(run.numbers());
+      history.scale.push_back(run.trainer->loss_scaler()->settle());
+      CHECK(run.low_is_current());
+    };
+    note();
+    for (int i = 0; i < steps; ++i) {
+      run.trainer->step();
+      note();
+    }
+    run.trainer->finish();
+  });
+  return histories;
+}
+
+double largest_difference(const Numbers& a, const Numbers& b) {
+  double largest = 0.0;
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::abs(static_cast<double>(a[i]) - static_cast<double>(b[i])));
+  return largest;
+}
+
+TEST_CASE("precision: fp16 in gossip, an overflow is one rank's own: it takes the mix alone and halves its scale") {
+  register_builtins();
+  // 2^40 overflows in the first steps, and goes on to do so: every one of these steps is skipped on rank 1.
+  const auto ranks = run_steps(config_of("fp16"), 2, 3, 1, 0x1p40);
+  const History &calm = ranks[0], &wild = ranks[1];
+  CHECK(wild.parameters[1] == wild.parameters[0]);  // x(1) = c(0) = x(0)
+  CHECK(largest_difference(calm.parameters[1], calm.parameters[0]) > 1e-3);
+  for (std::size_t t = 1; t < 3; ++t) {
+    Numbers mixed = calm.parameters[t];
+    for (std::size_t i = 0; i < mixed.size(); ++i) mixed[i] = 0.5F * mixed[i] + 0.5F * wild.parameters[t][i];
+    CHECK(largest_difference(wild.parameters[t + 1], mixed) <= 1e-7);
+    CHECK(largest_difference(calm.parameters[t + 1], mixed) > 1e-3);
+  }
+  CHECK(wild.scale[3].scale == 0x1p37);
+  CHECK(wild.scale[3].optimizer_step == 1);
+  CHECK(calm.scale[3].scale == 1024.0);
+  CHECK(calm.scale[3].optimizer_step == 4);
+}
+
+TEST_CASE("precision: fp16 in gossip, the scale falls until steps are clean, and the optimizer's s counts those alone") {
+  register_builtins();
+  const auto ranks = run_steps(config_of("fp16"), 2, 30, 1, 0x1p24);
+  const LossScaleState& last = ranks[1].scale.back();
+  CHECK(last.scale < 0x1p24);
+  CHECK(last.scale >= 1.0);
+  const double halvings = std::log2(0x1p24 / last.scale);
+  CHECK(halvings >= 1.0);
+  CHECK(last.optimizer_step == 31 - static_cast<std::int64_t>(halvings));
+  CHECK(ranks[0].scale.back().optimizer_step == 31);
+  for (const float value : ranks[1].parameters.back()) CHECK(std::isfinite(value));
+}
+
+TEST_CASE("precision: fp16, the first update that is not skipped is the optimizer's first") {
+  register_builtins();
+  FakeWorld world(1);
+  world.run([&](Transport& transport) {
+    Run run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport, {.initial = 0x1p60});
+    run.trainer->initialise();
+    const Numbers start = run.numbers();
+    for (int i = 0; i < 4; ++i) run.trainer->step();
+    CHECK(run.numbers() == start);
+    run.trainer->loss_scaler()->settle();
+    run.trainer->loss_scaler()->restore({1024.0, 0, 1});
+    run.trainer->step();
+    // Adam's first step is lr in every direction, whatever the gradient; with s = 5 it would be 0.55 lr.
+    CHECK(std::abs(largest_difference(run.numbers(), start) - 0.01) < 1e-4);
+  });
+}
+
+TEST_CASE("precision: fp16 in all-reduce, one rank's overflow is everybody's") {
+  register_builtins();
+  const auto json = config_of("fp16", R"({"sync": {"algorithm": "allreduce", "topology": null}})");
+  std::vector<History> histories(3);
+  FakeWorld world(3);
+  world.run([&](Transport& transport) {
+    Run run(json, transport, {.initial = 1024.0});
+    run.trainer->initialise();
+    History& history = histories[static_cast<std::size_t>(transport.rank())];
+    for (int step = 0; step < 3; ++step) {
+      // Step 2 overflows on rank 1 alone.
+      history.parameters.push_back(run.numbers());
+      history.scale.push_back(run.trainer->loss_scaler()->settle());
+      const bool spoiled = step == 1 && transport.rank() == 1;
+      if (spoiled) run.trainer->loss_scaler()->restore({0x1p60, 0, 2});
+      run.trainer->step();
+      if (!spoiled) continue;
+      CHECK(run.trainer->loss_scaler()->settle().scale == 0x1p59);
+      run.trainer->loss_scaler()->restore({512.0, 0, 2});
+    }
+    history.parameters.push_back(run.numbers());
+    history.scale.push_back(run.trainer->loss_scaler()->settle());
+    CHECK(run.low_is_current());
+    run.trainer->finish();
+  });
+  for (const History& history : histories) {
+    CHECK(history.parameters[1] == histories[0].parameters[1]);
+    CHECK(history.parameters[3] == histories[0].parameters[3]);
+    CHECK(largest_difference(history.parameters[1], history.parameters[0]) > 1e-3);
+    CHECK(history.parameters[2] == history.parameters[1]);  // the step that rank 1 spoiled
+    CHECK(largest_difference(history.parameters[3], history.parameters[2]) > 1e-3);
+    CHECK(history.scale[2].optimizer_step == 2);
+    CHECK(history.scale[2].scale == 512.0);
+    CHECK(history.scale[3].optimizer_step == 3);
+  }
+}
+
+TEST_CASE("precision: fp16, the scale doubles after a row of clean steps") {
+  register_builtins();
+  const auto ranks = run_steps(config_of("fp16"), 1, 7, -1, 0.0, 3);
+  CHECK(ranks[0].scale[2].scale == 1024.0);
+  CHECK(ranks[0].scale[3].scale == 2048.0);
+  CHECK(ranks[0].scale[6].scale == 4096.0);
+  CHECK(ranks[0].scale[7].optimizer_step == 8);
+}
+
+TEST_CASE("precision: low precision trains as fp32 does, with clipping and several micro-batches too") {
+  register_builtins();
+  const auto final_numbers = [](const nlohmann::json& json) {
+    std::vector<Numbers> result(2);
+    FakeWorld world(2);
+    world.run([&](Transport& transport) {
+      Run run(json, transport);
+      run.trainer->initialise();
+      for (int i = 0; i < 10; ++i) run.trainer->step();
+      run.trainer->finish();
+      if (run.config.compute != DType::kFloat32) CHECK(run.low_is_current());
+      result[static_cast<std::size_t>(transport.rank())] = run.numbers();
+    });
+    return result;
+  };
+  for (const char* patch :
+       {R"({"optimizer": {"type": "sgd", "lr": 0.05}})", R"({"optimizer": {"type": "sgd", "lr": 0.05}, "clip_norm": 0.5, "accumulate": 2})",
+        R"({"optimizer": {"type": "sgd", "lr": 0.05}, "sync": {"algorithm": "allreduce", "topology": null}})"}) {
+    CAPTURE(patch);
+    const auto full = final_numbers(config_of("fp32", patch));
+    for (const char* precision : {"bf16", "fp16"}) {
+      CAPTURE(precision);
+      const auto low = final_numbers(config_of(precision, patch));
+      CHECK(low != full);
+      for (std::size_t rank = 0; rank < 2; ++rank) CHECK(largest_difference(low[rank], full[rank]) < 0.02);
+    }
+  }
+}
+
+TEST_CASE("precision: evaluation reads low-precision copies of the mean model, and leaves a rank's own as they were") {
+  register_builtins();
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    const auto json = config_of("bf16");
+    Run run(json, transport);
+    run.trainer->initialise();
+    for (int i = 0; i < 3; ++i) run.trainer->step();
+    run.trainer->finish();
+    const Numbers before = run.numbers();
+    {
+      // The trainer's own buckets are its secret; others of the same layout serve as well.
+      const BucketPlan plan = plan_buckets(run.trace.ready_order, {}, DType::kFloat32, 1e6);
+      std::vector<Tensor> values, low;
+      for (const Parameter* parameter : run.config.model->parameters()) {
+        values.push_back(parameter->value);
+        low.push_back(parameter->low);
+      }
+      std::vector<Bucket> buckets = make_buckets(plan, *run.backend, DType::kFloat32, 0, false, DType::kBFloat16);
+      for (std::size_t i = 0; i < values.size(); ++i) run.backend->copy(values[i], run.config.model->parameters()[i]->value);
+      refresh_low(*run.backend, buckets);
+      const Tensor own_low = run.config.model->parameters()[0]->low;
+      {
+        const MeanModelScope mean(*run.config.model, buckets, *run.backend, transport);
+        CHECK(run.low_is_current());
+        CHECK(run.config.model->parameters()[0]->low.raw() != own_low.raw());
+        CHECK(run.numbers() != before);
+      }
+      CHECK(run.config.model->parameters()[0]->low.raw() == own_low.raw());
+      CHECK(run.low_is_current());
+      CHECK(run.numbers() == before);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        run.config.model->parameters()[i]->value = values[i];
+        run.config.model->parameters()[i]->low = low[i];
+      }
+    }
+    transport.barrier();
+  });
+}
+
+TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, and the optimizer's s, per rank") {
+  register_builtins();
+  const auto json = config_of("fp16", R"({"optimizer": {"type": "accum_adamw", "lr": 0.01, "accum_iter": 3}})");
+  std::vector<Numbers> straight(2), resumed(2);
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    const LossScaleSettings scale{.initial = transport.rank() == 0 ? 1024.0 : 0x1p22, .growth_interval = 5};
+    SafetensorsFile file;
+    LossScaleState saved;
+    {
+      Run run(json, transport, scale);
+      run.trainer->initialise();
+      for (int i = 0; i < 9; ++i) run.trainer->step();
+      run.trainer->finish();
+      saved = run.trainer->loss_scaler()->settle();
+      file = run.trainer->state();
+      for (int i = 0; i < 9; ++i) run.trainer->step();
+      run.trainer->finish();
+      straight[r] = run.numbers();
+    }
+    Run run(json, transport, scale);
+    check_resumable(file, "test", run.config.resolved, 2, DType::kFloat16);
+    CHECK_THROWS_WITH_AS(check_resumable(file, "test", run.config.resolved, 2, DType::kFloat32),
+                         doctest::Contains("precision: the checkpoint was made in fp16"), Error);
+    run.trainer->resume(file, "test");
+    const LossScaleState restored = run.trainer->loss_scaler()->settle();
+    CHECK(restored.scale == saved.scale);
+    CHECK(restored.clean_steps == saved.clean_steps);
+    CHECK(restored.optimizer_step == saved.optimizer_step);
+    CHECK(run.low_is_current());
+    for (int i = 0; i < 9; ++i) run.trainer->step();
+    run.trainer->finish();
+    resumed[r] = run.numbers();
+  });
+  CHECK(resumed == straight);
+  CHECK(straight[0] != straight[1]);
+}
+
+TEST_CASE("precision: no allocation from the system after the second step") {
+  register_builtins();
+  for (const char* precision : {"bf16", "fp16"}) {
+    CAPTURE(precision);
+    FakeWorld world(2);
+    world.run([&](Transport& transport) {
+      Run run(config_of(precision), transport);
+      run.trainer->initialise();
+      for (int i = 0; i < 2; ++i) run.trainer->step();
+      const std::uint64_t before = run.backend->memory_stats().system_allocations;
+      for (int i = 0; i < 10; ++i) run.trainer->step();
+      CHECK(run.backend->memory_stats().system_allocations == before);
+      run.trainer->finish();
+    });
+  }
+}
+
+/// Trains to the end in fp16 on two ranks, of which rank 1 starts with a scale of its own.
+ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, const std::string& folder) {
+  std::filesystem::create_directories(folder);
+  ExitCode result = ExitCode::kInternal;
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    Run run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
+    run.trainer->initialise();
+    const ExitCode code = run.trainer->run({folder});
+    if (transport.rank() == 0) result = code;
+  });
+  return result;
+}
+
+TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of them is, and so is a loss that is not finite") {
+  register_builtins();
+  const test::Folder folder;
+  const nlohmann::json json = config_of("fp16", R"({"log_every": 1, "tensorboard": false})");
+  CHECK(train_two(json, {.initial = 0x1p24}, (folder / "a")) == ExitCode::kOk);
+  const nlohmann::json summary = read_json_file((folder / "a") + "/summary.json");
+  CHECK(summary["precision"] == "fp16");
+  CHECK(summary["steps"] == 30);
+  CHECK(summary["skipped_steps"] >= 4);
+  CHECK(summary["skipped_steps"] < 15);
+
+  const auto fails = [&](const nlohmann::json& config, const LossScaleSettings& wild, const char* name) {
+    try {
+      train_two(config, wild, folder / name);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kDiverged);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  const std::string endless = fails(json, {.initial = 0x1p60, .least = 0x1p58}, "b");
+  CHECK(endless.find("step 3") != std::string::npos);
+  CHECK(endless.find("overflow fp16") != std::string::npos);
+  const std::string nan =
+      fails(config_of("fp16", R"({"log_every": 1, "tensorboard": false, "optimizer": {"type": "sgd", "lr": 1e30}})"), {}, "c");
+  CHECK(nan.find("the loss of step") != std::string::npos);
+}
+
+TEST_CASE("precision: what a config's word means") {
+  register_builtins();
+  const auto read = [](const char* precision, const char* patch = "{}") {
+    return read_train_config(config_of(precision, patch), "test", {2, 2});
+  };
+  CHECK(read("fp32").compute == DType::kFloat32);
+  CHECK(read("fp64").compute == DType::kFloat64);
+  CHECK(read("fp64").dtype == DType::kFloat64);
+  CHECK(read("bf16").compute == DType::kBFloat16);
+  CHECK(read("bf16").dtype == DType::kFloat32);
+  CHECK(read("fp16").compute == DType::kFloat16);
+  CHECK(read("bf16").in_backward);
+  CHECK_FALSE(read("fp16").in_backward);
+  CHECK(read("fp16").resolved["sync"]["update"] == "after_backward");
+  CHECK(read("auto", R"({"device": "cuda"})").compute == DType::kBFloat16);
+  CHECK(read("auto").resolved["precision"] == "auto");
+  const TrainConfig gpu = read("fp32", R"({"tf32": true, "cudnn_benchmark": true, "deterministic": false})");
+  CHECK(gpu.tf32);
+  CHECK(gpu.cudnn_benchmark);
+  CHECK_FALSE(gpu.deterministic);
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# The programs with --device cuda, whole, without a GPU: the plug-in that they open is the one whose kernels run on the CPU (kernels/cuda/shim).
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+shim=$(ls "$build"/lib/libstarling_cuda_shim.so* 2>/dev/null | head -1)
+if [ -z "$shim" ]; then
+  echo "libstarling_cuda_shim.so is missing; build it first"
+  exit 1
+fi
+# A program looks for the plug-in in ../lib, seen from its own folder.
+mkdir -p installed/bin installed/lib
+cp "$train" "$build/bin/starling-bench" installed/bin
+for library in "$build"/lib/*.so*; do ln -s "$library" installed/lib; done
+ln -sf "$shim" installed/lib/libstarling_cuda.so
+export shim_train=$work/installed/bin/starling-train
+
+cat >model.json <<'END'
+{
+  "model": {"type": "sequential", "layers": [
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}]},
+    {"type": "relu"}, {"type": "max_pool2d", "kernel_size": 2}, {"type": "dropout", "p": 0.1}, {"type": "flatten"}, {"type": "linear", "out_features": 10}]},
+  "data": {"type": "synthetic", "image_size": 8, "limit": 256, "test_limit": 64, "augment": {"crop_padding": 1, "flip": true}},
+  "batch_size": 8,
+  "steps": 6,
+  "optimizer": {"type": "accum_adamw", "lr": 0.002, "accum_iter": 2},
+  "sync": {"topology": {"type": "ring"}},
+  "clip_norm": 5.0,
+  "evaluate": {"every_epochs": 0},
+  "checkpoint": {"every_steps": 3},
+  "log_every": 1
+}
+END
+run() { # FOLDER RANKS DEVICE [ARG...]
+  local folder=$1 count=$2 device=$3
+  shift 3
+  STARLING_SHARE_GPUS=1 mpirun --oversubscribe -n "$count" "$shim_train" model.json --device "$device" --output "$folder" "$@"
+}
+export -f run
+close_losses() { # FOLDER FOLDER SHARE
+  [ "$(losses "$1" | wc -l)" = 6 ] && paste -d' ' <(losses "$1") <(losses "$2") |
+    awk -v share="$3" '{ d = $2 > $4 ? $2 - $4 : $4 - $2; print; if ($1 != $3 || !(d <= share * $2)) wrong = 1 } END { exit wrong }'
+}
+
+check "training on the CPU" 0 "on .*, fp32" run cpu 1 cpu
+check "training on the shim's GPU" 0 "1 rank on NVIDIA H200.*, fp32" run cuda 1 cuda
+verify "the losses are the CPU's" close_losses cpu cuda 0.0005
+check "2 ranks on the CPU" 0 "2 ranks" run cpu2 2 cpu
+check "2 ranks share the GPU" 0 "2 ranks on NVIDIA H200" run cuda2 2 cuda
+verify "the losses of 2 ranks are the CPU's" close_losses cpu2 cuda2 0.0005
+check "bf16" 0 "NVIDIA H200.*, bf16" run bf16 1 cuda --set precision=bf16
+verify "the losses in bf16 are close" close_losses cpu bf16 0.05
+check "fp16, with a scaled loss" 0 "NVIDIA H200.*, fp16" run fp16 1 cuda --set precision=fp16
+verify "the losses in fp16 are close" close_losses cpu fp16 0.05
+cp -r fp16 before && rm -r fp16/checkpoints/step-6
+check "a run resumed in fp16" 0 "continuing after step 3" "$shim_train" model.json --device cuda --set precision=fp16 --resume fp16
+verify "gives the same losses" same_losses before fp16
+
+check "starling-bench gpu-step" 0 "images/s" installed/bin/starling-bench gpu-step --model resnet20 --image 8 --classes 10 --batch 2 --steps 5 --precision fp16
+verify "no allocations in steady state" grep -q ", 0 allocations in steady state" "$work/.stdout"
+check "starling-bench gpu-update" 0 "accum_adamw" installed/bin/starling-bench gpu-update --parameters 1024 --repeats 1
+finish
