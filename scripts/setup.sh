@@ -5,6 +5,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+# The CUDA plug-in is built where nvcc is; without cudnn-frontend's headers CMake leaves it out.
+cuda_headers() {
+  command -v nvcc >/dev/null || compgen -G '/usr/local/cuda*/bin/nvcc' >/dev/null || return 0
+  "$root/scripts/get_cudnn_frontend.sh" || warn "without cudnn-frontend's headers the CUDA plug-in is left out (docs/gpu.md)"
+}
+
 packages=(g++ cmake ninja-build pkg-config libopenmpi-dev openmpi-bin libdnnl-dev libcli11-dev nlohmann-json3-dev doctest-dev
   libfmt-dev libspdlog-dev zlib1g-dev dataset-fashion-mnist "$@")
 
@@ -21,7 +27,10 @@ missing=()
 for package in "${packages[@]}"; do
   installed "$package" || missing+=("$package")
 done
-if [ ${#missing[@]} = 0 ]; then exit 0; fi
+if [ ${#missing[@]} = 0 ]; then
+  cuda_headers
+  exit 0
+fi
 
 say "installing ${missing[*]}"
 as_root=()
@@ -38,3 +47,4 @@ for package in "${missing[@]}"; do
   installed "$package" || die "apt-get ended without an error, but $package is not installed"
 done
 say "installed ${missing[*]}"
+cuda_headers

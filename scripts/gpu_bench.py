@@ -1,0 +1,360 @@
+#!/usr/bin/env python3
+"""Measures Starling on a GPU against PyTorch in the same run, taking turns, and writes the goals' table.
+
+  scripts/gpu_bench.py [--only update,resnet50,resnet18] [--bench build-gpu/bin/starling-bench] [--out FOLDER] [--seconds 240]
+  scripts/gpu_bench.py --warm        lets torch.compile fill its cache beforehand (TORCHINDUCTOR_CACHE_DIR)
+
+Needs a GPU, torch with CUDA, and a built starling-bench. Writes FOLDER/goals.md and FOLDER/goals.json; every measurement runs in a process of
+its own with a time limit, and one that fails leaves a row that says so.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PARAMETERS = 25_600_000
+CASES = {
+    "resnet50": {"batch": 256, "image": 224, "classes": 1000, "stem": "imagenet"},
+    "resnet18": {"batch": 512, "image": 32, "classes": 10, "stem": "cifar"},
+}
+
+# ---------------------------------------------------------------------------------------------------------------- PyTorch's side
+
+
+def make_model(name):
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    class Block(nn.Module):
+        def __init__(self, inputs, width, stride, bottleneck):
+            super().__init__()
+            outputs = 4 * width if bottleneck else width
+            plan = [(width, 1, 1), (width, 3, stride), (outputs, 1, 1)] if bottleneck else [(width, 3, stride), (width, 3, 1)]
+            self.convs, self.norms, channels = nn.ModuleList(), nn.ModuleList(), inputs
+            for channels_out, kernel, step in plan:
+                self.convs.append(nn.Conv2d(channels, channels_out, kernel, step, kernel // 2, bias=False))
+                self.norms.append(nn.BatchNorm2d(channels_out))
+                channels = channels_out
+            self.shortcut = None
+            if stride != 1 or inputs != outputs:
+                self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+        def forward(self, x):
+            y = x
+            for i, (conv, norm) in enumerate(zip(self.convs, self.norms)):
+                y = norm(conv(y))
+                if i + 1 < len(self.convs):
+                    y = functional.relu(y, inplace=True)
+            return functional.relu(y + (x if self.shortcut is None else self.shortcut(x)), inplace=True)
+
+    class ResNet(nn.Module):
+        def __init__(self, blocks, bottleneck, stem, classes):
+            super().__init__()
+            self.stem = (
+                nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True))
+                if stem == "cifar"
+                else nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
+            )
+            layers, inputs, width = [], 64, 64
+            for stage, count in enumerate(blocks):
+                for i in range(count):
+                    layers.append(Block(inputs, width, 2 if stage > 0 and i == 0 else 1, bottleneck))
+                    inputs = 4 * width if bottleneck else width
+                width *= 2
+            self.blocks = nn.Sequential(*layers)
+            self.fc = nn.Linear(inputs, classes)
+
+        def forward(self, x):
+            return self.fc(torch.flatten(functional.adaptive_avg_pool2d(self.blocks(self.stem(x)), 1), 1))
+
+    case = CASES[name]
+    if name == "resnet50":
+        return ResNet([3, 4, 6, 3], True, case["stem"], case["classes"])
+    return ResNet([2, 2, 2, 2], False, case["stem"], case["classes"])
+
+
+def torch_step(name, precision, compiled, steps):
+    import torch
+    from torch.nn import functional
+
+    case = CASES[name]
+    torch.backends.cudnn.benchmark = True
+    torch.manual_seed(1)
+    model = make_model(name).cuda().to(memory_format=torch.channels_last).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    images = torch.randn(case["batch"], 3, case["image"], case["image"], device="cuda").to(memory_format=torch.channels_last)
+    labels = torch.arange(case["batch"], device="cuda") % case["classes"]
+    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16", init_scale=1024.0)
+    run = torch.compile(model) if compiled else model
+
+    def step():
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", dtype):
+            loss = functional.cross_entropy(run(images), labels)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        return loss
+
+    begin = time.monotonic()
+    for _ in range(8):
+        step()
+    torch.cuda.synchronize()
+    warm_up = time.monotonic() - begin
+    torch.cuda.reset_peak_memory_stats()  # trying out algorithms took more than training does
+    times, window = [], 5
+    for _ in range(max(1, steps // window)):
+        begin = time.monotonic()
+        for _ in range(window):
+            loss = step()
+        torch.cuda.synchronize()
+        times.append((time.monotonic() - begin) / window)
+    seconds = statistics.median(times)
+    return {
+        "step_ms": 1e3 * seconds,
+        "images_per_second": case["batch"] / seconds,
+        "peak_bytes": torch.cuda.max_memory_allocated(),
+        "reserved_bytes": torch.cuda.max_memory_reserved(),
+        "loss": float(loss),
+        "warm_up_s": warm_up,
+    }
+
+
+def torch_update(repeats):
+    """decent-dp's sequence: the neighbour's parameters are mixed in with foreach kernels, then AdamW's foreach step; and a plain copy."""
+    import torch
+
+    # ResNet-50's 161 tensors, more or less: the split matters to foreach kernels only through their number.
+    sizes = [PARAMETERS // 160] * 160
+    make = lambda value: [torch.full((n,), value, device="cuda") for n in sizes]
+    parameters = [torch.nn.Parameter(p) for p in make(0.5)]
+    for p in parameters:
+        p.grad = torch.full_like(p, 1e-3)
+    received = make(0.25)
+    optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=0.01, foreach=True)
+    source, target = torch.ones(4 * PARAMETERS, device="cuda"), torch.zeros(4 * PARAMETERS, device="cuda")
+
+    @torch.no_grad()
+    def sequence():
+        torch._foreach_mul_(parameters, 0.5)
+        torch._foreach_add_(parameters, received, alpha=0.5)
+        optimizer.step()
+
+    def timed(work, calls=10):
+        torch.cuda.synchronize()
+        begin = time.monotonic()
+        for _ in range(calls):
+            work()
+        torch.cuda.synchronize()
+        return (time.monotonic() - begin) / calls
+
+    timed(sequence), timed(lambda: target.copy_(source))
+    times, copies = [], []
+    for _ in range(repeats):
+        times.append(timed(sequence))
+        copies.append(timed(lambda: target.copy_(source)))
+    return {"ms": 1e3 * statistics.median(times), "copy_gb_per_s": 32.0 * PARAMETERS / statistics.median(copies) * 1e-9}
+
+
+def torch_matmul():
+    import torch
+
+    result = {}
+    for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        a, b = (torch.randn(8192, 8192, device="cuda").to(dtype) for _ in range(2))
+        for _ in range(3):
+            a @ b
+        torch.cuda.synchronize()
+        begin = time.monotonic()
+        for _ in range(10):
+            a @ b
+        torch.cuda.synchronize()
+        result[name] = 2.0 * 8192**3 * 10 / (time.monotonic() - begin) * 1e-12
+    return result
+
+
+PEERS = {
+    "step": lambda name, precision, mode, steps="40": torch_step(name, precision, mode == "compile", int(steps)),
+    "update": lambda: torch_update(10),
+    "matmul": torch_matmul,
+}
+
+# ---------------------------------------------------------------------------------------------------------------- measuring
+
+
+class Clock:
+    def __init__(self, seconds):
+        self.end = time.monotonic() + seconds
+
+    def left(self):
+        return self.end - time.monotonic()
+
+
+def last_json(text):
+    for line in reversed(text.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    raise ValueError("no JSON in the output")
+
+
+def run(command, limit, clock, environment=None):
+    """The command's JSON, or {"error": why}."""
+    limit = min(limit, clock.left())
+    label = " ".join(command[-6:])
+    if limit < 5:
+        return {"error": "no time was left"}
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=environment)
+    except subprocess.TimeoutExpired:
+        print(f"{label}: no end within {limit:.0f} s", flush=True)
+        return {"error": f"no end within {limit:.0f} s"}
+    except OSError as error:
+        return {"error": str(error)}
+    print(f"{label}: {time.monotonic() - begin:.1f} s, exit status {done.returncode}", flush=True)
+    if done.returncode != 0:
+        message = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+        print("\n".join(message[-30:]), flush=True)
+        return {"error": message[-1][:200]}
+    try:
+        result = last_json(done.stdout)
+    except ValueError as error:
+        return {"error": str(error)}
+    print(json.dumps(result), flush=True)
+    return result
+
+
+def peer(arguments, limit, clock):
+    """PyTorch runs on the libraries that it was shipped with, not on the toolkit's that gpu_check.sh puts into the path."""
+    environment = dict(os.environ)
+    folders = [f for f in environment.get("LD_LIBRARY_PATH", "").split(":") if f and f != environment.get("STARLING_CUDA_LIB")]
+    environment["LD_LIBRARY_PATH"] = ":".join(folders)
+    return run([sys.executable, str(pathlib.Path(__file__).resolve()), "--peer", *arguments], limit, clock, environment)
+
+
+def number(value, digits=2):
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def ratio(a, b):
+    return a / b if a and b else None
+
+
+def middle(results, key):
+    values = [r[key] for r in results if key in r]
+    return statistics.median(values) if values else None
+
+
+def error_of(*results):
+    errors = [r["error"] for r in results if "error" in r]
+    return f" ({errors[0]})" if errors else ""
+
+
+def verdict(value, goal, below=False):
+    if value is None:
+        return "not measured"
+    return "reached" if (value <= goal if below else value >= goal) else "missed"
+
+
+def row(rows, what, goal_text, measured, value, goal, below=False, note=""):
+    rows.append({"what": what, "goal": goal_text, "measured": measured, "value": value, "verdict": verdict(value, goal, below), "note": note})
+
+
+def measure_update(bench, clock, rows, raw):
+    ours = [run([bench, "gpu-update", "--parameters", str(PARAMETERS), "--json"], 40, clock)]
+    theirs = peer(["update"], 60, clock)
+    ours.append(run([bench, "gpu-update", "--parameters", str(PARAMETERS), "--json"], 40, clock))
+    raw["update"] = {"starling": ours, "torch": theirs}
+    tables = [{r["name"]: r for r in one["results"]} for one in ours if "results" in one]
+    for rule in ("adamw", "accum_adamw"):
+        share = statistics.median([t[rule]["ratio_to_copy"] for t in tables]) if tables else None
+        ms = statistics.median([t[rule]["ms"] for t in tables]) if tables else None
+        row(rows, f"fused update with mixing, {rule}, 25.6 M parameters", "≥ 0.92 of copy bandwidth", f"{number(share, 3)} ({number(ms, 3)} ms)", share, 0.92,
+            note=error_of(*ours))
+    faster = ratio(theirs.get("ms"), statistics.median([t["adamw"]["ms"] for t in tables]) if tables else None)
+    row(rows, "the same, adamw, against foreach kernels", "≥ 2 ×", f"{number(faster)} × ({number(theirs.get('ms'), 3)} ms)", faster, 2.0, note=error_of(theirs, *ours))
+
+
+def measure_model(name, precision, goals, bench, clock, rows, raw):
+    case = CASES[name]
+    command = [bench, "gpu-step", "--model", name, "--stem", case["stem"], "--precision", precision, "--batch", str(case["batch"]),
+               "--image", str(case["image"]), "--classes", str(case["classes"]), "--json"]  # fmt: skip
+    ours = [run(command, 60, clock)]
+    results = {mode: peer(["step", name, precision, mode], 100, clock) for mode in goals}
+    ours.append(run(command, 60, clock))
+    raw[f"{name} {precision}"] = {"starling": ours, **results}
+    speed = middle(ours, "images_per_second")
+    label = {"resnet50": "ResNet-50, batch 256", "resnet18": "CIFAR ResNet-18, batch 512"}[name] + f", {precision}"
+    for mode, goal in goals.items():
+        theirs = results[mode].get("images_per_second")
+        value = ratio(speed, theirs)
+        text = {"eager": "PyTorch channels_last AMP eager", "compile": "torch.compile"}[mode]
+        row(rows, label, f"≥ {goal} × {text}", f"{number(value)} × ({number(speed, 0)} against {number(theirs, 0)} images/s)", value, goal,
+            note=error_of(results[mode], *ours))
+    good = [r for r in ours if "floor_ms" in r]
+    if good:
+        key = "fused_floor_ms" if precision == "fp16" else "floor_ms"
+        share = max(r[key] / r["step_ms"] for r in good)
+        row(rows, label, "share of the traffic floor", f"{number(share)} ({number(good[0][key])} ms)", share, 0.0)
+    if name == "resnet50":
+        peak = middle(ours, "peak_bytes")
+        theirs = results.get("eager", {}).get("peak_bytes")
+        value = ratio(peak, theirs)
+        row(rows, f"{label}: memory", "≤ PyTorch's peak", f"{number(value)} × ({number(peak and peak / 2**30)} against {number(theirs and theirs / 2**30)} GiB)",
+            value, 1.0, below=True, note=error_of(*ours))
+
+
+def write(out, rows, raw):
+    out.mkdir(parents=True, exist_ok=True)
+    lines = ["| what | goal | measured | |", "|---|---|---|---|"]
+    lines += [f"| {r['what']} | {r['goal']} | {r['measured']} | {r['verdict']}{r['note']} |" for r in rows]
+    (out / "goals.md").write_text("\n".join(lines) + "\n")
+    (out / "goals.json").write_text(json.dumps({"rows": rows, "raw": raw}, indent=1) + "\n")
+    print("\n".join(lines), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="update,resnet50,resnet18")
+    parser.add_argument("--bench", default=str(ROOT / "build-gpu/bin/starling-bench"))
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build-gpu/gpu_check")
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--warm", action="store_true")
+    parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.peer:
+        print(json.dumps(PEERS[arguments.peer[0]](*arguments.peer[1:])))
+        return 0
+    clock = Clock(arguments.seconds)
+    if arguments.warm:
+        for name, precision in (("resnet50", "fp16"), ("resnet50", "bf16"), ("resnet18", "bf16")):
+            peer(["step", name, precision, "compile", "1"], 120, clock)
+        return 0
+    only = arguments.only.split(",")
+    unknown = set(only) - {"update", *CASES}
+    if unknown:
+        sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: update, {', '.join(CASES)}")
+    rows, raw = [], {"ceilings": {"matmul_tflops": peer(["matmul"], 40, clock)}}
+    if "update" in only:
+        measure_update(arguments.bench, clock, rows, raw)
+        write(arguments.out, rows, raw)
+    if "resnet50" in only:
+        for precision in ("fp16", "bf16"):
+            measure_model("resnet50", precision, {"eager": 1.3, "compile": 1.1}, arguments.bench, clock, rows, raw)
+            write(arguments.out, rows, raw)
+    if "resnet18" in only:
+        measure_model("resnet18", "bf16", {"compile": 1.3}, arguments.bench, clock, rows, raw)
+        write(arguments.out, rows, raw)
+    return 1 if any(r["verdict"] == "not measured" for r in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
