@@ -7,7 +7,8 @@
 #include "kernels/cuda/runtime.h"
 
 // The libraries that the backend hands work to. Each call answers whether it did the work: false means that the library has no way for this
-// shape, precision or device, and the backend's own kernel does it. Where a library is absent from a build, no_cudnn.cpp and no_blas.cpp open nothing.
+// shape, precision or device, and the backend's own kernel does it. Where a library is absent from a build, no_cudnn.cpp and no_blas.cpp
+// open nothing.
 namespace starling::cuda {
 
 struct LibrarySettings {
