@@ -43,20 +43,27 @@ int main(int argc, char** argv) {
   update->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   update->add_flag("--json", json, "one JSON object");
 
+  KernelsBench kernel_settings;
   CLI::App* kernels = app.add_subcommand("kernels", "single operations, against memory bandwidth or peak arithmetic");
+  kernels->add_option("--device", kernel_settings.device, "cpu or cuda")->capture_default_str()->check(CLI::IsMember({"cpu", "cuda"}));
+  kernels->add_option("--precision", kernel_settings.precision, "of products and activations")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  kernels->add_option("--batch", kernel_settings.batch, "samples; by default 128 on a CPU, 2048 on a GPU, beyond its caches")
+      ->check(CLI::Range(1, 1 << 16));
   kernels->add_option("--threads", threads, "compute threads")->capture_default_str()->check(CLI::Range(1, 1024));
   kernels->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   kernels->add_flag("--json", json, "one JSON object");
 
   FloorBench floor_settings;
   CLI::App* floor = app.add_subcommand("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
-  floor->add_option("config", floor_settings.config, "a config; without one, the rows that docs/gpu.md has goals for");
+  floor->add_option("config", floor_settings.config, "a config; without one, the rows that docs/gpu-proof.md has goals for");
   floor->add_option("--set", floor_settings.settings, "KEY=VALUE changes the config, as in starling-train")->allow_extra_args(false);
   floor->add_option("--batch", floor_settings.batch, "samples of a micro-batch instead of the config's")->check(CLI::Range(1, 1 << 24));
   floor->add_option("--precision", floor_settings.precision, "fp32, bf16, fp16 instead of the config's");
   floor->add_option("--bandwidth", floor_settings.bandwidth, "TB/s of a copy, read and written (an H200's: 4.3)")
-      ->check(CLI::PositiveNumber);
-  floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product (an H200's: 790 in bf16)")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1e-6, 1e6));
+  floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product (an H200's: 790 in bf16)")->check(CLI::Range(1e-6, 1e6));
   floor->add_option("--ranks", floor_settings.ranks, "ranks that train together")->capture_default_str()->check(CLI::Range(1, 1 << 20));
   floor->add_flag("--json", json, "JSON");
   GpuStepBench gpu_settings;
@@ -102,7 +109,10 @@ int main(int argc, char** argv) {
     if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
     if (*update) return bench_update(parameters, threads, repeats, json);
-    return bench_kernels(threads, repeats, json);
+    kernel_settings.threads = threads;
+    kernel_settings.repeats = repeats;
+    kernel_settings.json = json;
+    return bench_kernels(kernel_settings);
   } catch (...) {
     const Failure failure = failure_of(std::current_exception());
     fmt::print(stderr, "{}\n", failure.message);

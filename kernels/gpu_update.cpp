@@ -36,7 +36,7 @@ std::string type_name(const OptimizerRule& rule) {
 [[noreturn]] void fail_for(std::string_view optimizer) {
   fail(ExitCode::kUsage, "cuda",
        "the optimizer {} has no GPU kernels: its plug-in needs a .cu file with STARLING_CUDA_RULE in starling_add_plugin, built where nvcc "
-       "is (docs/extending.md); or use the device 'cpu'",
+       "is (docs/extending.md); or use --device cpu",
        optimizer);
 }
 

@@ -35,8 +35,8 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
   }
   if (!library) {
     fail(ExitCode::kUsage, "cuda",
-         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use the device 'cpu' "
-         "or 'auto'",
+         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use --device cpu "
+         "or auto",
          kStarlingCudaLibrary, reason);
   }
   const auto open = reinterpret_cast<StarlingCudaOpen>(dlsym(library, kStarlingCudaEntry));
@@ -60,7 +60,7 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
   }
   if (!opening.backend) {
     opening.message[sizeof(opening.message) - 1] = '\0';
-    fail(ExitCode::kUsage, "cuda", "{}; or use the device 'cpu'", opening.message);
+    fail(ExitCode::kUsage, "cuda", "{}; or --device cpu", opening.message);
   }
   return std::unique_ptr<Backend>(opening.backend);
 }

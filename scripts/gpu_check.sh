@@ -7,7 +7,7 @@
 #     --dry-run   prints the steps and does nothing
 # Environment: STARLING_BUILD (default build-gpu), STARLING_DEPS (a folder made by scripts/pack_deps.sh, where nothing can be installed),
 #   STARLING_COMMIT (where the tree has no git history), STARLING_CHECK_SECONDS (540),
-#   STARLING_CUDA_ARCHITECTURES (default: this GPU's).
+#   STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_CHECK_BUILT=1 (STARLING_BUILD is built already: nothing is configured or compiled).
 # Every step has a time limit, and a failing one does not stop the others. Exit status: 0 all that was asked for passed, 1 something failed,
 # 4 there is no GPU, so that nothing beyond the build was proven.
 set -uo pipefail
@@ -133,13 +133,19 @@ fi
 
 # ------------------------------------------------------------------------------------------------------------ build
 
-if [ -z "${STARLING_DEPS:-}" ] && [ $dry_run = 0 ]; then
+built=${STARLING_CHECK_BUILT:-0}
+case $built in 0 | 1) ;; *) die "STARLING_CHECK_BUILT is '$built'; it is 0 or 1" ;; esac
+if [ -z "${STARLING_DEPS:-}" ] && [ $dry_run = 0 ] && [ "$built" = 0 ]; then
   timeout 100 "$root/scripts/get_cudnn_frontend.sh" >>"$out/build.log" 2>&1 || true # where it is missing, configuring says so
 fi
 generator=()
 if command -v ninja >/dev/null && [ ! -f "$build/CMakeCache.txt" ]; then generator=(-G Ninja); fi
-step "configure" 60 build.log cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSTARLING_CUDA=ON -DSTARLING_TESTS=ON \
-  -DSTARLING_WERROR=OFF -DSTARLING_GPU_TESTS=ON "${architectures[@]}" ${STARLING_DEPS:+-DCMAKE_PREFIX_PATH="$STARLING_DEPS/usr"}
+if [ "$built" = 1 ]; then
+  not_run "configure, build" "$build is taken as it is"
+else
+  step "configure" 60 build.log cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DSTARLING_CUDA=ON -DSTARLING_TESTS=ON \
+    -DSTARLING_WERROR=OFF -DSTARLING_GPU_TESTS=ON "${architectures[@]}" ${STARLING_DEPS:+-DCMAKE_PREFIX_PATH="$STARLING_DEPS/usr"}
+fi
 
 # The compiler of PyTorch's peer works while ours does.
 warming=""
@@ -149,16 +155,18 @@ if has bench && [ $gpu = 1 ] && [ $dry_run = 0 ] && [ -n "$python" ]; then
   warming=$!
 fi
 
-targets=(starling_cuda)
-if has tests || has sanitize || has build; then targets+=(test_cuda_device); fi
-if has tests || has bench || has build; then targets+=(starling-train starling-bench); fi
-known_targets() { cmake --build "$build" --target help 2>/dev/null | sed -E 's/^\.\.\. //; s/:.*$//; s/ .*$//'; }
-if [ $dry_run = 0 ] && [ -f "$build/CMakeCache.txt" ]; then
-  mapfile -t targets < <(grep -Fxf <(known_targets) <(printf '%s\n' "${targets[@]}"))
+if [ "$built" = 0 ]; then
+  targets=(starling_cuda)
+  if has tests || has sanitize || has build; then targets+=(test_cuda_device); fi
+  if has tests || has bench || has build; then targets+=(starling-train starling-bench); fi
+  known_targets() { cmake --build "$build" --target help 2>/dev/null | sed -E 's/^\.\.\. //; s/:.*$//; s/ .*$//'; }
+  if [ $dry_run = 0 ] && [ -f "$build/CMakeCache.txt" ]; then
+    mapfile -t targets < <(grep -Fxf <(known_targets) <(printf '%s\n' "${targets[@]}"))
+  fi
+  keep_going=-k0
+  if [ -f "$build/Makefile" ]; then keep_going=-k; fi
+  step "build" 330 build.log cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" -- "$keep_going"
 fi
-keep_going=-k0
-if [ -f "$build/Makefile" ]; then keep_going=-k; fi
-step "build" 330 build.log cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" -- "$keep_going"
 if has tests || has build || has sanitize; then
   step "test discovery" 30 build.log "$device_test" --list-test-cases
   step "test discovery, ctest" 30 build.log ctest --test-dir "$build" -N -L gpu
@@ -239,6 +247,9 @@ if has bench; then
   if [ -n "$warming" ]; then wait "$warming"; fi
   step "floors" 30 bench.log "$bench" floor
   if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
+    for precision in bf16 fp32; do
+      step "timing of operations, $precision" 30 bench.log "$bench" kernels --device cuda --precision "$precision" --repeats 5
+    done
     limit=$((seconds_in_all - SECONDS - 20))
     if has sanitize; then limit=$((limit - 60)); fi
     [ "$limit" -le 240 ] || limit=240
@@ -251,10 +262,9 @@ fi
 # ------------------------------------------------------------------------------------------------------------ sanitizers
 
 sanitize() { # COMPUTE-SANITIZER PROGRAM NAMES: both tools at a time
-  set -o pipefail
   local status=0 tool process processes=()
-  for tool in memcheck racecheck; do
-    "$1" --tool $tool --error-exitcode 99 "$2" --test-case="$3" 2>&1 | sed -u "s/^/$tool: /" &
+  for tool in memcheck racecheck; do  # no pipeline: the process to wait for, and its status, are the tool's
+    "$1" --tool $tool --error-exitcode 99 "$2" --test-case="$3" > >(sed -u "s/^/$tool: /") 2>&1 &
     processes+=($!)
   done
   for process in "${processes[@]}"; do wait "$process" || status=$?; done

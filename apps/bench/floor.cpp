@@ -104,9 +104,10 @@ int config_floor(const FloorBench& settings) {
     print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second, false), step.images);
   }
   print_line("all, as issued", step.work.size(), issued, step.images);
-  print_line("all, batch norms fused", step.work.size(), fused, step.images);
-  fmt::print("floor: {:.0f} images/s as issued, {:.0f} with batch norms fused into the convolutions (fp16 has such kernels)\n",
-             step.images / issued.seconds, step.images / fused.seconds);
+  const bool fuses = step.compute == DType::kFloat16;  // the one format that libraries have such kernels for
+  if (fuses) print_line("all, batch norms fused", step.work.size(), fused, step.images);
+  fmt::print("floor: {:.0f} images/s as issued{}\n", step.images / issued.seconds,
+             fuses ? fmt::format(", {:.0f} with batch norms fused into the convolutions", step.images / fused.seconds) : "");
   return 0;
 }
 
@@ -124,7 +125,7 @@ nlohmann::json image_config(const std::string& model, std::int64_t size, std::in
   return config;
 }
 
-/// The rows that docs/gpu.md sets goals for.
+/// The rows that docs/gpu-proof.md sets goals for.
 int goal_floors(const FloorBench& settings) {
   const Ceilings device = h200_ceilings();
   const double bandwidth = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;

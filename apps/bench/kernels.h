@@ -1,10 +1,20 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 namespace starling {
 
-/// `starling-bench kernels`: single operations of the CPU backend at ResNet-20's shapes (batch 128). Operations that only move memory are
-/// set against a copy of as many bytes in the same run, convolutions and matrix products against the fastest matrix product of the run.
-/// Prints a table, or one JSON object. Returns the exit status.
-int bench_kernels(int threads, int repeats, bool json);
+struct KernelsBench {
+  std::string device = "cpu", precision = "fp32";
+  std::int64_t batch = 0;  ///< 0: by the device
+  int threads = 1, repeats = 20;
+  bool json = false;
+};
+
+/// `starling-bench kernels`: the rows of the operation table (tests/kernels/operation_table.h) at ResNet-20's shapes, forward and backward.
+/// Operations that only move memory are set against a copy in the same run, convolutions and matrix products against the fastest product
+/// of the run. Prints a table, or one JSON object. Returns the exit status.
+int bench_kernels(const KernelsBench& settings);
 
 }  // namespace starling

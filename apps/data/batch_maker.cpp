@@ -1,14 +1,29 @@
 #include "apps/data/batch_maker.h"
 
+#include <algorithm>
+
 #include "apps/data/image_table.h"
 
 namespace starling {
 namespace {
 
+/// A sample's label, checked against the classes.
+std::int32_t label_of(const Dataset& dataset, Dataset::Split split, std::int64_t sample) {
+  const std::int64_t label = dataset.label(split, sample), classes = dataset.info().classes;
+  if (label < 0 || label >= classes) {
+    fail(ExitCode::kUsage, "data", "{} sample {} has label {}, the classes are 0 to {}",
+         split == Dataset::Split::kTrain ? "training" : "test", sample, label, classes - 1);
+  }
+  return static_cast<std::int32_t>(label);
+}
+
+/// The window in the middle of the padding: the image as it is.
+Augmentation centred(std::int64_t padding) { return {static_cast<std::int32_t>(padding), static_cast<std::int32_t>(padding), 0}; }
+
 template <class T>
-class TypedBatchMaker final : public BatchMaker {
+class CpuBatchMaker final : public BatchMaker {
  public:
-  TypedBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend)
+  CpuBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend)
       : dataset_(dataset),
         info_(dataset.info()),
         batch_size_(batch_size),
@@ -21,38 +36,23 @@ class TypedBatchMaker final : public BatchMaker {
     Slot slot;
     slot.batch.images = Tensor(backend_, info_.image.with_batch(batch_size_), DTypeOf<T>::value);
     slot.batch.labels = Tensor(backend_, Shape{batch_size_}, DType::kInt32);
-    if (backend_.device() != DeviceType::kCpu) {
-      slot.host_images.resize(slot.batch.images.bytes());
-      slot.host_labels.resize(static_cast<std::size_t>(batch_size_));
-    }
     return slot;
   }
 
   void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
             const std::function<Augmentation(std::int64_t)>& augment) override {
-    const bool staged = !slot.host_labels.empty();
-    T* images = staged ? reinterpret_cast<T*>(slot.host_images.data()) : slot.batch.images.template data<T>();
-    std::int32_t* labels = staged ? slot.host_labels.data() : slot.batch.labels.template data<std::int32_t>();
-    const auto centre = static_cast<std::int32_t>(padding_);
+    T* images = slot.batch.images.template data<T>();
+    std::int32_t* labels = slot.batch.labels.template data<std::int32_t>();
     for (const std::int64_t sample : samples) {
-      const std::int64_t label = dataset_.label(split, sample);
-      if (label < 0 || label >= info_.classes) {
-        fail(ExitCode::kUsage, "data", "{} sample {} has label {}, the classes are 0 to {}",
-             split == Dataset::Split::kTrain ? "training" : "test", sample, label, info_.classes - 1);
-      }
-      *labels++ = static_cast<std::int32_t>(label);
+      *labels++ = label_of(dataset_, split, sample);
       dataset_.image(split, sample, raw_.data());
-      table_.write(raw_.data(), augment ? augment(sample) : Augmentation{centre, centre, 0}, images);
+      table_.write(raw_.data(), augment ? augment(sample) : centred(padding_), images);
       images += raw_.size();
     }
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
-  void send(Slot& slot) const override {
-    if (slot.host_labels.empty()) return;
-    backend_.copy_from_host(slot.host_images.data(), slot.batch.images);
-    backend_.copy_from_host(slot.host_labels.data(), slot.batch.labels);
-  }
+  void send(Slot&) const override {}
 
  private:
   const Dataset& dataset_;
@@ -63,15 +63,70 @@ class TypedBatchMaker final : public BatchMaker {
   std::vector<std::uint8_t> raw_;  ///< one image as the data set gives it
 };
 
+/// The device crops, flips, normalises and casts; a byte a number crosses the bus.
+class DeviceBatchMaker final : public BatchMaker {
+ public:
+  DeviceBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend, DType dtype)
+      : dataset_(dataset), info_(dataset.info()), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {}
+
+  Slot make_slot() const override {
+    const Shape shape = info_.image.with_batch(batch_size_);
+    Slot slot;
+    slot.batch.images = Tensor(backend_, shape, dtype_);
+    slot.batch.labels = Tensor(backend_, Shape{batch_size_}, DType::kInt32);
+    slot.device_bytes = Tensor(backend_, shape, DType::kUInt8);
+    slot.device_augmentation = Tensor(backend_, Shape{batch_size_, 3}, DType::kInt32);
+    slot.bytes.resize(static_cast<std::size_t>(shape.elements()));
+    slot.augmentation.resize(static_cast<std::size_t>(3 * batch_size_));
+    slot.labels.resize(static_cast<std::size_t>(batch_size_));
+    return slot;
+  }
+
+  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
+            const std::function<Augmentation(std::int64_t)>& augment) override {
+    const auto image_bytes = static_cast<std::size_t>(info_.image.elements());
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      slot.labels[i] = label_of(dataset_, split, samples[i]);
+      dataset_.image(split, samples[i], slot.bytes.data() + i * image_bytes);
+      const Augmentation augmentation = augment ? augment(samples[i]) : centred(padding_);
+      slot.augmentation[3 * i] = augmentation.offset_y;
+      slot.augmentation[3 * i + 1] = augmentation.offset_x;
+      slot.augmentation[3 * i + 2] = augmentation.flip;
+    }
+    slot.batch.samples = static_cast<std::int64_t>(samples.size());
+  }
+
+  void send(Slot& slot) const override {
+    backend_.copy_from_host(slot.bytes.data(), slot.device_bytes);
+    backend_.copy_from_host(slot.augmentation.data(), slot.device_augmentation);
+    backend_.copy_from_host(slot.labels.data(), slot.batch.labels);
+    AugmentImages args{.x = slot.device_bytes, .params = slot.device_augmentation, .y = slot.batch.images, .crop_padding = padding_};
+    for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(info_.image[2])); ++c) {
+      args.mean[c] = info_.mean[c];
+      args.std[c] = info_.std[c];
+    }
+    backend_.augment_images(args);
+  }
+
+ private:
+  const Dataset& dataset_;
+  DatasetInfo info_;
+  std::int64_t batch_size_, padding_;
+  Backend& backend_;
+  DType dtype_;
+};
+
 }  // namespace
 
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
                                              DType dtype) {
+  require(is_floating(dtype), "loader", "images cannot be {}", name_of(dtype));
+  if (backend.device() != DeviceType::kCpu) return std::make_unique<DeviceBatchMaker>(dataset, batch_size, crop_padding, backend, dtype);
   switch (dtype) {
-    case DType::kFloat32: return std::make_unique<TypedBatchMaker<float>>(dataset, batch_size, crop_padding, backend);
-    case DType::kFloat64: return std::make_unique<TypedBatchMaker<double>>(dataset, batch_size, crop_padding, backend);
-    case DType::kBFloat16: return std::make_unique<TypedBatchMaker<BFloat16>>(dataset, batch_size, crop_padding, backend);
-    case DType::kFloat16: return std::make_unique<TypedBatchMaker<Float16>>(dataset, batch_size, crop_padding, backend);
+    case DType::kFloat32: return std::make_unique<CpuBatchMaker<float>>(dataset, batch_size, crop_padding, backend);
+    case DType::kFloat64: return std::make_unique<CpuBatchMaker<double>>(dataset, batch_size, crop_padding, backend);
+    case DType::kBFloat16: return std::make_unique<CpuBatchMaker<BFloat16>>(dataset, batch_size, crop_padding, backend);
+    case DType::kFloat16: return std::make_unique<CpuBatchMaker<Float16>>(dataset, batch_size, crop_padding, backend);
     default: break;
   }
   fail(ExitCode::kInternal, "loader", "images cannot be {}", name_of(dtype));

@@ -10,17 +10,19 @@
 
 namespace starling {
 
-/// Fills batches: reads images, augments and normalises them. Where the backend's memory is not the host's the numbers are made in a buffer
-/// of the host and copied by send(), on the thread that issues the backend's work.
+/// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it gathers the bytes of the
+/// images and their crops and flips, and send(), on the thread that issues the backend's work, copies these and has the device make the
+/// same numbers (Backend::augment_images).
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
 
-  /// Memory for one batch.
+  /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
-    std::vector<std::byte> host_images;
-    std::vector<std::int32_t> host_labels;  ///< both empty where the backend's memory is the host's
+    std::vector<std::uint8_t> bytes;                 ///< of the images, as the data set gives them
+    std::vector<std::int32_t> augmentation, labels;  ///< [batch, 3] as AugmentImages::params, [batch]
+    Tensor device_bytes, device_augmentation;
   };
   virtual Slot make_slot() const = 0;
   /// Prepares `samples` (at most the slot's batch size) of a split; `augment` tells each sample's crop and flip, or is empty.

@@ -1,6 +1,7 @@
 #include "apps/trainer/device.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <string>
@@ -25,6 +26,8 @@ bool has_gpu_driver() {
   return library != nullptr;
 }
 
+bool has_gpu(const std::string& answer) { return answer[0] == '+'; }
+
 /// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank 0 says in one line why the CPU is taken
 /// where there are GPUs or drivers at all.
 std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Transport& transport) {
@@ -39,20 +42,22 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Tran
     }
   }
   const std::vector<std::string> all = transport.size() == 1 ? std::vector<std::string>{mine} : transport.all_gather(mine);
-  const auto failed = [](const std::string& answer) { return answer[0] != '+'; };
-  const auto first = std::find_if(all.begin(), all.end(), failed);
-  if (first == all.end()) return backend;
-  backend.reset();
-  const bool worth_a_line = std::any_of(all.begin(), all.end(), [](const std::string& answer) { return answer[0] != '-'; });
-  if (worth_a_line && transport.rank() == 0) {
-    const std::string reason = first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver";
-    log::info("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}", std::count_if(all.begin(), all.end(), failed),
-              transport.size(), first - all.begin(), reason);
-  }
+  if (std::all_of(all.begin(), all.end(), has_gpu)) return backend;
+  const std::string why = why_not_gpus(all);
+  if (!why.empty() && transport.rank() == 0) log::info("{}", why);
   return nullptr;
 }
 
 }  // namespace
+
+std::string why_not_gpus(const std::vector<std::string>& answers) {
+  const auto first = std::find_if_not(answers.begin(), answers.end(), has_gpu);
+  const bool none_anywhere = std::all_of(answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
+  if (first == answers.end() || none_anywhere) return {};
+  return fmt::format("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}",
+                     std::count_if(answers.begin(), answers.end(), [](const std::string& answer) { return !has_gpu(answer); }),
+                     answers.size(), first - answers.begin(), first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
+}
 
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport) {
   std::unique_ptr<Backend> backend;
@@ -92,7 +97,7 @@ bool choose_precision(TrainConfig& config, const Backend& backend, Transport& tr
   together(transport, [&] {
     if (!cpu) return;
     if (config.compute == DType::kFloat16) {
-      fail(ExitCode::kUsage, "config", "precision: fp16 needs a GPU; use bf16 or fp32");
+      fail(ExitCode::kUsage, "config", "precision: {}", fp16_needs_gpu());
     }
     if (config.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
       fail(ExitCode::kUsage, "config",
@@ -110,5 +115,7 @@ DType expected_compute(const std::string& precision, const std::string& device) 
   if (precision == "auto" && (device == "cuda" || cpu::fast_bf16())) return DType::kBFloat16;
   return DType::kFloat32;
 }
+
+std::string fp16_needs_gpu() { return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32"); }
 
 }  // namespace starling

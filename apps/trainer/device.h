@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "apps/trainer/train_config.h"
 #include "comm/transport.h"
@@ -11,6 +13,10 @@ namespace starling {
 /// but with "auto", which then takes the CPU on every rank.
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport);
 
+/// Why "auto" takes the CPU, in one line for the user, from what each rank found: "+" (a GPU), "-" (no driver), "!" and an error. Empty
+/// where nothing needs to be said: every rank has a GPU, or there is not even a driver anywhere.
+std::string why_not_gpus(const std::vector<std::string>& answers);
+
 /// Sets `config.compute` to what `precision` means on the chosen device: "auto" is bf16 where every rank's device is fast in it, else fp32.
 /// Collective; a precision that a device lacks is an AgreedError(kUsage). True where the format changed, so that shapes must be traced
 /// again.
@@ -18,5 +24,8 @@ bool choose_precision(TrainConfig& config, const Backend& backend, Transport& tr
 
 /// The format that a dry run assumes where `precision` is "auto": that of the device named, or of this processor.
 DType expected_compute(const std::string& precision, const std::string& device);
+
+/// What a CPU says to fp16.
+std::string fp16_needs_gpu();
 
 }  // namespace starling

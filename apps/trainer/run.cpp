@@ -122,7 +122,8 @@ ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend
   EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
   const EvaluationResult result = evaluate(*config.model, loader, backend, transport);
   if (transport.rank() == 0) {
-    const nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
+    nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
+    if (config.model->output_shape().back() > 10) line["test_top5"] = result.top5;
     fmt::print("{}\n", line.dump());
   }
   return ExitCode::kOk;

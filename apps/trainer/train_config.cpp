@@ -124,7 +124,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   std::string word;
   config.bucket_bytes = kMebibyte * sync.number("bucket_mb", 25.0, Range::positive(), "MiB of parameters that close a bucket");
   sync.choice("exchange", "fp32", {"fp32"}, "number format on the wire (a run in fp64 exchanges fp64)");
-  sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; 0: the library's choice");
+  sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; without effect in this version");
 
   const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
   const bool needs_whole_gradient = fp16 || (clip_norm > 0.0 && !config.clip.per_bucket);
@@ -160,25 +160,35 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   }
 }
 
+/// A word or a boolean, so that a later version may allow `true`.
+void read_cuda_graphs(ConfigSection& root) {
+  const std::string key = "cuda_graphs", doc = "on GPUs: replay whole steps as CUDA graphs; auto is false in this version, true is refused";
+  if (!root.has(key)) {
+    root.choice(key, "auto", {"auto", "false"}, doc);
+    return;
+  }
+  const nlohmann::json graphs = root.raw(key, "`auto` or boolean", doc);
+  if (graphs == true) root.error(key, "is true, but whole-step CUDA graphs are not in this version; allowed: false, auto");
+  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: false, auto", graphs.dump()));
+}
+
 TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   TrainConfig config;
   load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
   config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
-  config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of the host gets one, else the CPU");
+  config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of every host gets one, else the CPU");
   config.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
                                  "number format of the computation; bf16 and fp16 keep fp32 masters of the parameters; auto: bf16 where "
                                  "the device is fast in it, else fp32; fp64 is for checks");
   config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
   config.compute = expected_compute(config.precision, config.device);
+  if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", fp16_needs_gpu());
   config.threads = static_cast<int>(
       root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
   config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
   config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
   config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
-  const nlohmann::json graphs = root.raw("cuda_graphs", "`auto` or boolean", "on GPUs: replay whole steps as CUDA graphs");
-  if (!graphs.is_null() && !graphs.is_boolean() && graphs != "auto")
-    root.error("cuda_graphs", fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
-  if (graphs.is_null()) root.resolve("cuda_graphs", "auto");
+  read_cuda_graphs(root);
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");

@@ -146,9 +146,17 @@ void Trainer::step() {
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
 }
 
-void Trainer::check_finite() {
+void Trainer::catch_up() {
+  const auto begin = Clock::now();
   losses_.drain();
   if (scaler_) scaler_->settle();
+  const double waited = seconds_since(begin);
+  train_seconds_ += waited;
+  line_seconds_ += waited;
+}
+
+void Trainer::check_finite() {
+  catch_up();
   // The first steps of any rank; a step that never was is far in the future.
   constexpr double kNever = 1e18;
   const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
@@ -174,8 +182,7 @@ void Trainer::report_diverged(std::int64_t loss_step, std::int64_t scale_step) c
 
 void Trainer::post_metrics() {
   if (metrics_sum_.pending()) emit_metrics();
-  losses_.drain();
-  if (scaler_) scaler_->settle();
+  catch_up();
   const auto ranks = static_cast<std::size_t>(transport_.size());
   std::vector<double> values(kFields * ranks, 0.0);
   double* mine = values.data() + kFields * static_cast<std::size_t>(transport_.rank());

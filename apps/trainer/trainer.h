@@ -55,6 +55,8 @@ class Trainer {
  private:
   void post_metrics();
   void emit_metrics();
+  /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it: its share of the steps' time.
+  void catch_up();
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
   std::int64_t scale_diverged_step() const { return scaler_ ? scaler_->diverged_step() : -1; }

@@ -11,10 +11,11 @@ namespace starling {
 
 namespace {
 
-/// Keys that a resumed run may change, by path; whole sections where the path is a section's.
+/// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of the precision, what it came to counts, not
+/// the word: check_resumable() compares that itself.
 const std::set<std::string>& changeable_keys() {
   static const std::set<std::string> keys{"steps",  "epochs",  "log_every", "evaluate",    "checkpoint", "data.path",
-                                          "device", "plugins", "threads",   "tensorboard", "trace"};
+                                          "device", "plugins", "threads",   "tensorboard", "trace",      "precision"};
   return keys;
 }
 
@@ -114,13 +115,15 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", "{}: ranks: the checkpoint was made by {} ranks, this run has {}; start as many", source,
          metadata(file, source, "ranks"), ranks);
   }
-  compare(parse_json(metadata(file, source, "config"), source), resolved_config, "", source);
-  // "auto" may mean another format on another device. Older checkpoints do not say theirs.
-  const auto precision = file.metadata.find("precision");
-  if (precision != file.metadata.end() && precision->second != name_of(compute)) {
-    fail(ExitCode::kUsage, "resume", "{}: precision: the checkpoint was made in {}, this run computes in {}; use a device that has it",
-         source, precision->second, name_of(compute));
+  const nlohmann::json saved = parse_json(metadata(file, source, "config"), source);
+  // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
+  const auto entry = file.metadata.find("precision");
+  const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
+  if (made != name_of(compute)) {
+    fail(ExitCode::kUsage, "resume", "{}: precision: the checkpoint was made in {}, this run computes in {}; add --set precision={}",
+         source, made, name_of(compute), made);
   }
+  compare(saved, resolved_config, "", source);
 }
 
 }  // namespace starling

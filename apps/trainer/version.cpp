@@ -4,6 +4,7 @@
 
 #include "comm/mpi_version.h"
 #include "kernels/library_versions.h"
+#include "starling_commit.h"  // made by the build
 
 namespace starling {
 

@@ -39,7 +39,8 @@ class Cudnn {
 /// Null where the build has no cuDNN.
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
-/// cuBLASLt, with the bias in the epilogue; algorithms cached by shape.
+/// cuBLASLt, with the bias in the epilogue; algorithms cached by shape. Its activation epilogues are not used: whether ReLU keeps a NaN
+/// there is not documented (it must stay, to be noticed), and its GELU is the approximation by tanh, not x·Φ(x).
 class Blas {
  public:
   virtual ~Blas() = default;

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
-#include <set>
 
 #include "core/error.h"
 #include "kernels/cuda/runtime.h"
@@ -99,7 +99,10 @@ void stream_wait(StreamHandle stream, EventHandle event) {
 }
 bool event_done(EventHandle event) {
   const cudaError_t error = cudaEventQuery(event_of(event));
-  if (error == cudaErrorNotReady) return false;
+  if (error == cudaErrorNotReady) {
+    cudaGetLastError();  // no error of a later call's
+    return false;
+  }
   check(error, "cudaEventQuery");
   return true;
 }
@@ -152,10 +155,12 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
-    static std::set<std::pair<const void*, std::size_t>> asked;
+    static std::map<const void*, std::size_t> allowed;  // the attribute is one value per kernel: it only rises
     const std::lock_guard lock(mutex);
-    if (asked.emplace(kernel, shared_bytes).second) {
+    std::size_t& most = allowed[kernel];
+    if (shared_bytes > most) {
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)), label);
+      most = shared_bytes;
     }
   }
   check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),

@@ -16,6 +16,7 @@
 #include "apps/data/dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
+#include "kernels/cpu/cpu_backend.h"
 
 namespace starling::test {
 
@@ -101,7 +102,7 @@ class NumberedDataset : public Dataset {
   DatasetInfo info_;
 };
 
-/// A backend that has memory only: what the loader needs. `host` false plays a device with memory of its own.
+/// A backend that has memory only: what the loader needs. `host` false plays a device with memory of its own, which augments.
 class MemoryBackend : public Backend {
  public:
   explicit MemoryBackend(bool host = true) : host_(host) {}
@@ -149,13 +150,17 @@ class MemoryBackend : public Backend {
   void softmax_cross_entropy(const SoftmaxCrossEntropy&) override { no(); }
   void classification_metrics(const ClassificationMetrics&) override { no(); }
   void cast(const Cast&) override { no(); }
-  void augment_images(const AugmentImages&) override { no(); }
+  void augment_images(const AugmentImages& args) override {
+    if (host_) no();
+    ++augmentations;
+    cpu_.augment_images(args);  // it looks at addresses alone
+  }
   void weighted_sum(const WeightedSum&) override { no(); }
   void squared_distance(const SquaredDistance&) override { no(); }
   void gradient_control(const GradientControl&) override { no(); }
   void update(const OptimizerRule&, const UpdateArgs&) override { no(); }
 
-  int allocations = 0, copies = 0;
+  int allocations = 0, copies = 0, augmentations = 0;
 
  private:
   class Block : public Storage {
@@ -166,6 +171,7 @@ class MemoryBackend : public Backend {
   };
   [[noreturn]] static void no() { throw std::logic_error("this backend has memory only"); }
   bool host_;
+  CpuBackend cpu_{1};
 };
 
 }  // namespace starling::test

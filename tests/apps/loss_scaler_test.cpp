@@ -110,6 +110,18 @@ TEST_CASE("trainer/loss scale: an endless row of overflows is divergence, with t
   CHECK(scaler.settle().optimizer_step == 1);
 }
 
+TEST_CASE("trainer/loss scale: overflows that go on for long after divergence leave a scale with an inverse") {
+  Site site;
+  LossScaler scaler;
+  site.answer(true);
+  for (std::int64_t step = 1; step <= 2000; ++step) {
+    scaler.posted(site.control, step);
+    CHECK(scaler.settle().scale >= 0x1p-15);
+  }
+  CHECK(scaler.settle().scale == 0x1p-15);
+  CHECK(scaler.diverged_step() == 31);
+}
+
 TEST_CASE("trainer/loss scale: a saved state goes on, and an algorithm without an answer is named") {
   Site site;
   LossScaler scaler({.initial = 8.0, .growth_interval = 2});

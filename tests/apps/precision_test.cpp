@@ -372,6 +372,58 @@ TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of t
   CHECK(nan.find("the loss of step") != std::string::npos);
 }
 
+TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word led to it") {
+  SafetensorsFile file;
+  file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}};
+  // What a checkpoint of a config with the word `saved` that computed in `made` ("": does not say) tells a run of `given` that computes
+  // `now`.
+  const auto answer = [&](const char* saved, const std::string& made, const char* given, DType now) -> std::string {
+    file.metadata["config"] = config_of(saved).dump();
+    file.metadata.erase("precision");
+    if (!made.empty()) file.metadata["precision"] = made;
+    try {
+      check_resumable(file, "state", config_of(given), 2, now);
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      return error.what();
+    }
+    return "resumed";
+  };
+  const auto refused_for = [](const std::string& text, const std::string& remedy) {
+    CAPTURE(text);
+    CHECK(text.find("precision: the checkpoint was made in " + remedy + ", this run computes in") != std::string::npos);
+    CHECK(text.find("add --set precision=" + remedy) != std::string::npos);
+  };
+  for (const std::string made : {"fp32", ""}) {  // older checkpoints do not say
+    CAPTURE(made);
+    CHECK(answer("auto", made, "auto", DType::kFloat32) == "resumed");
+    refused_for(answer("auto", made, "auto", DType::kBFloat16), "fp32");
+    CHECK(answer("auto", made, "fp32", DType::kFloat32) == "resumed");
+    CHECK(answer("fp32", made, "auto", DType::kFloat32) == "resumed");
+    refused_for(answer("fp32", made, "bf16", DType::kBFloat16), "fp32");
+  }
+  CHECK(answer("fp64", "", "fp64", DType::kFloat64) == "resumed");
+  refused_for(answer("fp64", "", "fp32", DType::kFloat32), "fp64");
+  refused_for(answer("auto", "bf16", "auto", DType::kFloat32), "bf16");
+  CHECK(answer("auto", "bf16", "bf16", DType::kBFloat16) == "resumed");
+  // Everything else is compared as ever.
+  nlohmann::json other = config_of("auto");
+  other["batch_size"] = 4;
+  CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, 2, DType::kBFloat16), doctest::Contains("batch_size"), Error);
+}
+
+TEST_CASE("device: auto says why it takes the CPU where some rank has a GPU or a driver, and nothing elsewhere") {
+  CHECK(why_not_gpus({"-"}).empty());
+  CHECK(why_not_gpus({"-", "-", "-"}).empty());
+  CHECK(why_not_gpus({"+"}).empty());
+  CHECK(why_not_gpus({"+", "+"}).empty());
+  CHECK(why_not_gpus({"+", "-", "-"}) ==
+        "device auto: the CPU, because 2 of 3 ranks cannot use a GPU; rank 1: its host has no NVIDIA driver");
+  CHECK(why_not_gpus({"+", "!no free GPU"}) == "device auto: the CPU, because 1 of 2 ranks cannot use a GPU; rank 1: no free GPU");
+  CHECK(why_not_gpus({"!no plug-in"}) == "device auto: the CPU, because 1 of 1 ranks cannot use a GPU; rank 0: no plug-in");
+  CHECK(why_not_gpus({"-", "!no plug-in"}).find("2 of 2 ranks") != std::string::npos);
+}
+
 TEST_CASE("precision: what a config's word means") {
   register_builtins();
   const auto read = [](const char* precision, const char* patch = "{}") {

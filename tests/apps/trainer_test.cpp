@@ -95,8 +95,14 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   contains(R"({"precision": "bf32"})", {"precision", "bf16"});
   contains(R"({"precision": "fp16", "sync": {"update": "in_backward"}})", {"sync.update", "fp16", "after_backward"});
   contains(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
+  contains(R"({"cuda_graphs": "false"})", {"cuda_graphs", "false, auto"});
+  contains(R"({"cuda_graphs": true})", {"cuda_graphs", "not in this version", "false, auto"});
+  contains(R"({"precision": "fp16", "device": "cpu"})", {"precision", "fp16 needs a GPU"});
   contains(R"({"data": {"augment": {"crop_padding": 8}}})", {"data.augment.crop_padding", "8"});
   contains(R"({"schedule": {"type": "cosine", "warmup": 3}})", {"schedule.warmup", "'warmup_steps'"});
+  CHECK(message(R"({"cuda_graphs": false})") == "no error");
+  CHECK(message(R"({"cuda_graphs": "auto"})") == "no error");
+  CHECK(message(R"({"precision": "fp16"})") == "no error");
   CHECK(message(R"({"clip_norm": 1})") == "no error");
   CHECK(message(R"({"steps": null, "epochs": 2})") == "no error");
 }
@@ -107,6 +113,7 @@ TEST_CASE("trainer: the resolved config reads back to itself") {
   CHECK(read_train_config(first, "test", {2, 2}).resolved == first);
   CHECK(first["sync"]["topology"]["type"] == "base-2");
   CHECK(first["optimizer"]["decay"] == "weights");
+  CHECK(first["cuda_graphs"] == "auto");
 }
 
 TEST_CASE("trainer: steps and epochs replace each other in settings") {

@@ -38,6 +38,7 @@ struct Layout {
 };
 struct Preference {
   std::uint64_t workspace = 0;
+  std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   std::uint32_t alignment[4] = {256, 256, 256, 256};  // a, b, c, d, as the library assumes them unless told
 };
 /// What the fake's algorithm remembers of the question that it answers.
@@ -160,6 +161,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t h
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return take(preference.alignment[1], value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return take(preference.alignment[2], value, size);
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return take(preference.alignment[3], value, size);
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return take(preference.reductions, value, size);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
@@ -173,6 +175,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
   const auto& asked = as<Description>(description);
   const auto& limits = as<Preference>(preference);
   fake_blas().workspace_limit = limits.workspace;
+  fake_blas().reductions = limits.reductions;
   if (wanted < 1 || !fits(asked, as<Layout>(a), as<Layout>(b), as<Layout>(c)) || as<Layout>(c).type != as<Layout>(d).type) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 // cuBLASLt on the CPU, as far as kernels/cuda/blas_lt.cpp calls it: column-major products in host memory, with the library's rules of which
 // types go together, and checks of what it is promised (alignments, workspace). For tests without a GPU.
@@ -9,6 +10,7 @@ namespace starling::tests {
 struct FakeBlasCounters {
   int heuristics = 0, products = 0, handles = 0;  ///< handles: created less destroyed, of all kinds
   std::size_t workspace_limit = 0;                ///< the last preference's
+  std::uint32_t reductions = 0;                   ///< likewise: the schemes for partial sums that it allows
   bool tf32 = false;                              ///< the last description's
 };
 FakeBlasCounters& fake_blas();

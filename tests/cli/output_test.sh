@@ -39,6 +39,10 @@ check "--evaluate repeats the test accuracy" 0 "accuracy" "$train" small.json --
 echo "$accuracy" >accuracy.txt
 verify "to four digits ($accuracy)" grep -qE "$(printf '%.4f' "$accuracy" | sed 's/0*$//')|$(awk "BEGIN {printf \"%.2f\", 100 * $accuracy}")" "$work/.stdout"
 head -c 1000 a/model.safetensors >short.safetensors
+twelve=(--set data.classes=12 --set steps=2)
+check "a run of 12 classes" 0 "done" "$train" small.json "${twelve[@]}" --output twelve
+check "--evaluate gives top 5 beyond 10 classes" 0 '"test_top5":' "$train" small.json "${twelve[@]}" --evaluate twelve/model.safetensors
+verify "as the run did" test "$(json_number "$work/.stdout" test_top5)" = "$(json_number twelve/summary.json test_top5)"
 check "a truncated model is refused" 2 "short\.safetensors" "$train" small.json --evaluate short.safetensors
 check "a model of another shape is refused" 2 "1\.weight" "$train" small.json --set model.hidden='[16]' --evaluate a/model.safetensors
 check "init from a model" 0 "" "$train" small.json --set init=a/model.safetensors --output c

@@ -22,7 +22,9 @@ done
 check "a dry run in fp16 for a GPU" 0 '"update": "after_backward"' ranks 2 "$train" small.json --dry-run --set precision=fp16 --device cuda
 check "fp16 checks the whole gradient" 2 "sync\.update.*fp16.*after_backward" "$train" small.json --dry-run --set precision=fp16 --set sync.update=in_backward
 check "an unknown precision" 2 "precision.*fp8.*bf16" "$train" small.json --dry-run --set precision=fp8
-check "fp16 on a CPU" 2 "precision: fp16 needs a GPU; use bf16 or fp32" run refused fp16
+check "fp16 on a CPU" 2 "precision: fp16 needs a GPU; use (bf16 or )?fp32" run refused fp16
+check "fp16 on a CPU, planned" 2 "precision: fp16 needs a GPU" run refused fp16 --dry-run
+check "fp16 on an older processor" 2 "fp16 needs a GPU; use fp32" without_bf16 refused fp16
 check "fp16 on a CPU, 2 ranks" 2 "precision: fp16 needs a GPU" ranks 2 "$train" small.json --set precision=fp16 --device cpu --output refused
 verify "both ranks say it once" test "$(grep -c "fp16 needs a GPU" "$work/.stderr")" = 1
 check "bf16 on an older processor" 2 "precision: bf16 needs a processor" without_bf16 refused bf16
@@ -69,7 +71,10 @@ if run probe bf16 --set steps=1 >/dev/null 2>&1; then
   verify "with the training run's loss" awk "BEGIN { d = $(json_number "$work/.stdout" test_loss) - $(json_number half/summary.json test_loss); exit !(d < 1e-3 && d > -1e-3) }"
   # auto may mean something else where a run goes on.
   check "auto, stopped" 0 "bf16" run moved auto --set steps=6
-  check "auto goes on where it means fp32" 2 "precision: the checkpoint was made in bf16" without_bf16 moved auto --resume latest
+  check "auto goes on where it means fp32" 2 "precision: the checkpoint was made in bf16.*add --set precision=bf16" without_bf16 moved auto --resume latest
+  check "auto, stopped where it means fp32" 0 "fp32" without_bf16 back auto --set steps=6
+  check "and goes on where it means bf16" 2 "precision: the checkpoint was made in fp32.*add --set precision=fp32" run back auto --resume latest
+  check "which the remedy allows" 0 "continuing after step 6" run back auto --set precision=fp32 --resume latest
 else
   check "bf16 on this processor" 2 "precision: bf16 needs a processor" run refused bf16
   check "auto falls back" 0 "on .*, fp32" run best auto
@@ -78,6 +83,7 @@ fi
 # Devices.
 check "auto takes the CPU where there is no GPU" 0 "starling .* on .*threads?" "$train" small.json --device auto --set steps=2 --output device
 if [ ! -e /dev/nvidiactl ]; then
+  check "fp16 where auto finds no GPU" 2 "precision: fp16 needs a GPU" "$train" small.json --set precision=fp16 --device auto --output none
   check "cuda without a GPU, 2 ranks" 2 "[Cc]uda|CUDA|GPU" ranks 2 "$train" small.json --device cuda --output none
   verify "both ranks say it once" test "$(grep -c "\[cuda\]" "$work/.stderr")" = 1
 fi

@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <cstdint>
+#include <utility>
+#include <vector>
+
 #include "core/error.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
@@ -66,15 +70,21 @@ TEST_CASE("cuda/image: crop, flip and normalisation give the CPU's bits") {
       for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 37 + i / 11);
       std::vector<std::int32_t> params;
       for (std::int32_t n = 0; n < shape[0]; ++n) params.insert(params.end(), {(n * 3) % 9, (n * 5 + 1) % 9, n % 2});
-      for (const bool augmented : {false, true}) {
+      for (const auto& [augmented, offset] :
+           std::vector<std::pair<bool, std::int64_t>>{{false, 0}, {true, 0}, {true, 1}, {false, 3}, {true, 5}}) {
         CAPTURE(augmented);
+        CAPTURE(offset);
+        const auto start = static_cast<std::size_t>(offset);  // of pixels and parameters in their memory
         compare({.out = {zeros(shape)},
                  .call =
                      [&](Backend& b, const auto&, const auto& out) {
-                       Tensor x(b, shape, DType::kUInt8);
+                       const Tensor x = Tensor(b, {offset + shape.elements()}, DType::kUInt8).slice(offset, shape);
                        b.copy_from_host(pixels.data(), x);
                        AugmentImages args{.x = x, .y = out[0], .crop_padding = 4};
-                       if (augmented) args.params = int_tensor(b, params, {shape[0], 3});
+                       std::vector<std::int32_t> shifted(start, -1);
+                       shifted.insert(shifted.end(), params.begin(), params.end());
+                       const auto all = static_cast<std::int64_t>(shifted.size());
+                       if (augmented) args.params = int_tensor(b, shifted, {all}).slice(offset, {shape[0], 3});
                        args.mean = {0.485, 0.456, 0.406, 0.5};
                        args.std = {0.229, 0.224, 0.225, 0.3};
                        b.augment_images(args);

@@ -40,10 +40,12 @@ for architecture in 80 90 100; do
   awk -v architecture="sm_$architecture" '
     /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2]; update = name ~ /update_kernel/; kernels += update }
     update && /bytes stack frame/ { if ($1 + $5 + $9 != 0) { print "  " name ": " $0; spilled++ } }
-    update && /Used [0-9]+ registers/ { match($0, /Used [0-9]+/); n = substr($0, RSTART + 5, RLENGTH - 5) + 0; if (n > most) most = n }
+    update && /Used [0-9]+ registers/ { match($0, /Used [0-9]+/); n = substr($0, RSTART + 5, RLENGTH - 5) + 0; if (n > most) most = n; if (!least || n < least) least = n
+      if (match($0, /[0-9]+ bytes smem/) && substr($0, RSTART) + 0 > shared) shared = substr($0, RSTART) + 0 }
     END {
       if (!kernels || !most) { print architecture ": no update kernel in the compiler\x27s report"; exit 1 }
-      printf "%s: %d update kernels, %d of them spill or use local memory, at most %d registers a thread\n", architecture, kernels, spilled, most
+      printf "%s: %d update kernels, %d of them spill or use local memory, %d to %d registers a thread, at most %d bytes of shared memory a block\n",
+        architecture, kernels, spilled, least, most, shared
       exit spilled > 0
     }' "$work/log" || wrong "sm_$architecture: see above"
 done

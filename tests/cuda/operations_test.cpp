@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/cuda/offset_backend.h"
 #include "tests/cuda/support.h"
 #include "tests/kernels/operation_table.h"
 
@@ -24,6 +25,9 @@ void table(DType dtype) {
       CHECK(found.outputs == first.outputs);
       CHECK(found.gradients == first.gradients);
     });
+    // Memory that no 16-byte access may touch at its start.
+    OffsetBackend misaligned(gpu());
+    CHECK(difference(op, dtype, run(op, misaligned, dtype, inputs, seed), expected) == "");
   }
 }
 

@@ -104,6 +104,7 @@ class TrainingJob {
     return result;
   }
   std::size_t buckets() const { return buckets_.size(); }
+  const Tensor& parameters_of(std::size_t bucket) const { return buckets_[bucket].parameters; }
 
  private:
   void load() {

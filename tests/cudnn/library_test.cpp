@@ -297,15 +297,16 @@ TEST_CASE("cudnn/library: the first plan that can be finalised is taken, or with
 
 TEST_CASE("cudnn/finish: tails and misaligned starts") {
   for (const std::int64_t n : {1, 7, 8, 9, 2055}) {
-    for (const std::int64_t shift : {0, 1}) {
+    for (const std::int64_t place : {0, 1, 2, 3}) {
+      const std::int64_t shift = place % 2, other = place / 2;  // of the activations, and of the fp32 numbers
       for (const DType dtype : kTypes) {
-        const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}), to = filled({n}, DType::kFloat32, 2);
+        const Tensor from = filled({n + shift}, dtype, 1).slice(shift, {n}), to = filled({n + other}, DType::kFloat32, 2).slice(other, {n});
         cuda::take_gradient(from, to, true, nullptr);
         bool same = true;
-        for (std::int64_t i = 0; i < n; ++i) same = same && get(to, i) == get(from, i) + static_cast<double>(number(i, 2));
+        for (std::int64_t i = 0; i < n; ++i) same = same && get(to, i) == get(from, i) + static_cast<double>(number(i + other, 2));
         CHECK(same);
-        const Tensor y = filled({3 * n + shift}, dtype, 3).slice(shift, {3, n}), bias = filled({n}, DType::kFloat32, 4),
-                     before = widened(y);
+        const Tensor y = filled({3 * n + shift}, dtype, 3).slice(shift, {3, n}),
+                     bias = filled({n + other}, DType::kFloat32, 4).slice(other, {n}), before = widened(y);
         cuda::add_channel_bias(y, bias, nullptr);
         for (std::int64_t i = 0; i < 3 * n; ++i) same = same && get(y, i) == get(before, i) + get(bias, i % n);
         CHECK(same);

@@ -1,7 +1,14 @@
 #include "tests/cudnn/model_calls.h"
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/train_config.h"
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/forwarding_backend.h"
@@ -53,11 +60,37 @@ std::vector<TracedModel> traced_models() {
     {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 2, "dilation": 2, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 64, "kernel_size": 3, "padding": 1, "groups": 64}, {"type": "relu"},
     {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
-  return {{"resnet20", R"({"type": "resnet20", "num_classes": 10})", 32, 128},
-          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})", 32, 512},
-          {"resnet18", R"({"type": "resnet18", "num_classes": 1000})", 224, 256},
-          {"resnet50", R"({"type": "resnet50", "num_classes": 1000})", 224, 256},
-          {"sequential", sequential, 32, 64}};
+  const Shape small{32, 32, 3}, large{224, 224, 3};
+  return {{"resnet20", R"({"type": "resnet20", "num_classes": 10})", small, 128},
+          {"resnet18 (CIFAR stem)", R"({"type": "resnet18", "num_classes": 10, "stem": "cifar"})", small, 512},
+          {"resnet18", R"({"type": "resnet18", "num_classes": 1000})", large, 256},
+          {"resnet50", R"({"type": "resnet50", "num_classes": 1000})", large, 256},
+          {"sequential", sequential, small, 64}};
+}
+
+std::vector<TracedModel> configured_models() {
+  register_builtins();
+  std::vector<TracedModel> models;
+  std::set<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(STARLING_CONFIGS)) {
+    if (entry.path().extension() == ".json") files.insert(entry.path());
+  }
+  for (const std::filesystem::path& file : files) {
+    nlohmann::json json = nlohmann::json::parse(std::ifstream(file));
+    nlohmann::json alone = json;
+    alone.erase("sync");  // the topology may want more ranks than one
+    const TrainConfig config = read_train_config(alone, file.string(), {});
+    TracedModel model{file.filename().string(), json["model"].dump(), config.data.image, config.batch_size};
+    for (const std::int64_t ranks : {1, 2, 4}) {
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        const std::int64_t own = (config.data.test_samples - rank + ranks - 1) / ranks, batch = std::min(own, config.batch_size);
+        model.evaluated.insert(batch);
+        if (own % batch != 0) model.evaluated.insert(own % batch);
+      }
+    }
+    models.push_back(std::move(model));
+  }
+  return models;
 }
 
 ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
@@ -70,7 +103,7 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
     listener.model = traced.name;
     const nlohmann::json config = nlohmann::json::parse(traced.json);
     ConfigSection section(config, "model");
-    const std::unique_ptr<Model> model = make_model(section, Shape{traced.image, traced.image, 3});
+    const std::unique_ptr<Model> model = make_model(section, traced.image);
     section.finish();
     model->allocate(listener, DType::kFloat32, dtype);
     Tape tape(listener);
@@ -82,6 +115,10 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
       loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
     }
     tape.backward(loss);
+    for (const std::int64_t batch : traced.evaluated) {
+      Pass evaluation{listener};
+      model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)), evaluation);
+    }
   }
   return calls;
 }

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "core/tensor.h"
 #include "kernels/cuda/cudnn_spec.h"
 
 namespace starling::testing {
@@ -18,10 +21,14 @@ struct ModelCalls {
 
 struct TracedModel {
   std::string name, json;
-  std::int64_t image = 32, batch = 128;
+  Shape image;
+  std::int64_t batch = 128;
+  std::set<std::int64_t> evaluated = {};  ///< sizes of the batches that it is tested with
 };
 /// ResNet-20, ResNet-18 with both stems, ResNet-50, and a small network with biases, groups, strides and dilation.
 std::vector<TracedModel> traced_models();
+/// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2 and 4 ranks.
+std::vector<TracedModel> configured_models();
 
 /// Forward and backward of every model on shapes alone, with activations of `dtype`.
 ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype);

@@ -5,128 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-
-#include "core/philox.h"
+#include <utility>
 
 namespace starling::tests {
-
-Numbers random_numbers(std::int64_t n, std::uint64_t seed) {
-  Numbers result(static_cast<std::size_t>(n));
-  for (std::size_t i = 0; i < result.size(); ++i) result[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 77).v[0])) - 1.0;
-  return result;
-}
-
-DType Operation::input_dtype(std::size_t i, DType dtype) const {
-  return i < input_roles.size() && input_roles[i] == Role::kParameter ? parameter_dtype(dtype) : dtype;
-}
-DType Operation::output_dtype(std::size_t i, DType dtype) const {
-  return i < output_roles.size() && output_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
-}
-DType Operation::gradient_dtype(std::size_t i, DType dtype) const {
-  return i < input_roles.size() && input_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
-}
-
-namespace {
-Numbers rounded(Numbers numbers, DType dtype) {
-  for (double& v : numbers) {
-    const auto f = static_cast<float>(v);
-    if (dtype == DType::kBFloat16) v = static_cast<double>(static_cast<float>(BFloat16(f)));
-    if (dtype == DType::kFloat16) v = static_cast<double>(static_cast<float>(Float16(f)));
-  }
-  return numbers;
-}
-}  // namespace
-
-std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
-  std::vector<Numbers> inputs;
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    inputs.push_back(rounded(random_numbers(op.inputs[i].elements(), 100 + i), op.input_dtype(i, dtype)));
-  }
-  return inputs;
-}
-
-Numbers random_seed(const Operation& op, DType dtype) {
-  return rounded(random_numbers(op.outputs[0].elements(), 9), op.output_dtype(0, dtype));
-}
-
-Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {
-  std::vector<Tensor> in, out, saved, gradients;
-  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(to_tensor(backend, inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
-  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
-    out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
-    backend.fill(out.back(), 99.0);  // what is not written shows
-  }
-  op.forward(backend, in, out, saved);
-  Results results;
-  for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
-  if (!op.backward) return results;
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    gradients.emplace_back(backend, op.inputs[i], op.gradient_dtype(i, dtype));
-    backend.fill(gradients.back(), 99.0);
-  }
-  op.backward(backend, in, out, saved, to_tensor(backend, seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
-  for (const Tensor& tensor : gradients) results.gradients.push_back(to_numbers(tensor));
-  return results;
-}
-
-double distance(const Numbers& a, const Numbers& b) {
-  if (a.size() != b.size()) return 1e300;
-  double result = 0.0, largest = 1e-2;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const double d = std::abs(a[i] - b[i]);
-    if (std::isnan(d)) return 1e300;
-    result = std::max(result, d);
-    largest = std::max(largest, std::abs(b[i]));
-  }
-  return result / largest;
-}
-
-double tolerance(const Operation& op, DType dtype) {
-  // Half a unit in the last place where a number is rounded once; some numbers are made of one that was rounded before.
-  const double rounding = dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
-  return dtype == DType::kFloat64 ? 1e-11 : op.tolerance + rounding;
-}
-
-std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected) {
-  std::string result;
-  double worst = 1.0;
-  const auto compare = [&](const char* what, std::size_t i, const Numbers& a, const Numbers& b, double allowed, DType type) {
-    const double d = distance(a, b);
-    if (!(d / allowed >= worst)) return;
-    worst = d / allowed;
-    result = fmt::format("{}: {} {} ({}) is off by {:.3g} of its largest number; {:.3g} is allowed", op.name, what, i, name_of(type), d,
-                         allowed);
-  };
-  if (found.outputs.size() != expected.outputs.size() || found.gradients.size() != expected.gradients.size()) return "results are missing";
-  for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
-    const DType type = op.output_dtype(i, dtype);
-    compare("output", i, found.outputs[i], expected.outputs[i], tolerance(op, type), type);
-  }
-  for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
-    const DType type = op.gradient_dtype(i, dtype);
-    compare("gradient of input", i, found.gradients[i], expected.gradients[i], 3 * tolerance(op, type), type);
-  }
-  return result;
-}
-
-Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype) {
-  Tensor wide(backend, shape, DType::kFloat64), result(backend, shape, dtype);
-  backend.copy_from_host(numbers.data(), wide);
-  if (dtype == DType::kFloat64) return wide;
-  backend.cast({wide, result});
-  return result;
-}
-
-Numbers to_numbers(const Tensor& tensor) {
-  Tensor wide = tensor;
-  if (tensor.dtype() != DType::kFloat64) {
-    wide = Tensor(tensor.backend(), tensor.shape(), DType::kFloat64);
-    tensor.backend().cast({tensor, wide});
-  }
-  Numbers result(static_cast<std::size_t>(tensor.elements()));
-  tensor.backend().copy_to_host(wide, result.data());
-  return result;
-}
 
 namespace {
 
@@ -134,6 +15,7 @@ using Tensors = std::vector<Tensor>;
 using Index = std::int64_t;
 
 std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+double count(const Shape& shape) { return static_cast<double>(shape.elements()); }
 
 struct Image {
   Index n, h, w, c;
@@ -170,6 +52,7 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   if (bias) op.inputs.push_back({filters});
   op.outputs = {y.shape()};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
+  op.flops = 2.0 * count(y.shape()) * static_cast<double>(s.kernel[0] * s.kernel[1] * in_group);
   op.forward = [s, bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.conv2d_forward({.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
   };
@@ -202,6 +85,7 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   op.outputs = {{m, n}};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
   op.output_roles = {result};
+  op.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.matmul({.a = in[0], .b = in[1], .bias = bias ? in[2] : Tensor(), .c = out[0], .transpose_a = ta, .transpose_b = tb});
   };
@@ -223,6 +107,7 @@ Operation sums_of_rows(Index rows, Index channels) {
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}};
   op.output_roles = {Role::kParameter};
+  op.forward_moved = count(op.inputs[0]);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.sum_rows({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];
@@ -235,6 +120,8 @@ Operation activation(Activation kind, const std::string& name, Index n) {
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
+  op.forward_moved = 2.0 * static_cast<double>(n);
+  op.backward_moved = 3.0 * static_cast<double>(n);
   op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
   };
@@ -266,11 +153,17 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
   op.input_roles.assign(op.inputs.size(), Role::kActivation);
   if (affine) op.input_roles[1] = op.input_roles[2] = Role::kParameter;
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  // Both passes read their inputs twice: for the sums over rows, and then with these.
+  const bool reads_y = relu && mask == MaskFrom::kOutput;
+  op.forward_moved = (3.0 + (residual ? 1.0 : 0.0)) * count(op.inputs[0]);
+  op.backward_moved = (5.0 + (reads_y ? 2.0 : 0.0) + (residual ? 1.0 : 0.0)) * count(op.inputs[0]);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    const DType statistics = parameter_dtype(in[0].dtype());
-    saved = {Tensor(b, {channels}, statistics), Tensor(b, {channels}, statistics)};
-    b.fill(out[1], 0.5);
-    b.fill(out[2], 2.0);
+    if (saved.empty()) {
+      const DType statistics = parameter_dtype(in[0].dtype());
+      saved = {Tensor(b, {channels}, statistics), Tensor(b, {channels}, statistics)};
+      b.fill(out[1], 0.5);
+      b.fill(out[2], 2.0);
+    }
     BatchNormForward args{
         .x = in[0], .y = out[0], .running_mean = out[1], .running_var = out[2], .saved_mean = saved[0], .saved_inv_std = saved[1]};
     if (affine) args.gamma = in[1];
@@ -316,10 +209,12 @@ Operation layer_norm(Index rows, Index channels) {
   op.name = fmt::format("layer norm {}x{}", rows, channels);
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.outputs = {{rows, channels}};
+  op.forward_moved = 2.0 * count(op.inputs[0]);
+  op.backward_moved = 3.0 * count(op.inputs[0]);
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     const DType statistics = parameter_dtype(in[0].dtype());
-    saved = {Tensor(b, {rows}, statistics), Tensor(b, {rows}, statistics)};
+    if (saved.empty()) saved = {Tensor(b, {rows}, statistics), Tensor(b, {rows}, statistics)};
     b.layer_norm_forward(
         {.x = in[0], .gamma = in[1], .beta = in[2], .y = out[0], .saved_mean = saved[0], .saved_inv_std = saved[1], .eps = 1e-3});
   };
@@ -354,8 +249,9 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
   op.name = fmt::format("{} pooling of {}, {}", max ? "max" : "average", x.shape().text(), text(s));
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
+  op.forward_moved = op.backward_moved = count(x.shape()) + count(y.shape());
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    saved = {Tensor(b, y.shape(), DType::kInt32)};
+    if (max && saved.empty()) saved = {Tensor(b, y.shape(), DType::kInt32)};
     b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = max ? saved[0] : Tensor(), .window = s});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
@@ -381,6 +277,7 @@ Operation global_pooling(const Image& x) {
   op.name = fmt::format("global average pooling of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c}};
+  op.forward_moved = op.backward_moved = count(x.shape());
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.global_avg_pool_forward({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
@@ -402,6 +299,7 @@ Operation sum_of_two(Index n) {
   op.name = fmt::format("add of {}", n);
   op.inputs = {{n}, {n}};
   op.outputs = {{n}};
+  op.forward_moved = 3.0 * static_cast<double>(n);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.add({.a = in[0], .b = in[1], .y = out[0]}); };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
@@ -415,6 +313,9 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
   op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(), stride, channels, before);
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
+  const double taken = count(y.shape()) * static_cast<double>(x.c) / static_cast<double>(channels);
+  op.forward_moved = taken + count(y.shape());
+  op.backward_moved = taken + count(x.shape());
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.subsample_pad_forward({.x = in[0], .y = out[0], .stride = stride, .pad_before = before});
   };
@@ -438,6 +339,7 @@ Operation flatten(const Image& x) {
   op.name = fmt::format("flatten of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c * x.h * x.w}};
+  op.forward_moved = op.backward_moved = 2.0 * count(x.shape());
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.flatten_channels_first({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
@@ -459,11 +361,15 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.name = fmt::format("cross entropy {}x{}, smoothing {}", rows, classes, smoothing);
   op.inputs = {{rows, classes}};
   op.outputs = {{}};
+  op.forward_moved = count(op.inputs[0]);
+  op.backward_moved = 2.0 * count(op.inputs[0]);
   op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    saved = {Tensor(b, {rows}, DType::kInt32)};
-    b.copy_from_host(labels.data(), saved[0]);
+    if (saved.empty()) {
+      saved = {Tensor(b, {rows}, DType::kInt32)};
+      b.copy_from_host(labels.data(), saved[0]);
+    }
     b.softmax_cross_entropy({.logits = in[0], .labels = saved[0], .loss = out[0], .label_smoothing = smoothing, .scale = scale});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
@@ -489,6 +395,7 @@ Operation sum_with_weights(Index n) {
   op.name = fmt::format("weighted_sum of {}", n);
   op.inputs = {{n}, {n}, {n}};
   op.outputs = {{n}};
+  op.forward_moved = 4.0 * static_cast<double>(n);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     WeightedSum args{.terms = 3, .out = out[0]};
     for (std::size_t i = 0; i < 3; ++i) args.in[i] = in[i];
@@ -501,12 +408,13 @@ Operation sum_with_weights(Index n) {
   return op;
 }
 
+Window2d window(Index k, Index stride, Index padding, Index dilation = 1, Index groups = 1) {
+  return {{k, k}, {stride, stride}, {padding, padding}, {dilation, dilation}, groups};
+}
+
 }  // namespace
 
 std::vector<Operation> operation_table() {
-  const auto window = [](Index k, Index stride, Index padding, Index dilation = 1, Index groups = 1) {
-    return Window2d{{k, k}, {stride, stride}, {padding, padding}, {dilation, dilation}, groups};
-  };
   std::vector<Operation> table = {
       convolution({2, 7, 6, 3}, 16, window(3, 1, 1), false),
       convolution({2, 8, 8, 1}, 5, window(5, 2, 2), true),
@@ -571,6 +479,44 @@ std::vector<Operation> operation_table() {
   }
   table.push_back(batch_norm(40, 6, false, true, false));
   table.push_back(batch_norm(2, 4, false, false, true));
+  return table;
+}
+
+std::vector<Operation> timing_table(std::int64_t batch) {
+  const Index pixels = batch * 32 * 32, n = pixels * 16;
+  std::vector<Operation> table = {
+      convolution({batch, 32, 32, 16}, 16, window(3, 1, 1), false),
+      convolution({batch, 32, 32, 16}, 32, window(3, 2, 1), false),
+      convolution({batch, 16, 16, 32}, 32, window(3, 1, 1), false),
+      convolution({batch, 8, 8, 64}, 64, window(3, 1, 1), false),
+      convolution({batch, 8, 8, 64}, 256, window(1, 1, 0), false),
+      matrix_product(batch, 512, 3072, false, true, true),
+      matrix_product(512, 3072, batch, true, false, false, Role::kParameter),
+      matrix_product(8 * batch, 1024, 1024, false, true, false),
+  };
+  for (const Index shrunk : {1, 2, 4}) {
+    const Index rows = pixels / (shrunk * shrunk), channels = 16 * shrunk;
+    table.push_back(batch_norm(rows, channels, false, false, true));
+    table.push_back(batch_norm(rows, channels, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(rows, channels, true, true, true));
+  }
+  for (Operation& op : std::vector<Operation>{
+           layer_norm(64 * batch, 256),
+           pooling(Pooling::kMax, {batch, 32, 32, 16}, window(3, 2, 1)),
+           pooling(Pooling::kAverage, {batch, 32, 32, 16}, window(2, 2, 0)),
+           global_pooling({batch, 32, 32, 16}),
+           subsample_pad({batch, 32, 32, 16}, 2, 32, 8),
+           flatten({batch, 32, 32, 16}),
+           cross_entropy(16 * batch, 1000, 0.1),
+           activation(Activation::kRelu, "relu", n),
+           activation(Activation::kGelu, "gelu", n),
+           activation(Activation::kSilu, "silu", n),
+           sum_of_two(n),
+           sum_with_weights(n),
+           sums_of_rows(32 * batch, 512),
+       }) {
+    table.push_back(std::move(op));
+  }
   return table;
 }
 

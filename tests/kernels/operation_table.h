@@ -20,13 +20,13 @@ enum class Role : std::uint8_t {
 
 /// One operation on one set of shapes: what it takes, how a backend runs it, and what it must give by an independent plain loop.
 /// The table drives the comparison with that loop, the gradient check by finite differences, and the comparison of fp32,
-/// instruction sets, thread counts and devices with fp64.
+/// instruction sets, thread counts and devices with fp64; and, in larger shapes, the timing of `starling-bench kernels`.
 struct Operation {
   std::string name;
   std::vector<Shape> inputs;                    ///< floating inputs, drawn at random
   std::vector<Shape> outputs;                   ///< floating outputs
   std::vector<Role> input_roles, output_roles;  ///< empty: all are activations
-  /// Fills the outputs. May leave more in `saved` for the backward pass.
+  /// Fills the outputs. May leave more in `saved` for the backward pass, and makes that at the first call alone.
   std::function<void(Backend&, const std::vector<Tensor>& in, const std::vector<Tensor>& out, std::vector<Tensor>& saved)> forward;
   /// The plain loop.
   std::function<void(const std::vector<Numbers>& in, std::vector<Numbers>& out)> reference;
@@ -35,6 +35,9 @@ struct Operation {
                      const Tensor& dy, const std::vector<Tensor>& gradients)>
       backward;
   double tolerance = 1e-5;  ///< of fp32 against fp64, relative to the largest output
+  double flops = 0.0;       ///< of the forward pass where arithmetic bounds the operation; the backward pass takes twice as many
+  /// Otherwise memory does: how many elements of activations each pass must read and write, beside what `saved` holds.
+  double forward_moved = 0.0, backward_moved = 0.0;
 
   /// The dtypes of its tensors where activations have `dtype`.
   DType input_dtype(std::size_t i, DType dtype) const;
@@ -44,6 +47,8 @@ struct Operation {
 
 /// Every operation, over shapes with tails, odd channel counts, strides, padding, dilation and groups.
 std::vector<Operation> operation_table();
+/// The same operations at the shapes of ResNet-20 and a few layers more, for samples of `batch`: large enough to be timed.
+std::vector<Operation> timing_table(std::int64_t batch);
 
 /// The dtype of statistics, biases and gradients of parameters beside activations of `dtype`.
 inline DType parameter_dtype(DType dtype) { return is_low_precision(dtype) ? DType::kFloat32 : dtype; }

@@ -132,4 +132,17 @@ TEST_CASE("kernels/operations: bf16 and fp16 equal fp64 within their rounding on
   }
 }
 
+TEST_CASE("kernels/operations: what is timed is right too, and says what it moves or computes") {
+  CpuBackend backend(1);
+  for (const Operation& op : timing_table(1)) {
+    CAPTURE(op.name);
+    CHECK((op.flops > 0.0) != (op.forward_moved > 0.0));
+    if (op.backward) CHECK((op.flops > 0.0) != (op.backward_moved > 0.0));
+    const auto inputs = random_inputs(op);
+    const Numbers seed = random_seed(op);
+    CHECK(difference(op, DType::kFloat32, run(op, backend, DType::kFloat32, inputs, seed),
+                     run(op, backend, DType::kFloat64, inputs, seed)) == "");
+  }
+}
+
 }  // namespace starling::tests

@@ -21,6 +21,7 @@ enum class CallKind : std::uint8_t {
   kSet,       ///< `bytes` at `to`
   kAllocate,  ///< `bytes` at `to`; label "device" or "pinned"
   kFree,      ///< at `to`
+  kMark,      ///< no call: `label` as note_mark() was given it
 };
 
 struct Call {
@@ -39,8 +40,11 @@ struct Call {
 /// Everything since the start or the last clear(), while recording; off by default. Not for use while another thread issues work.
 void start_recording();
 std::vector<Call> stop_recording();
-/// While held, events are done only after a host wait: as if the device were far behind.
+/// While held, what is recorded from then on is done only once the host has waited for it or for something issued later: as if the device,
+/// which works in issue order, did nothing until somebody waits.
 void hold_events(bool held);
+/// Something of a test's own, in its place among the calls.
+void note_mark(const std::string& label);
 void note_launch(StreamHandle stream, const char* label);
 
 /// The machine that the fake runtime is; what is left unset is one H200. Set back with FakeMachine{}.

@@ -15,7 +15,7 @@ namespace {
 
 struct FakeEvent {
   std::uint64_t recordings = 0;
-  bool done = true;
+  std::atomic<std::uint64_t> place{0};  ///< of the last recording in the issue order of all
 };
 struct FakeStream {
   std::string name;
@@ -29,6 +29,7 @@ struct World {
   std::map<void*, std::size_t> blocks;  ///< of device memory
   std::size_t in_use = 0;
   std::atomic<bool> held{false};
+  std::atomic<std::uint64_t> recorded{0}, reached{0};  ///< recordings so far; while held, up to which the device has come
   std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0};
 
   void note(shim::Call call) {
@@ -42,6 +43,13 @@ World& world() {
 }
 
 std::uint64_t recording_of(EventHandle event) { return static_cast<FakeEvent*>(event)->recordings; }
+
+/// The device works in issue order: with this all before it is done.
+void reach(std::uint64_t place) {
+  std::uint64_t before = world().reached;
+  while (before < place && !world().reached.compare_exchange_weak(before, place)) {
+  }
+}
 
 void* take(std::size_t bytes) { return std::aligned_alloc(512, (bytes + 511) / 512 * 512); }
 
@@ -59,7 +67,11 @@ std::vector<Call> stop_recording() {
   world().recording = false;
   return std::exchange(world().calls, {});
 }
-void hold_events(bool held) { world().held = held; }
+void hold_events(bool held) {
+  reach(world().recorded);
+  world().held = held;
+}
+void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note_launch(StreamHandle stream, const char* label) {
   ++world().launches;
   world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
@@ -102,19 +114,20 @@ EventHandle create_event() {
 void destroy_event(EventHandle event) noexcept { delete static_cast<FakeEvent*>(event); }
 void record_event(EventHandle event, StreamHandle stream) {
   const std::uint64_t recording = ++static_cast<FakeEvent*>(event)->recordings;
-  static_cast<FakeEvent*>(event)->done = false;
+  static_cast<FakeEvent*>(event)->place = ++world().recorded;
   world().note({.kind = shim::CallKind::kRecord, .stream = stream, .event = event, .recording = recording});
 }
 void stream_wait(StreamHandle stream, EventHandle event) {
   world().note({.kind = shim::CallKind::kWait, .stream = stream, .event = event, .recording = recording_of(event)});
 }
-bool event_done(EventHandle event) { return !world().held || static_cast<FakeEvent*>(event)->done; }
+bool event_done(EventHandle event) { return !world().held || static_cast<FakeEvent*>(event)->place <= world().reached; }
 void host_wait(EventHandle event) {
-  static_cast<FakeEvent*>(event)->done = true;
+  reach(static_cast<FakeEvent*>(event)->place);
   ++world().host_waits;
   world().note({.kind = shim::CallKind::kHostWait, .event = event, .recording = recording_of(event)});
 }
 void host_wait_stream(StreamHandle stream) {
+  reach(world().recorded);
   ++world().host_waits;
   world().note({.kind = shim::CallKind::kHostWait, .stream = stream});
 }

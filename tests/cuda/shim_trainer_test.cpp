@@ -1,0 +1,141 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/trainer.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/core/folder.h"
+
+// The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does nothing until somebody waits, every wait of
+// the host shows.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+
+constexpr std::int64_t kSteps = 9, kFirst = 2, kLast = 7;  // steps (from 0) that are looked at: from kFirst, to before kLast
+
+/// Counters at the start of every step; the device falls behind from kFirst on.
+struct Log {
+  std::vector<cuda::RuntimeCounters> counters;
+  std::vector<Call> calls;
+};
+
+/// Training asks its schedule once at the start of every step.
+class NotingSchedule final : public Schedule {
+ public:
+  NotingSchedule(std::unique_ptr<Schedule> inner, Log& log) : inner_(std::move(inner)), log_(log) {}
+  ~NotingSchedule() override { cuda::shim::hold_events(false); }
+  double lr(std::int64_t t) const override {
+    if (t == kFirst) {
+      cuda::shim::hold_events(true);
+      cuda::shim::start_recording();
+    }
+    if (t >= kFirst && t <= kLast) cuda::shim::note_mark("step");
+    log_.counters.push_back(cuda::runtime_counters());
+    if (t == kLast) {
+      log_.calls = cuda::shim::stop_recording();
+      cuda::shim::hold_events(false);
+    }
+    return inner_->lr(t);
+  }
+
+ private:
+  std::unique_ptr<Schedule> inner_;
+  Log& log_;
+};
+
+Log train(const std::string& precision, std::int64_t log_every) {
+  register_builtins();
+  const nlohmann::json layers = nlohmann::json::parse(R"([
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "dropout", "p": 0.1}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  const nlohmann::json json{
+      {"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
+      {"data",
+       {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 256}, {"test_limit", 8}, {"augment", {{"flip", true}}}}},
+      {"batch_size", 4},
+      {"steps", kSteps},
+      {"precision", precision},
+      {"evaluate", {{"every_epochs", 0}}},
+      {"checkpoint", {{"every_epochs", 0}}},
+      {"log_every", log_every},
+      {"tensorboard", false}};
+  const test::Folder folder;
+  const auto transport = make_single_transport();
+  cuda::CudaBackend backend(0, false, false, true);
+  Log log;
+  TrainConfig config = read_train_config(json, "test", {});
+  config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
+  config.make_schedule = [make = config.make_schedule, &log](const ScheduleSite& site) {
+    return std::make_unique<NotingSchedule>(make(site), log);
+  };
+  config.dataset->open();
+  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+  {
+    Trainer trainer(config, {}, trace, backend, *transport);
+    trainer.initialise();
+    CHECK(trainer.run({.path = folder / "."}) == ExitCode::kOk);
+  }
+  config.model.reset();
+  REQUIRE(log.counters.size() == static_cast<std::size_t>(kSteps));
+  return log;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the host waits once a step in fp16, else never") {
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    const Log log = train(precision, 1000);
+    for (std::size_t step = kFirst; step < static_cast<std::size_t>(kLast); ++step) {
+      CAPTURE(step);
+      const cuda::RuntimeCounters &before = log.counters[step], &after = log.counters[step + 1];
+      CHECK(after.device_allocations == before.device_allocations);
+      // The step before kFirst ended before the device fell behind, so that its flag needs no wait.
+      const bool flag = precision == "fp16" && step > static_cast<std::size_t>(kFirst);
+      CHECK(after.host_waits - before.host_waits == (flag ? 1 : 0));
+      CHECK(after.launches > before.launches);
+    }
+    // fp16's wait: for what the step before recorded, once this step's forward pass is on its way.
+    std::size_t step_begin = 0, launches = 0, waits = 0;
+    for (std::size_t i = 0; i < log.calls.size(); ++i) {
+      const Call& call = log.calls[i];
+      if (call.kind == CallKind::kMark) {
+        step_begin = i;
+        launches = 0;
+      }
+      launches += call.kind == CallKind::kLaunch;
+      if (call.kind != CallKind::kHostWait) continue;
+      ++waits;
+      CHECK(launches >= 5);
+      const auto record = std::find_if(log.calls.begin(), log.calls.end(), [&](const Call& other) {
+        return other.kind == CallKind::kRecord && other.event == call.event && other.recording == call.recording;
+      });
+      REQUIRE(record != log.calls.end());
+      CHECK(record < log.calls.begin() + static_cast<std::ptrdiff_t>(step_begin));
+    }
+    CHECK(waits == (precision == "fp16" ? kLast - kFirst - 1 : 0));
+  }
+}
+
+TEST_CASE("cuda/trainer: a line of metrics costs one wait, and no memory") {
+  const Log log = train("fp32", 2);
+  for (std::size_t step = kFirst; step < static_cast<std::size_t>(kLast); ++step) {
+    CAPTURE(step);
+    const bool line = (step + 1) % 2 == 0;
+    CHECK(log.counters[step + 1].host_waits - log.counters[step].host_waits == (line ? 1 : 0));
+    CHECK(log.counters[step + 1].device_allocations == log.counters[step].device_allocations);
+  }
+}
+
+}  // namespace starling::tests
