@@ -40,7 +40,7 @@ STARLING_HD T narrow(Compute<T> value) {
     const auto bits = __builtin_bit_cast(std::uint32_t, value);
     const std::uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
     T result;
-    result.bits = static_cast<std::uint16_t>((value == value ? rounded : bits | 0x400000u) >> 16);
+    result.bits = static_cast<std::uint16_t>((__builtin_isnan(value) ? bits | 0x400000u : rounded) >> 16);
     return result;
   } else {
     return static_cast<T>(value);

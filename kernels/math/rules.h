@@ -1,7 +1,5 @@
 #pragma once
 
-#include <math.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
