@@ -136,4 +136,20 @@ struct DTypeOf<std::uint8_t> {
   static constexpr DType value = DType::kUInt8;
 };
 
+/// The type that numbers stored as T are computed in: fp32 for bf16 and fp16, else T itself.
+template <class T>
+struct ComputeOf {
+  using type = T;
+};
+template <>
+struct ComputeOf<BFloat16> {
+  using type = float;
+};
+template <>
+struct ComputeOf<Float16> {
+  using type = float;
+};
+template <class T>
+using Compute = typename ComputeOf<T>::type;
+
 }  // namespace starling

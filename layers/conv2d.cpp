@@ -18,13 +18,14 @@ Shape Conv2d::build(const Shape& input) {
   const Shape output = window_output(*this, input, window, options_.out_channels);
 
   const std::int64_t pixels = window.kernel[0] * window.kernel[1];
-  const auto fan_in = static_cast<double>(pixels * (channels / window.groups));
+  const std::int64_t group_channels = channels / window.groups;
+  const auto fan_in = static_cast<double>(pixels * group_channels);
   const auto fan_out = static_cast<double>(pixels * options_.out_channels);
   Init init = Init::uniform(1.0 / std::sqrt(fan_in));
   // Kaiming normal (He et al. 2015, arXiv 1502.01852) for ReLU: gain sqrt(2).
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanIn) init = Init::normal(std::sqrt(2.0 / fan_in));
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut) init = Init::normal(std::sqrt(2.0 / fan_out));
-  weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], channels / window.groups}, init,
+  weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
                            TensorLayout::kConvWeight);
   weight_->product = true;
   if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, Init::uniform(1.0 / std::sqrt(fan_in)));

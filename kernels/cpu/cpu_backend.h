@@ -85,15 +85,15 @@ class CpuBackend final : public Backend {
   template <class T>
   void batch_norm_backward_of(const BatchNormBackward& args);
   template <class T>
-  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, cpu::Compute<T>* y, bool accumulate);
+  void column_sums(const T* x, std::int64_t rows, std::int64_t channels, Compute<T>* y, bool accumulate);
   template <class T>
-  void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const cpu::Compute<T>* bias, T* y);
+  void conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y);
   template <class T>
   void conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx);
   template <class T>
-  void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, cpu::Compute<T>* dweight, bool accumulate);
+  void conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate);
   template <class T>
-  void matmul_of(const cpu::Product& p, const T* a, const T* b, const cpu::Compute<T>* bias, T* c);
+  void matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias, T* c);
   /// The product of 16-bit numbers, into fp32 or their own type.
   template <class T, class To>
   void low_matmul(const cpu::Product& p, const T* a, const T* b, const float* bias, To* c);

@@ -64,10 +64,10 @@ void CpuBackend::weighted_sum(const WeightedSum& args) {
     const Index n = args.out.elements();
     T* out = args.out.data<T>();
     std::array<const T*, 8> in{};
-    std::array<cpu::Compute<T>, 8> weight{};
+    std::array<Compute<T>, 8> weight{};
     for (std::size_t i = 0; i < static_cast<std::size_t>(args.terms); ++i) {
       in[i] = cpu::numbers<T>(args.in[i], n, kName, "an input");
-      weight[i] = static_cast<cpu::Compute<T>>(args.weight[i]);
+      weight[i] = static_cast<Compute<T>>(args.weight[i]);
     }
     threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
       std::array<const T*, 8> from{};

@@ -40,7 +40,7 @@ void CpuBackend::pool2d_forward(const Pool2dForward& args) {
     std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
     const Index y_size = image_size(args.y);
     by_image(args.x.data<T>(), image_size(args.x), args.y.data<T>(), y_size, g.images, [&](Index first, Index images, auto* x, auto* y) {
-      const auto& k = kernels<cpu::Compute<T>>();
+      const auto& k = kernels<Compute<T>>();
       if (args.kind == Pooling::kMax) {
         k.max_pool_forward(x, y, index ? index + first * y_size : nullptr, g, 0, images);
       } else {
@@ -61,7 +61,7 @@ void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
     const Index dy_size = image_size(args.dy);
     by_image(args.dy.data<T>(), dy_size, args.dx.data<T>(), image_size(args.dx), g.images,
              [&](Index first, Index images, auto* dy, auto* dx) {
-               const auto& k = kernels<cpu::Compute<T>>();
+               const auto& k = kernels<Compute<T>>();
                if (max) {
                  k.max_pool_backward(dy, index + first * dy_size, dx, g, 0, images);
                } else {
@@ -87,7 +87,7 @@ void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
   const Pixels p = pixels_of(args.x, args.y, "global average pooling forward");
   floating(args.x, "global average pooling forward", [&](auto type) {
     using T = decltype(type);
-    using R = cpu::Compute<T>;
+    using R = Compute<T>;
     by_image(args.x.data<T>(), p.pixels * p.channels, args.y.data<T>(), p.channels, p.images, [&](Index, Index images, auto* x, auto* y) {
       kernels<R>().global_sum(x, y, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
     });
@@ -98,7 +98,7 @@ void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
   const Pixels p = pixels_of(args.dx, args.dy, "global average pooling backward");
   floating(args.dy, "global average pooling backward", [&](auto type) {
     using T = decltype(type);
-    using R = cpu::Compute<T>;
+    using R = Compute<T>;
     by_image(args.dy.data<T>(), p.channels, args.dx.data<T>(), p.pixels * p.channels, p.images,
              [&](Index, Index images, auto* dy, auto* dx) {
                kernels<R>().global_spread(dy, dx, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
@@ -209,7 +209,7 @@ void CpuBackend::augment_images(const AugmentImages& args) {
             T* to = y + ((n * height + h) * width + w) * channels;
             for (Index c = 0; c < channels; ++c) {
               const auto i = static_cast<std::size_t>(c);
-              to[c] = cpu::narrow<T>(math::normalized_pixel<cpu::Compute<T>>(from ? from[c] : std::uint8_t{0}, args.mean[i], args.std[i]));
+              to[c] = cpu::narrow<T>(math::normalized_pixel<Compute<T>>(from ? from[c] : std::uint8_t{0}, args.mean[i], args.std[i]));
             }
           }
         }

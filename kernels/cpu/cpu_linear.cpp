@@ -70,7 +70,7 @@ void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index
 }  // namespace
 
 template <class T>
-void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const cpu::Compute<T>* bias, T* y) {
+void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y) {
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.images * g.out_height, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
@@ -103,7 +103,7 @@ void CpuBackend::conv2d_forward(const Conv2dForward& args) {
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     conv2d_forward_of<T>(g, args.x.data<T>(), cpu::numbers<T>(args.weight, cpu::weight_elements(g), kName, "weight"),
-                         cpu::optional_numbers<cpu::Compute<T>>(args.bias, g.out_channels, kName, "bias"), args.y.data<T>());
+                         cpu::optional_numbers<Compute<T>>(args.bias, g.out_channels, kName, "bias"), args.y.data<T>());
   });
 }
 
@@ -136,7 +136,7 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
 }
 
 template <class T>
-void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, cpu::Compute<T>* dweight, bool accumulate) {
+void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate) {
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.out_channels, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate); });
@@ -163,7 +163,7 @@ void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    using R = cpu::Compute<T>;
+    using R = Compute<T>;
     const T* dy = args.dy.data<T>();
     conv2d_backward_weights_of<T>(g, args.x.data<T>(), dy, cpu::numbers<R>(args.dweight, cpu::weight_elements(g), kName, "dweight"),
                                   args.accumulate);
@@ -175,7 +175,7 @@ void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
 }
 
 template <class T>
-void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const cpu::Compute<T>* bias, T* c) {
+void CpuBackend::matmul_of(const cpu::Product& p, const T* a, const T* b, const Compute<T>* bias, T* c) {
   if constexpr (std::is_same_v<T, float>) {
     // The bias goes in first, and the product on top of it.
     if (bias) {
@@ -226,7 +226,7 @@ void CpuBackend::matmul(const Matmul& args) {
     using T = decltype(type);
     const T* a = args.a.data<T>();
     const T* b = args.b.data<T>();
-    const auto* bias = cpu::optional_numbers<cpu::Compute<T>>(args.bias, n, kName, "bias");
+    const auto* bias = cpu::optional_numbers<Compute<T>>(args.bias, n, kName, "bias");
     if constexpr (!cpu::kIsLow<T>) {
       matmul_of<T>(p, a, b, bias, args.c.data<T>());
     } else if (args.c.dtype() == DType::kFloat32) {
@@ -238,10 +238,10 @@ void CpuBackend::matmul(const Matmul& args) {
 }
 
 template <class T>
-void CpuBackend::column_sums(const T* x, Index rows, Index channels, cpu::Compute<T>* y, bool accumulate) {
+void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>* y, bool accumulate) {
   const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels), parts = threads_.count();
   const cpu::Workspace<double> sums(*allocator_, parts * channels);
-  const cpu::Workspace<cpu::Compute<T>> scratch(*allocator_, parts * width);
+  const cpu::Workspace<Compute<T>> scratch(*allocator_, parts * width);
   std::fill_n(sums.data(), parts * channels, 0.0);
   threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
     for (Index r = begin; r < end; r += block) {
@@ -252,7 +252,7 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, cpu::Comput
   for (Index c = 0; c < channels; ++c) {
     double sum = 0.0;
     for (Index part = 0; part < parts; ++part) sum += sums.data()[part * channels + c];
-    y[c] = static_cast<cpu::Compute<T>>(accumulate ? static_cast<double>(y[c]) + sum : sum);
+    y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + sum : sum);
   }
 }
 
@@ -260,7 +260,7 @@ void CpuBackend::sum_rows(const SumRows& args) {
   const cpu::Matrix x = cpu::matrix_of(args.x, "sum_rows");
   floating(args.x, "sum_rows", [&](auto type) {
     using T = decltype(type);
-    column_sums(args.x.data<T>(), x.rows, x.channels, cpu::numbers<cpu::Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
+    column_sums(args.x.data<T>(), x.rows, x.channels, cpu::numbers<Compute<T>>(args.y, x.channels, "sum_rows", "y"), args.accumulate);
   });
 }
 

@@ -35,7 +35,7 @@ void CpuBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     });
     double sum = 0.0;
     for (Index r = 0; r < n; ++r) sum += losses.data()[r];
-    if (args.loss) *args.loss.data<cpu::Compute<T>>() = static_cast<cpu::Compute<T>>(sum * args.scale);
+    if (args.loss) *args.loss.data<Compute<T>>() = static_cast<Compute<T>>(sum * args.scale);
   });
 }
 

@@ -34,8 +34,9 @@ void affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma
 template <class T>
 void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   constexpr const char* kName = "batch norm forward";
-  using R = cpu::Compute<T>;
-  const auto [rows, channels] = cpu::matrix_of(args.x, kName);
+  using R = Compute<T>;
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
   const T* x = args.x.data<T>();
   const T* residual = cpu::optional_numbers<T>(args.residual, elements, kName, "residual");
@@ -127,8 +128,9 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
 template <class T>
 void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
-  using R = cpu::Compute<T>;
-  const auto [rows, channels] = cpu::matrix_of(args.x, kName);
+  using R = Compute<T>;
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
   const T* x = args.x.data<T>();
   const R* beta = args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
@@ -208,8 +210,9 @@ void CpuBackend::layer_norm_forward(const LayerNormForward& args) {
   constexpr const char* kName = "layer norm forward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    using R = cpu::Compute<T>;
-    const auto [rows, channels] = cpu::matrix_of(args.x, kName);
+    using R = Compute<T>;
+    const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+    const Index rows = matrix.rows, channels = matrix.channels;
     const T* x = args.x.data<T>();
     const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
     const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
@@ -227,8 +230,9 @@ void CpuBackend::layer_norm_backward(const LayerNormBackward& args) {
   constexpr const char* kName = "layer norm backward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
-    using R = cpu::Compute<T>;
-    const auto [rows, channels] = cpu::matrix_of(args.x, kName);
+    using R = Compute<T>;
+    const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+    const Index rows = matrix.rows, channels = matrix.channels;
     const T* x = args.x.data<T>();
     const T* dy = cpu::numbers<T>(args.dy, rows * channels, kName, "dy");
     const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");

@@ -1,6 +1,9 @@
 #include "kernels/cpu/isa.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
@@ -14,9 +17,12 @@ namespace starling::cpu {
 Isa hardware_isa() {
 #if defined(__x86_64__)
   // Everything that -march=x86-64-v3 and -v4 let the compiler use.
-  const bool v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-                  __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("f16c") &&
-                  __builtin_cpu_supports("lzcnt") && __builtin_cpu_supports("movbe");
+  // (Not every compiler knows all of these by name.)
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool f16c_movbe = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C) && (ecx & bit_MOVBE);
+  const bool lzcnt = __get_cpuid(0x80000001, &eax, &ebx, &ecx, &edx) && (ecx & bit_LZCNT);
+  const bool v3 = f16c_movbe && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+                  __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt");
   const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return v4 ? Isa::kAvx512 : v3 ? Isa::kAvx2 : Isa::kScalar;

@@ -38,14 +38,13 @@ static inline bool streams(const T* to, Index elements, Index width) {
 template <class T>
 static inline void stream(T* to, const T* from, Index n) {
 #if defined(__AVX512F__)
-  typedef float Vector __attribute__((vector_size(64), may_alias));
   for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 64; ++i) {
-    __builtin_ia32_movntps512(reinterpret_cast<float*>(to) + i * 16, reinterpret_cast<const Vector*>(from)[i]);
+    _mm512_stream_ps(reinterpret_cast<float*>(to) + i * 16, _mm512_loadu_ps(reinterpret_cast<const char*>(from) + i * 64));
   }
 #elif defined(__AVX2__)
-  typedef float Vector __attribute__((vector_size(32), may_alias));
   for (Index i = 0; i < n * static_cast<Index>(sizeof(T)) / 32; ++i) {
-    __builtin_ia32_movntps256(reinterpret_cast<float*>(to) + i * 8, reinterpret_cast<const Vector*>(from)[i]);
+    const auto* block = reinterpret_cast<const float*>(reinterpret_cast<const char*>(from) + i * 32);
+    _mm256_stream_ps(reinterpret_cast<float*>(to) + i * 8, _mm256_loadu_ps(block));
   }
 #else
   for (Index i = 0; i < n; ++i) to[i] = from[i];
@@ -55,7 +54,7 @@ static inline void stream(T* to, const T* from, Index n) {
 /// Other threads may read streamed memory after this.
 static inline void end_stream() {
 #if defined(__AVX2__)
-  __builtin_ia32_sfence();
+  _mm_sfence();
 #endif
 }
 

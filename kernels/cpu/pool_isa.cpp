@@ -45,14 +45,14 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
             } else if (where) {
               STARLING_LOOP for (Index c = 0; c < channels; ++c) {
                 const T value = from[c], best = out[c];
-                const bool better = (value > best) | (value != value);  // NaN wins, so that divergence shows
+                const bool better = (value > best) | (__builtin_isnan(value));  // NaN wins, so that divergence shows
                 out[c] = better ? value : best;
                 where[c] = better ? here : where[c];
               }
             } else {
               STARLING_LOOP for (Index c = 0; c < channels; ++c) {
                 const T value = from[c], best = out[c];
-                out[c] = ((value > best) | (value != value)) ? value : best;
+                out[c] = ((value > best) | (__builtin_isnan(value))) ? value : best;
               }
             }
           });

@@ -9,22 +9,6 @@
 // Kernels read and write numbers of a storage type T and compute in Compute<T>.
 namespace starling::cpu {
 
-/// The type that numbers stored as T are computed in: fp32 for bf16 and fp16, else T itself.
-template <class T>
-struct ComputeOf {
-  using type = T;
-};
-template <>
-struct ComputeOf<BFloat16> {
-  using type = float;
-};
-template <>
-struct ComputeOf<Float16> {
-  using type = float;
-};
-template <class T>
-using Compute = typename ComputeOf<T>::type;
-
 template <class T>
 constexpr bool kIsLow = sizeof(T) == 2;
 

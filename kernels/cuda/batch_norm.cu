@@ -277,13 +277,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll 1
   for (; left > 0; --left) rows.template operator()<1>();
   sum_over_rows<kThreads>(sums, shared, t.width);
-  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
-  C* out = partial + 2 * part * t.channels + place.channel;
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    out[j] = sums[j];
-    out[t.channels + j] = sums[kSize + j];
-  }
+  store_partial<kSize>(sums, partial, part, t, place);
 }
 
 template <class C>

@@ -100,6 +100,19 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
+/// The two sums of each channel of a group, for combine_sums(): kSize first sums, then kSize second ones, from the threads that have them.
+template <int kSize, class C>
+__device__ __forceinline__ void store_partial(const C (&sums)[2 * kSize], C* partial, Index part, const ColumnTiles& t,
+                                              const ColumnPlace& place) {
+  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
+  C* out = partial + 2 * part * t.channels + place.channel;
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    out[j] = sums[j];
+    out[t.channels + j] = sums[kSize + j];
+  }
+}
+
 // The second kernel's blocks: 32 channels, and 16 threads for each that share the parts.
 constexpr int kCombineColumns = 32, kCombineThreads = 512;
 

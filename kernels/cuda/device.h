@@ -36,22 +36,6 @@ namespace starling::cuda {
 using Index = std::int64_t;
 constexpr int kWarp = 32;
 
-/// The type that a kernel computes in for numbers stored as T: fp32 for low precision.
-template <class T>
-struct ComputeOf {
-  using type = T;
-};
-template <>
-struct ComputeOf<BFloat16> {
-  using type = float;
-};
-template <>
-struct ComputeOf<Float16> {
-  using type = float;
-};
-template <class T>
-using Compute = typename ComputeOf<T>::type;
-
 /// A stored number as the type that arithmetic runs in, and back with rounding to nearest even.
 template <class T>
 STARLING_HD Compute<T> widen(T x) {

@@ -124,13 +124,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
   }
   sum_over_rows<kThreads>(sums, shared, t.width);
-  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
-  C* out = partial + 2 * part * t.channels + place.channel;
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    out[j] = sums[j];
-    out[t.channels + j] = sums[kSize + j];
-  }
+  store_partial<kSize>(sums, partial, part, t, place);
 }
 
 template <class C>

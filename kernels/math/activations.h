@@ -59,7 +59,7 @@ STARLING_HD double error_function(double x) { return ::erf(x); }
 
 template <class T>
 STARLING_HD T relu(T x) {
-  return x > T(0) ? x : (x != x ? x : T(0));  // NaN stays NaN, so that divergence shows
+  return x <= T(0) ? T(0) : x;  // NaN stays NaN, so that divergence shows
 }
 
 /// x·Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016), exact form.

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include "core/error.h"
+#include "kernels/operations/operation_table.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
-#include "tests/kernels/operation_table.h"
 
 // The backend's own products, called past the libraries.
 namespace starling::tests {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "tests/kernels/operation_table.h"
+#include "kernels/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {

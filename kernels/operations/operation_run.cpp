@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "core/philox.h"
-#include "tests/kernels/operation_table.h"
+#include "kernels/operations/operation_table.h"
 
 // How the rows of the operation table are run and compared.
 namespace starling::tests {

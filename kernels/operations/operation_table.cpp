@@ -1,4 +1,4 @@
-#include "tests/kernels/operation_table.h"
+#include "kernels/operations/operation_table.h"
 
 #include <fmt/format.h>
 
