@@ -72,7 +72,10 @@ Variable Tape::record(std::string_view name, Tensor output, const std::vector<Va
   result.slot_->max_terms = max_terms;
   Node node{name, result.slot_, {}, parameters, std::move(backward)};
   node.inputs.reserve(inputs.size());
-  for (const Variable& input : inputs) node.inputs.push_back(input.slot_);
+  for (const Variable& input : inputs) {
+    if (input.slot_) ++input.slot_->readers;
+    node.inputs.push_back(input.slot_);
+  }
   for (const Parameter* parameter : parameters) {
     if (parameter->trainable) ++use(*parameter).remaining;
   }

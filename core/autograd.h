@@ -9,6 +9,7 @@
 
 #include "core/backend.h"
 #include "core/parameter.h"
+#include "core/pending_norm.h"
 #include "core/tensor.h"
 
 namespace starling {
@@ -20,6 +21,7 @@ namespace detail {
 struct GradSlot {
   std::vector<Tensor> terms;  ///< their sum is the gradient
   int max_terms = 1;          ///< how many terms the node that made the value takes unsummed
+  int readers = 0;            ///< uses of the value as an input of recorded nodes
   void add(Tensor term);
 };
 }  // namespace detail
@@ -29,15 +31,28 @@ class Variable {
  public:
   Variable() = default;
   explicit Variable(Tensor value) : value_(std::move(value)) {}
-  const Tensor& value() const { return value_; }
+  /// The value of this operand, whoever reads it: where a batch norm is pending it is carried out now.
+  const Tensor& value() const { return pending_ ? pending_->value() : value_; }
+  bool has_value() const { return static_cast<bool>(value_); }
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   bool requires_grad() const { return slot_ != nullptr; }
 
+  /// A batch norm that the reader may carry out itself; null where there is none, or where it has been written out by now. Gradients are
+  /// those of the normalised value either way.
+  const DeferredNorm* pending_norm() const { return pending_ && !pending_->written() ? &pending_->norm() : nullptr; }
+  /// Makes this the output of `norm`; the value so far is norm.x. `backend`: what writes it out, should it come to that.
+  void set_pending_norm(Backend& backend, DeferredNorm norm) { pending_ = std::make_shared<PendingNorm>(backend, std::move(norm)); }
+  /// Null where nobody gathered them.
+  const ChannelStatistics* statistics() const { return statistics_.get(); }
+  void set_statistics(ChannelStatistics statistics) { statistics_ = std::make_shared<const ChannelStatistics>(std::move(statistics)); }
+
  private:
   friend class Tape;
   friend class Gradients;
-  Tensor value_;
+  Tensor value_;  // without the pending norm
+  std::shared_ptr<PendingNorm> pending_;
+  std::shared_ptr<const ChannelStatistics> statistics_;
   std::shared_ptr<detail::GradSlot> slot_;
 };
 
@@ -56,6 +71,8 @@ class Gradients {
 
   /// Whether input i wants a gradient.
   bool wants(int i) const { return inputs_[static_cast<std::size_t>(i)] != nullptr; }
+  /// Whether this node is the only one that read input i, so that its term is the whole gradient.
+  bool only_reader(int i) const { return inputs_[static_cast<std::size_t>(i)]->readers == 1; }
   /// Hands over a term of input i's gradient. The same tensor may be handed to several inputs.
   void set(int i, Tensor gradient);
 
@@ -149,6 +166,7 @@ struct Pass {
   bool training = false;              ///< batch statistics and dropout
   std::uint64_t dropout_key = 0;      ///< from the seed
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
+  bool defer_norms = false;           ///< in training, batch norms are left to what reads them; see Backend::fuses_batch_norms
   double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,

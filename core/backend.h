@@ -13,7 +13,8 @@ namespace starling {
 
 /// The streams of a device, in the sense of CUDA: work on one stream runs in issue order, work on two streams runs
 /// concurrently unless an event orders it. A CPU backend runs everything at once, in issue order.
-enum class StreamKind : std::uint8_t { kCompute, kUpdate, kCommunication };
+enum class StreamKind : std::uint8_t { kCompute, kUpdate, kCommunication, kUpload };
+inline constexpr std::size_t kStreamKinds = 4;
 
 /// Marks a point in a stream's work; see Backend::record and Backend::wait.
 struct Event {
@@ -52,29 +53,49 @@ struct Window2d {
   }
 };
 
+/// A batch norm with ReLU that is carried out by whoever loads x: relu(scale[c]·x + shift[c]) is read in x's place, rounded to x's dtype.
+/// fp32 [C] (fp64 for fp64). Empty: x is read as it is.
+struct NormOnLoad {
+  Tensor scale, shift;
+  explicit operator bool() const { return static_cast<bool>(scale); }
+};
+/// For a convolution whose input was relu(batch norm(x)): its data gradient is masked where that is not positive, and the two sums that the
+/// batch norm's own gradient needs are gathered on the way: Σ dx and Σ dx·(x - mean)·inv_std per channel, of the masked dx.
+struct NormGradient {
+  Tensor x;                           ///< what was normalised; shape and dtype of dx
+  Tensor mean, inv_std, gamma, beta;  ///< [C], fp32 (fp64 for fp64)
+  Tensor sum_dy, sum_dy_xhat;         ///< [C], written
+  explicit operator bool() const { return static_cast<bool>(x); }
+};
+
 /// y[N,P,Q,O] = x[N,H,W,C] * weight[O,kH,kW,C/groups] (+ bias[O], optional).
 struct Conv2dForward {
   Tensor x, weight, bias, y;
   Window2d window;
+  NormOnLoad norm = {};              ///< optional
+  Tensor sum = {}, square_sum = {};  ///< [O] fp32 (fp64 for fp64), optional, both or none: Σ y and Σ y² per channel; y rounded or not
 };
 /// dx from dy and the weight.
 struct Conv2dBackwardData {
   Tensor dy, weight, dx;
   Window2d window;
+  NormGradient norm = {};  ///< optional
 };
 /// dweight (and dbias, optional) from x and dy.
 struct Conv2dBackwardWeights {
   Tensor x, dy, dweight, dbias;
   Window2d window;
   bool accumulate = false;
+  NormOnLoad norm = {};  ///< optional: as in the forward pass
 };
 
-/// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row); op transposes where asked. For low-precision a and b, c may be fp32
-/// or of their dtype.
+/// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row), then ReLU if `relu` (not with `accumulate`; NaN stays NaN); op
+/// transposes where asked. For low-precision a and b, c may be fp32 or of their dtype.
 struct Matmul {
   Tensor a, b, bias, c;
   bool transpose_a = false, transpose_b = false;
   bool accumulate = false;
+  bool relu = false;
 };
 
 /// y[C] = Σ over rows of x[R,C].
@@ -121,6 +142,39 @@ struct BatchNormBackward {
   /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the mask y > 0 is found from x
   /// again, and y may be empty. Faster: one tensor less is read.
   Tensor beta;
+};
+
+// A batch norm in steps, for convolutions that carry out parts of it (Conv2dForward::norm and sum, Conv2dBackwardData::norm): one pass over
+// the data for each step that no convolution takes over. Per-channel tensors are [C] in fp32 (fp64 for fp64); data as in BatchNormForward.
+
+/// sum[c] = Σ x, square_sum[c] = Σ x², over all but the last dimension.
+struct ChannelSums {
+  Tensor x, sum, square_sum;
+};
+/// From the sums of `count` values per channel to what the batch norm is: mean, 1/sqrt(biased variance + eps), and scale = gamma·inv_std
+/// and shift = beta - mean·scale. Moves the running statistics and counts, as BatchNormForward does. Computed in fp64.
+struct BatchNormFinish {
+  Tensor sum, square_sum, gamma, beta;                ///< gamma and beta optional
+  Tensor running_mean, running_var, batches_tracked;  ///< optional
+  Tensor saved_mean, saved_inv_std, scale, shift;     ///< written
+  std::int64_t count = 0;
+  double eps = 1e-5, momentum = 0.1;
+};
+/// y = scale[c]·x + shift[c] + r, r = residual, or residual_scale[c]·residual + residual_shift[c] where those are given, or nothing;
+/// then ReLU if `relu`. y may be x or residual.
+struct ScaleShift {
+  Tensor x, scale, shift, residual, residual_scale, residual_shift, y;
+  bool relu = false;
+};
+/// masked = dy where gamma·(x - mean)·inv_std + beta > 0, else 0 (masked may be dy), and its sums as in NormGradient.
+struct BatchNormBackwardSums {
+  Tensor x, dy, saved_mean, saved_inv_std, gamma, beta, masked, sum_dy, sum_dy_xhat;
+};
+/// The last step: dx = gamma·inv_std·(dy - sum_dy/n - x̂·sum_dy_xhat/n), n = elements / C, dy being masked already; dgamma = sum_dy_xhat
+/// and dbeta = sum_dy, added where `accumulate`. dx may be dy or x.
+struct BatchNormBackwardApply {
+  Tensor x, dy, gamma, saved_mean, saved_inv_std, sum_dy, sum_dy_xhat, dx, dgamma, dbeta;
+  bool accumulate = false;
 };
 
 /// Layer normalisation of x[R,C] over C; gamma[C], beta[C]. mean and inv_std are [R].
@@ -275,6 +329,9 @@ class Backend {
   virtual void synchronize(Event event) = 0;  ///< the host waits
   virtual void synchronize() = 0;             ///< the host waits for everything
 
+  /// Whether convolutions on tensors of `dtype` carry out parts of batch norms faster than a batch norm of its own would run.
+  virtual bool fuses_batch_norms(DType dtype) const { return (void)dtype, false; }
+
   // Operations.
   virtual void conv2d_forward(const Conv2dForward& args) = 0;
   virtual void conv2d_backward_data(const Conv2dBackwardData& args) = 0;
@@ -285,6 +342,11 @@ class Backend {
   virtual void activation_backward(const ActivationBackward& args) = 0;
   virtual void batch_norm_forward(const BatchNormForward& args) = 0;
   virtual void batch_norm_backward(const BatchNormBackward& args) = 0;
+  virtual void channel_sums(const ChannelSums& args) = 0;
+  virtual void batch_norm_finish(const BatchNormFinish& args) = 0;
+  virtual void scale_shift(const ScaleShift& args) = 0;
+  virtual void batch_norm_backward_sums(const BatchNormBackwardSums& args) = 0;
+  virtual void batch_norm_backward_apply(const BatchNormBackwardApply& args) = 0;
   virtual void layer_norm_forward(const LayerNormForward& args) = 0;
   virtual void layer_norm_backward(const LayerNormBackward& args) = 0;
   virtual void pool2d_forward(const Pool2dForward& args) = 0;

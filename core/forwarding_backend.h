@@ -22,6 +22,7 @@ class ForwardingBackend : public Backend {
   void copy_to_host(const Tensor& from, void* to) override { inner_.copy_to_host(from, to); }
   Event copy_to_host_later(const Tensor& from, void* to) override { return inner_.copy_to_host_later(from, to); }
   void fill(const Tensor& x, double value) override { inner_.fill(x, value); }
+  bool fuses_batch_norms(DType dtype) const override { return inner_.fuses_batch_norms(dtype); }
   void set_stream(StreamKind stream) override { inner_.set_stream(stream); }
   StreamKind stream() const override { return inner_.stream(); }
   Event record() override { return inner_.record(); }
@@ -40,6 +41,15 @@ class ForwardingBackend : public Backend {
   void activation_backward(const ActivationBackward& args) override { call("activation_backward", &Backend::activation_backward, args); }
   void batch_norm_forward(const BatchNormForward& args) override { call("batch_norm_forward", &Backend::batch_norm_forward, args); }
   void batch_norm_backward(const BatchNormBackward& args) override { call("batch_norm_backward", &Backend::batch_norm_backward, args); }
+  void channel_sums(const ChannelSums& args) override { call("channel_sums", &Backend::channel_sums, args); }
+  void batch_norm_finish(const BatchNormFinish& args) override { call("batch_norm_finish", &Backend::batch_norm_finish, args); }
+  void scale_shift(const ScaleShift& args) override { call("scale_shift", &Backend::scale_shift, args); }
+  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override {
+    call("batch_norm_backward_sums", &Backend::batch_norm_backward_sums, args);
+  }
+  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override {
+    call("batch_norm_backward_apply", &Backend::batch_norm_backward_apply, args);
+  }
   void layer_norm_forward(const LayerNormForward& args) override { call("layer_norm_forward", &Backend::layer_norm_forward, args); }
   void layer_norm_backward(const LayerNormBackward& args) override { call("layer_norm_backward", &Backend::layer_norm_backward, args); }
   void pool2d_forward(const Pool2dForward& args) override { call("pool2d_forward", &Backend::pool2d_forward, args); }

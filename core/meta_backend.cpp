@@ -80,6 +80,11 @@ class MetaBackend final : public Backend {
   void activation_backward(const ActivationBackward&) override {}
   void batch_norm_forward(const BatchNormForward&) override {}
   void batch_norm_backward(const BatchNormBackward&) override {}
+  void channel_sums(const ChannelSums&) override {}
+  void batch_norm_finish(const BatchNormFinish&) override {}
+  void scale_shift(const ScaleShift&) override {}
+  void batch_norm_backward_sums(const BatchNormBackwardSums&) override {}
+  void batch_norm_backward_apply(const BatchNormBackwardApply&) override {}
   void layer_norm_forward(const LayerNormForward&) override {}
   void layer_norm_backward(const LayerNormBackward&) override {}
   void pool2d_forward(const Pool2dForward&) override {}

@@ -1,39 +1,73 @@
+#include "layers/functions_norm.h"
+
 #include <array>
 
 #include "core/error.h"
-#include "layers/functions.h"
 
 namespace starling::functions {
 
-namespace {
+detail::ScaleShiftTargets::ScaleShiftTargets(Gradients& g, const Tensor& gamma) {
+  const std::array<Gradients::Target, 2> targets{g.parameter(0), g.parameter(1)};
+  require(!targets[0] || !targets[1] || targets[0].accumulate == targets[1].accumulate, "norm",
+          "scale and shift of one normalisation are shared differently");
+  accumulate = (targets[0] && targets[0].accumulate) || (targets[1] && targets[1].accumulate);
+  dgamma = targets[0] ? targets[0].tensor : scratch(g, gamma);
+  dbeta = targets[1] ? targets[1].tensor : scratch(g, gamma);
+}
 
-/// Where the gradients of a scale and a shift go. Kernels write both, so a frozen one goes to scratch memory.
-struct ScaleShiftTargets {
-  Tensor dgamma, dbeta;
-  bool accumulate = false;
+Tensor detail::ScaleShiftTargets::scratch(Gradients& g, const Tensor& gamma) const {
+  Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
+  if (accumulate) g.backend().fill(tensor, 0.0);
+  return tensor;
+}
 
-  ScaleShiftTargets(Gradients& g, const Tensor& gamma) {
-    const std::array<Gradients::Target, 2> targets{g.parameter(0), g.parameter(1)};
-    require(!targets[0] || !targets[1] || targets[0].accumulate == targets[1].accumulate, "norm",
-            "scale and shift of one normalisation are shared differently");
-    accumulate = (targets[0] && targets[0].accumulate) || (targets[1] && targets[1].accumulate);
-    dgamma = targets[0] ? targets[0].tensor : scratch(g, gamma);
-    dbeta = targets[1] ? targets[1].tensor : scratch(g, gamma);
+void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
+  std::vector<Tensor> terms = g.take_terms();
+  BatchNormBackward back{.x = saved.x,
+                         .y = saved.y,
+                         .dy = terms[0],
+                         .gamma = saved.gamma,
+                         .saved_mean = saved.mean,
+                         .saved_inv_std = saved.inv_std,
+                         .relu = saved.relu,
+                         .training = saved.training,
+                         .beta = saved.beta};
+  if (terms.size() > 1) back.dy2 = terms[1];
+
+  Tensor dresidual;
+  if (saved.has_residual && g.wants(1)) {
+    if (!saved.relu && terms.size() == 1) {
+      dresidual = terms[0];  // dy goes through as it is
+    } else {
+      // Written over a gradient term that nobody else holds, where there is one. A term's second handle is in `back`.
+      for (const Tensor& term : terms) {
+        if (!dresidual && term.storage().use_count() == 2) dresidual = term;
+      }
+      if (!dresidual) dresidual = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
+      back.dresidual = dresidual;
+    }
   }
-
- private:
-  Tensor scratch(Gradients& g, const Tensor& gamma) const {
-    Tensor tensor(g.backend(), gamma.shape(), gamma.dtype());
-    if (accumulate) g.backend().fill(tensor, 0.0);
-    return tensor;
+  // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in the cache stays there.
+  for (const Tensor& term : terms) {
+    if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2) back.dx = term;
   }
-};
-
-}  // namespace
+  if (!back.dx && saved.x.storage().use_count() == 2) back.dx = saved.x;
+  if (!back.dx) back.dx = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
+  const ScaleShiftTargets targets(g, saved.gamma);
+  back.dgamma = targets.dgamma;
+  back.dbeta = targets.dbeta;
+  back.accumulate = targets.accumulate;
+  g.backend().batch_norm_backward(back);
+  terms.clear();
+  if (saved.has_residual) g.set(1, std::move(dresidual));
+  Tensor dx = std::move(back.dx);
+  back = {};  // so that the receiver of a term may find itself its only holder
+  g.set(0, std::move(dx));
+}
 
 Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
   const Shape& shape = x.shape();
-  const bool has_residual = static_cast<bool>(residual.value());
+  const bool has_residual = residual.has_value();
   if (has_residual) {
     require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}", shape.text(), residual.shape().text());
   }
@@ -41,6 +75,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
   if (pass.training && shape.elements() / shape.back() < 2) {
     fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
   }
+  if (pass.defer_norms && pass.training && x.statistics()) return detail::deferred_batch_norm(x, state, relu, residual, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,
@@ -61,46 +96,16 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
   if (!pass.tape) return Variable(std::move(args.y));
 
   // Without a residual, the ReLU's mask is found from x again, so that the output need not be kept or read.
-  auto backward = [x_saved = args.x, y_saved = relu && has_residual ? args.y : Tensor(), gamma = args.gamma,
-                   beta = relu && !has_residual ? args.beta : Tensor(), mean = args.saved_mean, inv_std = args.saved_inv_std, relu,
-                   has_residual, training = pass.training](Gradients& g) {
-    std::vector<Tensor> terms = g.take_terms();
-    BatchNormBackward back{.x = x_saved, .y = y_saved, .dy = terms[0], .gamma = gamma, .saved_mean = mean, .saved_inv_std = inv_std};
-    if (terms.size() > 1) back.dy2 = terms[1];
-    back.relu = relu;
-    back.training = training;
-    back.beta = beta;
-
-    Tensor dresidual;
-    if (has_residual && g.wants(1)) {
-      if (!relu && terms.size() == 1) {
-        dresidual = terms[0];  // dy goes through as it is
-      } else {
-        // Written over a gradient term that nobody else holds, where there is one. A term's second handle is in `back`.
-        for (const Tensor& term : terms) {
-          if (!dresidual && term.storage().use_count() == 2) dresidual = term;
-        }
-        if (!dresidual) dresidual = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
-        back.dresidual = dresidual;
-      }
-    }
-    // dx takes the place of a term or of x where nobody else holds it: less memory, and what is in the cache stays there.
-    for (const Tensor& term : terms) {
-      if (!back.dx && term.storage() != dresidual.storage() && term.storage().use_count() == 2) back.dx = term;
-    }
-    if (!back.dx && x_saved.storage().use_count() == 2) back.dx = x_saved;
-    if (!back.dx) back.dx = Tensor(g.backend(), x_saved.shape(), x_saved.dtype());
-    const ScaleShiftTargets targets(g, gamma);
-    back.dgamma = targets.dgamma;
-    back.dbeta = targets.dbeta;
-    back.accumulate = targets.accumulate;
-    g.backend().batch_norm_backward(back);
-    terms.clear();
-    if (has_residual) g.set(1, std::move(dresidual));
-    Tensor dx = std::move(back.dx);
-    back = {};  // so that the receiver of a term may find itself its only holder
-    g.set(0, std::move(dx));
-  };
+  detail::BatchNormSaved saved{.x = args.x,
+                               .y = relu && has_residual ? args.y : Tensor(),
+                               .gamma = args.gamma,
+                               .beta = relu && !has_residual ? args.beta : Tensor(),
+                               .mean = args.saved_mean,
+                               .inv_std = args.saved_inv_std,
+                               .relu = relu,
+                               .has_residual = has_residual,
+                               .training = pass.training};
+  auto backward = [saved = std::move(saved)](Gradients& g) { detail::batch_norm_backward(saved, g); };
   // Two terms: where a block's input feeds both its body and its shortcut, the sum costs no pass of its own.
   if (has_residual) {
     return pass.record("batch_norm", args.y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);
@@ -122,7 +127,7 @@ Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double
                    inv_std = args.saved_inv_std](Gradients& g) {
     const Shape& flat = x_saved.shape();
     Tensor dx(g.backend(), shape, x_saved.dtype());
-    const ScaleShiftTargets targets(g, weight);
+    const detail::ScaleShiftTargets targets(g, weight);
     g.backend().layer_norm_backward({.x = x_saved,
                                      .dy = g.output().reshaped(flat),
                                      .gamma = weight,

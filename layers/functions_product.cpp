@@ -23,16 +23,39 @@ Variable record_product(std::string_view name, Tensor y, const Variable& x, Para
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window, Pass& pass) {
   const Shape& in = x.shape();
   require(in.rank() == 4, "conv2d", "the input is {}, not N×H×W×C", in.text());
-  Tensor y(pass.backend, {in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]}, x.dtype());
-  pass.backend.conv2d_forward(
-      {.x = x.value(), .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = y, .window = window});
+  const Shape out{in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]};
+  Conv2dForward args{
+      .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = Tensor(pass.backend, out, x.dtype()), .window = window};
+  // A batch norm with ReLU that is still pending is done as x is loaded.
+  DeferredNorm norm;
+  if (const DeferredNorm* pending = x.pending_norm(); pending && pending->relu) norm = *pending;
+  if (norm.x) {
+    args.x = norm.x;
+    args.norm = {norm.scale, norm.shift};
+  } else {
+    args.x = x.value();
+  }
+  if (pass.defer_norms && pass.training && !bias) {
+    const DType dtype = x.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+    args.sum = Tensor(pass.backend, {out[3]}, dtype);
+    args.square_sum = Tensor(pass.backend, {out[3]}, dtype);
+  }
+  pass.backend.conv2d_forward(args);
 
-  auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.operand() : Tensor(), in, window,
-                   has_bias = bias != nullptr](Gradients& g) {
+  if (!weight.trainable && !x.requires_grad()) norm = {};
+  auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), norm = std::move(norm),
+                   in, window, has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
-      g.backend().conv2d_backward_data({.dy = dy, .weight = w, .dx = dx, .window = window});
+      Conv2dBackwardData data{.dy = dy, .weight = w, .dx = dx, .window = window};
+      if (norm.x && g.only_reader(0)) {
+        norm.sums->sum_dy = Tensor(g.backend(), norm.mean.shape(), norm.mean.dtype());
+        norm.sums->sum_dy_xhat = Tensor(g.backend(), norm.mean.shape(), norm.mean.dtype());
+        data.norm = {norm.x, norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sums->sum_dy, norm.sums->sum_dy_xhat};
+      }
+      g.backend().conv2d_backward_data(data);
+      data = {};  // so that dx has one holder
       g.set(0, std::move(dx));
     }
     const Gradients::Target dw = g.parameter(0);
@@ -44,22 +67,32 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                                            .dweight = dw.tensor,
                                            .dbias = together ? db.tensor : Tensor(),
                                            .window = window,
-                                           .accumulate = dw.accumulate});
+                                           .accumulate = dw.accumulate,
+                                           .norm = {norm.scale, norm.shift}});
       if (together) db = {};
     }
     bias_gradient(g.backend(), dy, db);
   };
-  return record_product("conv2d", std::move(y), x, weight, bias, pass, std::move(backward));
+  Variable y = record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
+  if (args.sum) y.set_statistics({args.sum, args.square_sum});
+  return y;
 }
 
-Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass) {
+Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {
   require(x.shape().rank() == 2, "linear", "the input is {}, not N×F", x.shape().text());
   Tensor y(pass.backend, {x.shape()[0], weight.shape[0]}, x.dtype());
-  pass.backend.matmul({.a = x.value(), .b = weight.operand(), .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true});
+  pass.backend.matmul(
+      {.a = x.value(), .b = weight.operand(), .bias = bias ? bias->value : Tensor(), .c = y, .transpose_b = true, .relu = relu});
 
+  // ReLU's gradient needs only the output, which the next operation keeps anyway.
   auto backward = [x_saved = weight.trainable ? x.value() : Tensor(), w = x.requires_grad() ? weight.operand() : Tensor(), in = x.shape(),
-                   has_bias = bias != nullptr](Gradients& g) {
-    const Tensor& dy = g.output();
+                   y_saved = relu ? y : Tensor(), has_bias = bias != nullptr](Gradients& g) {
+    Tensor dy = std::move(g.take_terms().front());
+    if (y_saved) {
+      const Tensor masked = dy.exclusive() ? dy : Tensor(g.backend(), dy.shape(), dy.dtype());
+      g.backend().activation_backward({.kind = Activation::kRelu, .x = y_saved, .dy = dy, .dx = masked});
+      dy = masked;
+    }
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       g.backend().matmul({.a = dy, .b = w, .c = dx});

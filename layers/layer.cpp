@@ -88,7 +88,7 @@ Shape Layer::setup(const Shape& input, std::string name) {
 
 void Layer::check_input(const Variable& x) const {
   require(built_, "layer", "{} was used before it was set up", shown(name_));
-  require(static_cast<bool>(x.value()), "layer", "{}: the input holds no value", shown(name_));
+  require(x.has_value(), "layer", "{}: the input holds no value", shown(name_));
   require(x.shape().rank() > 0 && x.shape().without_batch() == input_, "layer", "{}: an input of {}, but batches of {} were declared",
           shown(name_), x.shape().text(), input_.text());
   require(is_floating(x.dtype()), "layer", "{}: an input of type {}, but floating point is needed", shown(name_), name_of(x.dtype()));

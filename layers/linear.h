@@ -11,6 +11,9 @@ class Linear : public Layer {
   explicit Linear(std::int64_t out_features, bool bias = true, WeightInit init = WeightInit::kDefault)
       : out_features_(out_features), has_bias_(bias), init_(init) {}
 
+  /// forward(), then ReLU, in one operation.
+  Variable forward_relu(const Variable& x, Pass& pass);
+
  protected:
   Shape build(const Shape& input) override;
   Variable compute(const Variable& x, Pass& pass) override;

@@ -4,6 +4,7 @@
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/functions.h"
+#include "layers/linear.h"
 
 namespace starling {
 
@@ -16,12 +17,12 @@ Shape Sequential::build(const Shape& input) {
     const auto* activation = dynamic_cast<const ActivationLayer*>(&layer);
     if (activation && activation->kind() == Activation::kRelu && !steps_.empty()) {
       Step& before = steps_.back();
-      if ((before.batch_norm || before.residual) && !before.relu) {
+      if ((before.batch_norm || before.residual || before.linear) && !before.relu) {
         before.relu = true;
         continue;
       }
     }
-    steps_.push_back({&layer, dynamic_cast<BatchNorm*>(&layer), dynamic_cast<Residual*>(&layer), false});
+    steps_.push_back({&layer, dynamic_cast<BatchNorm*>(&layer), dynamic_cast<Residual*>(&layer), dynamic_cast<Linear*>(&layer), false});
   }
   pending_.clear();
   return shape;
@@ -30,6 +31,7 @@ Shape Sequential::build(const Shape& input) {
 Variable Sequential::Step::run(const Variable& x, Pass& pass) const {
   if (relu && batch_norm) return batch_norm->forward_fused(x, true, {}, pass);
   if (relu && residual) return residual->forward_fused(x, true, pass);
+  if (relu && linear) return linear->forward_relu(x, pass);
   return layer->forward(x, pass);
 }
 
@@ -42,6 +44,7 @@ Variable Sequential::run(const Variable& x, std::size_t count, Pass& pass) const
 Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, steps_.size(), pass); }
 
 Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, bool relu, Pass& pass) {
+  x.value();  // two read it: a pending norm is written out once
   const bool fused = !steps_.empty() && steps_.back().batch_norm && !steps_.back().relu;
   const Variable value = shell(x, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
   const Variable other = shortcut ? shortcut->forward(x, pass) : x;

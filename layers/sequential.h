@@ -9,10 +9,11 @@
 namespace starling {
 
 class BatchNorm;
+class Linear;
 class Residual;
 
-/// Layers one after the other, named 0, 1, … as torch.nn.Sequential names them. A batch_norm followed by a relu, and a residual
-/// followed by a relu, run as one operation: the same numbers, and the names stay.
+/// Layers one after the other, named 0, 1, … as torch.nn.Sequential names them. A batch_norm, a linear or a residual followed by
+/// a relu run as one operation: the same numbers, and the names stay.
 class Sequential : public Layer {
  public:
   explicit Sequential(std::vector<std::unique_ptr<Layer>> layers) : pending_(std::move(layers)) {}
@@ -31,6 +32,7 @@ class Sequential : public Layer {
     Layer* layer = nullptr;
     BatchNorm* batch_norm = nullptr;  ///< the layer, if it is one that fuses
     Residual* residual = nullptr;
+    Linear* linear = nullptr;
     bool relu = false;
     Variable run(const Variable& x, Pass& pass) const;
   };

@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "apps/trainer/device.h"
 #include "apps/trainer/floor.h"
 #include "apps/trainer/report.h"
 #include "apps/trainer/train_config.h"
@@ -17,27 +18,36 @@ namespace {
 
 /// One step of a config: each operation, the same in sums by kind, and the memory that it takes.
 struct StepFloor {
-  std::vector<OperationWork> work;
+  std::vector<OperationWork> work;     ///< as issued
+  std::vector<OperationWork> unfused;  ///< without deferred batch norms, which is what fusing them ideally is told from
   MemoryNeed memory;
   double images = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
   DType compute = DType::kFloat32;
 
-  Floor floor(bool fused) const { return floor_of(work, flops_per_second, bytes_per_second, fused); }
+  Floor floor(bool fused) const { return floor_of(fused ? unfused : work, flops_per_second, bytes_per_second, fused); }
 };
 
 StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings) {
   const RunSite site{settings.ranks, settings.ranks};
-  const TrainConfig config = read_train_config(given, source, site);
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+  TrainConfig config = read_train_config(given, source, site);
+  config.defer_norms = expected_to_defer_norms(config.compute, config.device);
+  const ShapeTrace trace =
+      trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
   StepFloor step;
   step.compute = config.compute;
   step.memory = memory_need(config, site, trace);
-  const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute);
-  for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
   // One neighbour to mix in, as pair exchanges have it.
   const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
-  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
+  const auto work_of = [&](bool deferred) {
+    const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, deferred);
+    std::vector<OperationWork> work;
+    for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
+    work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
+    return work;
+  };
+  step.work = work_of(config.defer_norms);
+  step.unfused = work_of(false);
   step.images = static_cast<double>(config.batch_size * config.accumulate);
   const Ceilings device = h200_ceilings();
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);

@@ -89,9 +89,14 @@ int bench_gpu_step(const GpuStepBench& settings) {
   ConfigSection rule_section(empty, "bench");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
 
-  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute);
-  std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute);
-  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
+  const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
+  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
+  const auto work_of = [&](bool deferred) {
+    std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute, deferred);
+    work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
+    return work;
+  };
+  const std::vector<OperationWork> work = work_of(defer_norms), unfused = work_of(false);
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
@@ -125,6 +130,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
               .training = true,
               .dropout_key = 1,
               .dropout_counter = static_cast<std::uint64_t>(done) << 24,
+              .defer_norms = defer_norms,
               .loss_scale = scale};
     Variable loss;
     {
@@ -159,7 +165,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const Ceilings ceilings = h200_ceilings();
   const double flops = ceilings.flops(compute, settings.tf32);
   const double floor_s = floor_of(work, flops, ceilings.bytes_per_second, false).seconds;
-  const double fused_s = floor_of(work, flops, ceilings.bytes_per_second, true).seconds;
+  const double fused_s = floor_of(unfused, flops, ceilings.bytes_per_second, true).seconds;
   const double images_per_second = static_cast<double>(settings.batch) / step_s;
   if (settings.json) {
     nlohmann::json result{{"model", settings.model},

@@ -60,7 +60,8 @@ int bench_step(const StepBench& settings) {
   ConfigSection rule_section(rule_config, "bench");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
 
-  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute);
+  const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
+  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
@@ -91,7 +92,12 @@ int bench_step(const StepBench& settings) {
   std::int64_t done = 0;
   const auto step = [&] {
     scheduler.begin_step({.step = done, .optimizer_step = done + 1, .lr = 1e-3});
-    Pass pass{backend, &tape, true, 1, static_cast<std::uint64_t>(done) << 24};
+    Pass pass{.backend = backend,
+              .tape = &tape,
+              .training = true,
+              .dropout_key = 1,
+              .dropout_counter = static_cast<std::uint64_t>(done) << 24,
+              .defer_norms = defer_norms};
     Variable loss;
     {
       const Variable logits = model->forward(Variable(input), pass);

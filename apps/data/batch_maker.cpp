@@ -52,7 +52,10 @@ class CpuBatchMaker final : public BatchMaker {
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
+  void upload(Slot&) const override {}
   void send(Slot&) const override {}
+  void release(Slot&) const override {}
+  void settle(Slot&) const override {}
 
  private:
   const Dataset& dataset_;
@@ -79,12 +82,14 @@ class DeviceBatchMaker final : public BatchMaker {
     slot.bytes.resize(static_cast<std::size_t>(shape.elements()));
     slot.augmentation.resize(static_cast<std::size_t>(3 * batch_size_));
     slot.labels.resize(static_cast<std::size_t>(batch_size_));
+    release(slot);  // the memory may have served the current stream before
     return slot;
   }
 
   void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
             const std::function<Augmentation(std::int64_t)>& augment) override {
     const auto image_bytes = static_cast<std::size_t>(info_.image.elements());
+    slot.uploaded = false;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       slot.labels[i] = label_of(dataset_, split, samples[i]);
       dataset_.image(split, samples[i], slot.bytes.data() + i * image_bytes);
@@ -96,10 +101,20 @@ class DeviceBatchMaker final : public BatchMaker {
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
-  void send(Slot& slot) const override {
+  void upload(Slot& slot) const override {
+    if (slot.uploaded) return;
+    const StreamScope scope(backend_, StreamKind::kUpload);
+    backend_.wait(slot.free);
     backend_.copy_from_host(slot.bytes.data(), slot.device_bytes);
     backend_.copy_from_host(slot.augmentation.data(), slot.device_augmentation);
     backend_.copy_from_host(slot.labels.data(), slot.batch.labels);
+    slot.arrived = backend_.record();
+    slot.uploaded = true;
+  }
+
+  void send(Slot& slot) const override {
+    upload(slot);
+    backend_.wait(slot.arrived);
     AugmentImages args{.x = slot.device_bytes, .params = slot.device_augmentation, .y = slot.batch.images, .crop_padding = padding_};
     for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(info_.image[2])); ++c) {
       args.mean[c] = info_.mean[c];
@@ -107,6 +122,9 @@ class DeviceBatchMaker final : public BatchMaker {
     }
     backend_.augment_images(args);
   }
+
+  void release(Slot& slot) const override { slot.free = backend_.record(); }
+  void settle(Slot& slot) const override { backend_.wait(slot.arrived); }
 
  private:
   const Dataset& dataset_;

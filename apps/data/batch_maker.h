@@ -11,8 +11,8 @@
 namespace starling {
 
 /// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it gathers the bytes of the
-/// images and their crops and flips, and send(), on the thread that issues the backend's work, copies these and has the device make the
-/// same numbers (Backend::augment_images).
+/// images and their crops and flips. The thread that issues the backend's work copies these on a stream of their own (upload(), at best
+/// while the device computes on another batch), and has the device make the same numbers of them (send(): Backend::augment_images).
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
@@ -23,13 +23,22 @@ class BatchMaker {
     std::vector<std::uint8_t> bytes;                 ///< of the images, as the data set gives them
     std::vector<std::int32_t> augmentation, labels;  ///< [batch, 3] as AugmentImages::params, [batch]
     Tensor device_bytes, device_augmentation;
+    Event free;     ///< the current stream's work on what the slot held before
+    Event arrived;  ///< the last upload
+    bool uploaded = false;
   };
   virtual Slot make_slot() const = 0;
   /// Prepares `samples` (at most the slot's batch size) of a split; `augment` tells each sample's crop and flip, or is empty.
   virtual void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
                     const std::function<Augmentation(std::int64_t sample)>& augment) = 0;
-  /// Copies what fill() prepared to the device, if it is not there already.
+  /// Begins to copy what fill() prepared to the device, unless it has begun.
+  virtual void upload(Slot& slot) const = 0;
+  /// Makes the batch, for work on the current stream.
   virtual void send(Slot& slot) const = 0;
+  /// The current stream has been given all work on the slot's batch: it may be filled and uploaded again.
+  virtual void release(Slot& slot) const = 0;
+  /// Before a slot is destroyed: the current stream waits for its upload, so that its memory can be used again there.
+  virtual void settle(Slot& slot) const = 0;
 };
 
 /// One that only its caller's thread uses at a time. `dtype` is the images'.

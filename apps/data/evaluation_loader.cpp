@@ -34,6 +34,7 @@ const Batch* EvaluationLoader::next() {
     return nullptr;
   }
   const std::int64_t count = std::min(left, state.batch_size);
+  state.maker->release(state.slot);
   state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
   state.maker->send(state.slot);
   state.position += count;

@@ -47,6 +47,10 @@ struct Loader::State {
     }
     changed.notify_all();
     if (thread.joinable()) thread.join();
+    try {
+      for (BatchMaker::Slot& slot : slots) maker->settle(slot);
+    } catch (...) {  // an error of earlier work on the device; whoever cares has asked before
+    }
   }
 
   struct Position {
@@ -180,6 +184,7 @@ const Batch& Loader::next() {
   if (!state.thread.joinable()) state.restart({0, 0});
   std::unique_lock lock(state.mutex);
   if (state.held != kSlots) {
+    state.maker->release(state.slots[state.held]);
     state.free.push_back(std::exchange(state.held, kSlots));
     state.changed.notify_all();
   }
@@ -191,6 +196,17 @@ const Batch& Loader::next() {
   lock.unlock();
   state.maker->send(state.slots[state.held]);
   return state.slots[state.held].batch;
+}
+
+void Loader::upload_ahead() {
+  State& state = *state_;
+  std::size_t following = kSlots;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (!state.ready.empty()) following = state.ready.front();
+  }
+  // The thread leaves what is ready alone.
+  if (following != kSlots) state.maker->upload(state.slots[following]);
 }
 
 }  // namespace starling

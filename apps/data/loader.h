@@ -39,6 +39,9 @@ class Loader {
   /// The next micro-batch; goes on with the following epoch by itself. `micro_batches_used` of an epoch is decided by the caller:
   /// skip_to_epoch() leaves the rest of an epoch out. The batch stays valid until the next call.
   const Batch& next();
+  /// Begins to copy the batch after this one to the device, if it is ready: called once a step's work has been issued, so that the copy
+  /// runs while the device computes. Where it is not called, next() copies.
+  void upload_ahead();
   void skip_to_epoch(std::int64_t epoch);
 
  private:

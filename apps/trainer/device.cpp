@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -114,6 +115,18 @@ DType expected_compute(const std::string& precision, const std::string& device) 
   if (precision == "fp16") return DType::kFloat16;
   if (precision == "auto" && (device == "cuda" || cpu::fast_bf16())) return DType::kBFloat16;
   return DType::kFloat32;
+}
+
+bool defers_norms(bool otherwise) {
+  const char* wanted = std::getenv("STARLING_FUSE_NORMS");
+  if (!wanted || !*wanted) return otherwise;
+  const std::string text = wanted;
+  if (text != "0" && text != "1") fail(ExitCode::kUsage, "config", "STARLING_FUSE_NORMS is '{}' in the environment; use 0 or 1", text);
+  return text == "1";
+}
+
+bool expected_to_defer_norms(DType compute, const std::string& device) {
+  return defers_norms(compute == DType::kFloat16 && device != "cpu");
 }
 
 std::string fp16_needs_gpu() { return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32"); }

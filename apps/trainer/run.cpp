@@ -189,6 +189,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   return result;
 }
 
+ShapeTrace trace_of(const TrainConfig& config) {
+  return trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
+}
+
 ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
@@ -199,7 +203,8 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   ShapeTrace trace;
   together(*transport, [&] {
     config = read_train_config(read_config(options), options.config, site);
-    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+    config.defer_norms = expected_to_defer_norms(config.compute, config.device);
+    trace = trace_of(config);
   });
   if (options.dry_run) {
     if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
@@ -212,9 +217,10 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   together(*transport, [&] { open_data(config, options.config, site); });
   backend = choose_backend(config, *transport);
   if (backend->device() != DeviceType::kCpu && transport->size() > 1) transport = make_staged_transport(std::move(transport));
-  if (choose_precision(config, *backend, *transport)) {
-    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
-  }
+  const bool expected = config.defer_norms;
+  const bool other_format = choose_precision(config, *backend, *transport);
+  config.defer_norms = defers_norms(backend->fuses_batch_norms(config.compute));
+  if (other_format || config.defer_norms != expected) trace = trace_of(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
   return train(options, config, site, trace, *backend, *transport);
 }

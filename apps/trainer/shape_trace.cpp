@@ -9,7 +9,7 @@
 
 namespace starling {
 
-ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused, DType compute) {
+ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused, DType compute, bool defer_norms) {
   const auto meta = make_meta_backend();
   ShapeTrace trace;
   model.allocate(*meta, dtype, compute);
@@ -17,7 +17,7 @@ ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool
   {
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
-    Pass pass{*meta, &tape, true, 0, 0};
+    Pass pass{.backend = *meta, .tape = &tape, .training = true, .defer_norms = defer_norms};
     Tensor images(*meta, model.input_shape().with_batch(batch_size), is_low_precision(compute) ? compute : dtype);
     const Tensor labels(*meta, Shape{batch_size}, DType::kInt32);
     Variable input(std::move(images));

@@ -40,6 +40,7 @@ struct TrainConfig {
   std::string device, precision, init, trace, transport;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
+  bool defer_norms = false;         ///< Pass::defer_norms of training; see defers_norms()
   LossScaleSettings loss_scale;     ///< used where compute is fp16
   int threads = 0;
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings

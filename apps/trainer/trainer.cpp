@@ -122,7 +122,12 @@ void Trainer::step() {
   for (std::int64_t micro = 0; micro < config_.accumulate; ++micro) {
     const Batch& batch = loader_->next();
     const auto use = static_cast<std::uint64_t>((step_ * config_.accumulate + micro) * transport_.size() + transport_.rank());
-    Pass pass{backend_, &tape_, true, config_.seed, use << 24};
+    Pass pass{.backend = backend_,
+              .tape = &tape_,
+              .training = true,
+              .dropout_key = config_.seed,
+              .dropout_counter = use << 24,
+              .defer_norms = config_.defer_norms};
     Variable loss;
     {
       const TraceSpan forward("forward");
@@ -141,6 +146,7 @@ void Trainer::step() {
     const TraceSpan backward("backward");
     tape_.backward(loss, 1.0, micro > 0, micro + 1 == config_.accumulate);
   }
+  loader_->upload_ahead();
   scheduler_->end_backward();
   ++step_;
   if (scaler_) scaler_->posted(algorithm_->control(), step_);

@@ -53,6 +53,11 @@ class CpuBackend final : public Backend {
   void activation_backward(const ActivationBackward& args) override;
   void batch_norm_forward(const BatchNormForward& args) override;
   void batch_norm_backward(const BatchNormBackward& args) override;
+  void channel_sums(const ChannelSums& args) override;
+  void batch_norm_finish(const BatchNormFinish& args) override;
+  void scale_shift(const ScaleShift& args) override;
+  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override;
+  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override;
   void layer_norm_forward(const LayerNormForward& args) override;
   void layer_norm_backward(const LayerNormBackward& args) override;
   void pool2d_forward(const Pool2dForward& args) override;

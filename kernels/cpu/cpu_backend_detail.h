@@ -75,6 +75,22 @@ inline Matrix matrix_of(const Tensor& x, const char* operation) {
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
 
+/// Repeats a per-channel vector until it covers the normalisation kernels' long rows.
+template <class T>
+void repeat(T* vector, Index channels) {
+  const Index width = fold_width(channels);
+  for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
+}
+
+/// The affine form of a normalisation, one for forward and backward so that the backward pass can find the sign of y again.
+template <class T>
+void affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma, const T* beta, T* scale, T* shift) {
+  for (Index c = 0; c < channels; ++c) {
+    scale[c] = (gamma ? gamma[c] : T(1)) * inv_std[c];
+    shift[c] = static_cast<T>((beta ? static_cast<double>(beta[c]) : 0.0) - static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
+  }
+}
+
 /// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O]; checks that they belong together.
 Geometry geometry(const Shape& x, const Shape& y, const Window2d& window, const char* operation);
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/composed_conv.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // Convolutions, matrix products and their bias gradients.
@@ -99,6 +100,7 @@ void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* 
 
 void CpuBackend::conv2d_forward(const Conv2dForward& args) {
   constexpr const char* kName = "conv2d forward";
+  if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -127,6 +129,7 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
 
 void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
   constexpr const char* kName = "conv2d backward of the data";
+  if (args.norm) return composed_conv2d_backward_data(*this, args);
   const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
@@ -160,6 +163,7 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
 
 void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   constexpr const char* kName = "conv2d backward of the weights";
+  if (args.norm) return composed_conv2d_backward_weights(*this, args);
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -221,6 +225,7 @@ void CpuBackend::matmul(const Matmul& args) {
               args.b.shape()[args.transpose_b ? 0 : 1] == n,
           "cpu", "matmul: {}{} by {}{} is not {}", args.a.shape().text(), args.transpose_a ? " transposed" : "", args.b.shape().text(),
           args.transpose_b ? " transposed" : "", args.c.shape().text());
+  require(!args.relu || !args.accumulate, "cpu", "matmul: relu and accumulate exclude each other");
   const cpu::Product p{m, n, k, args.transpose_a, args.transpose_b, args.accumulate};
   floating(args.a, kName, [&](auto type) {
     using T = decltype(type);
@@ -234,6 +239,7 @@ void CpuBackend::matmul(const Matmul& args) {
     } else {
       low_matmul(p, a, b, bias, args.c.data<T>());
     }
+    if (args.relu) activation_forward({.kind = Activation::kRelu, .x = args.c, .y = args.c});
   });
 }
 

@@ -11,22 +11,12 @@ using cpu::Workspace;
 
 namespace {
 
-/// Repeats a per-channel vector until it covers the kernels' long rows.
+/// Scale and shift for the kernels' long rows.
 template <class T>
-void repeat(T* vector, Index channels) {
-  const Index width = cpu::fold_width(channels);
-  for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
-}
-
-/// The affine form of the normalisation, one for forward and backward so that the backward pass can find the sign of y again.
-template <class T>
-void affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma, const T* beta, T* scale, T* shift) {
-  for (Index c = 0; c < channels; ++c) {
-    scale[c] = (gamma ? gamma[c] : T(1)) * inv_std[c];
-    shift[c] = static_cast<T>((beta ? static_cast<double>(beta[c]) : 0.0) - static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
-  }
-  repeat(scale, channels);
-  repeat(shift, channels);
+void repeated_affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma, const T* beta, T* scale, T* shift) {
+  cpu::affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
+  cpu::repeat(scale, channels);
+  cpu::repeat(shift, channels);
 }
 
 }  // namespace
@@ -114,7 +104,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
     if (args.saved_mean) std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
     if (args.saved_inv_std) std::copy_n(inverse, channels, cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
   }
-  affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
+  repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
     k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu);
@@ -156,8 +146,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   R* shift = beta ? scale + width : nullptr;
   R* scratch = c0 + 3 * width;
   std::copy_n(mean, channels, means);
-  repeat(means, channels);
-  if (beta) affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
+  cpu::repeat(means, channels);
+  if (beta) repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
 
   const Workspace<double> sums(*allocator_, parts * 2 * channels);
   double* sum_g = sums.data();
@@ -187,9 +177,9 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
     c0[c] = static_cast<R>(args.training ? -factor * sum_g[c] * share : 0.0);
   }
   if (!dx) return;
-  repeat(a, channels);
-  repeat(b, channels);
-  repeat(c0, channels);
+  cpu::repeat(a, channels);
+  cpu::repeat(b, channels);
+  cpu::repeat(c0, channels);
   // The masked sum is at hand where the first pass wrote it.
   const T* g_y = dresidual ? nullptr : y;
   const T* g_dy = dresidual ? dresidual : dy;

@@ -113,9 +113,10 @@ static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream
   }
 }
 
+// y may be x or the residual: each element is read before it is written, so ivdep holds, but the pointers are not __restrict.
 template <class T, bool kResidual, bool kRelu>
-static inline void affine_lines(const T* __restrict x, const T* __restrict residual, Compute<T>* __restrict y, Index lines, Index stride,
-                                Index width, const Compute<T>* __restrict scale, const Compute<T>* __restrict shift) {
+static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, Index lines, Index stride, Index width,
+                                const Compute<T>* __restrict scale, const Compute<T>* __restrict shift) {
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
     const Index o = r * stride;
@@ -159,6 +160,25 @@ static void affine(const T* x, const T* residual, T* y, Index rows, Index channe
                             : (relu ? affine_lines<T, false, true> : affine_lines<T, false, false>);
   in_pieces(y, rows, channels, true, [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
     run(x + o, residual ? residual + o : nullptr, to, lines, width, width, scale + column, shift + column);
+  });
+}
+
+template <class T>
+static void affine_two(const T* x, const T* residual, T* y, Index rows, Index channels, const Compute<T>* scale,
+                       const Compute<T>* residual_scale, const Compute<T>* shift, bool relu) {
+  in_pieces(y, rows, channels, true, [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
+    const Compute<T>* __restrict a = scale + column;
+    const Compute<T>* __restrict b = residual_scale + column;
+    const Compute<T>* __restrict c = shift + column;
+    for (Index r = 0; r < lines; ++r) {
+      const T* from = x + o + r * width;
+      const T* other = residual + o + r * width;
+      Compute<T>* line = to + r * width;
+      STARLING_LOOP for (Index v = 0; v < width; ++v) {
+        const Compute<T> value = widen(from[v]) * a[v] + (widen(other[v]) * b[v] + c[v]);
+        line[v] = relu && value < Compute<T>(0) ? Compute<T>(0) : value;
+      }
+    }
   });
 }
 
@@ -382,6 +402,7 @@ template <class T>
 static void set(Kernels<T>& table) {
   table.moments = moments<T>;
   table.affine = affine<T>;
+  table.affine_two = affine_two<T>;
   table.masked_sums = masked_sums<T>;
   table.masked_affine = masked_affine<T>;
   table.column_sums = column_sums<T>;

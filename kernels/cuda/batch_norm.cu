@@ -1,3 +1,4 @@
+#include "kernels/cuda/batch_norm_parts.h"
 #include "kernels/cuda/column_tiles.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -64,14 +65,6 @@ __global__ void __launch_bounds__(kThreads, 3) moments(const T* __restrict__ x, 
   }
 }
 
-/// Statistics of a batch and where they go; running statistics are optional.
-template <class C>
-struct Statistics {
-  C *saved_mean, *saved_inv_std, *running_mean, *running_var;
-  std::int64_t* batches_tracked;
-  double eps, momentum;
-};
-
 /// The moments of the whole from those of its parts.
 template <class C>
 __global__ void __launch_bounds__(kCombineThreads, 2) combine_moments(const C* __restrict__ partial, ColumnTiles t, Statistics<C> to) {
@@ -99,24 +92,7 @@ __global__ void __launch_bounds__(kCombineThreads, 2) combine_moments(const C* _
   }
   sum_over_rows<kCombineThreads>(sum, shared, kCombineColumns);
   if (!place.owner) return;
-  const Index c = place.channel;
-  const double variance = sum[0] / n;
-  to.saved_mean[c] = static_cast<C>(mean);
-  to.saved_inv_std[c] = static_cast<C>(1.0 / sqrt(variance + to.eps));
-  if (to.running_mean)
-    to.running_mean[c] = static_cast<C>((1.0 - to.momentum) * static_cast<double>(to.running_mean[c]) + to.momentum * mean);
-  if (to.running_var) {
-    const double unbiased = t.rows > 1 ? sum[0] / (n - 1.0) : variance;
-    to.running_var[c] = static_cast<C>((1.0 - to.momentum) * static_cast<double>(to.running_var[c]) + to.momentum * unbiased);
-  }
-  if (c == 0 && to.batches_tracked) ++*to.batches_tracked;
-}
-
-/// A channel group's numbers, or `otherwise` for each where there are none.
-template <class C, int kSize>
-__device__ __forceinline__ void load_channels(const C* from, Index channel, bool inside, C otherwise, C (&to)[kSize]) {
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) to[j] = from && inside ? from[channel + j] : otherwise;
+  to.take(place.channel, mean, sum[0], t.rows);
 }
 
 template <class C>
@@ -127,12 +103,6 @@ struct Normalisation {
   C eps;
   bool relu;
 };
-
-/// (x - mean)·γ/σ + β: the one form of forward and backward, so that the backward pass finds the sign of y again.
-template <class C>
-STARLING_HD C normal(C x, C mean, C scale, C beta) {
-  return (x - mean) * scale + beta;
-}
 
 template <class T, int kSize, bool kResidual>
 __global__ void __launch_bounds__(kThreads, 3)
@@ -189,97 +159,6 @@ __global__ void __launch_bounds__(kThreads, 3)
   for (; left > 0; --left) rows.template operator()<1>();
 }
 
-/// Where the gradient before the normalisation comes from: dy + dy2, masked by y > 0 or by the sign that x gives.
-template <class T>
-struct Gradient {
-  const T *x, *y, *dy, *dy2;  ///< y and dy2 are optional. No __restrict__: results may go where one of these was
-  const Compute<T>*mean, *inv_std, *gamma, *beta;
-};
-
-/// kRows rows of the masked gradient and of x, `stride` elements apart.
-template <class T, int kSize, bool kMaskX, int kRows>
-__device__ __forceinline__ void load_gradient(const Gradient<T>& from, Index at, Index stride, const Compute<T> (&mean)[kSize],
-                                              const Compute<T> (&scale)[kSize], const Compute<T> (&beta)[kSize],
-                                              Compute<T> (&g)[kRows][kSize], Compute<T> (&centred)[kRows][kSize]) {
-  using C = Compute<T>;
-  Group<T, kSize> x[kRows], y[kRows], dy[kRows], dy2[kRows];
-#pragma unroll
-  for (int u = 0; u < kRows; ++u) {
-    x[u] = load_group<T, kSize>(from.x + at + u * stride);
-    dy[u] = load_group<T, kSize>(from.dy + at + u * stride);
-  }
-  if (from.dy2) {
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) dy2[u] = load_group<T, kSize>(from.dy2 + at + u * stride);
-  }
-  if (!kMaskX && from.y) {
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) y[u] = load_group<T, kSize>(from.y + at + u * stride);
-  }
-#pragma unroll
-  for (int u = 0; u < kRows; ++u) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const C value = static_cast<C>(x[u].v[j]);
-      C sum = static_cast<C>(dy[u].v[j]);
-      if (from.dy2) sum += static_cast<C>(dy2[u].v[j]);
-      if constexpr (kMaskX) {
-        sum = normal(value, mean[j], scale[j], beta[j]) > C(0) ? sum : C(0);
-      } else if (from.y) {
-        sum = static_cast<C>(y[u].v[j]) > C(0) ? sum : C(0);
-      }
-      g[u][j] = sum;
-      centred[u][j] = value - mean[j];
-    }
-  }
-}
-
-/// Rows of one thread in one go, of both passes below: few where registers are short.
-constexpr int kGradientRows = 2;
-
-/// partial[parts][2][channels]: sums of g and of g·(x - mean) over each part; writes g to `dresidual` where it is given.
-template <class T, int kSize, bool kMaskX>
-__global__ void __launch_bounds__(kThreads, 2)
-    gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* __restrict__ partial) {
-  using C = Compute<T>;
-  __shared__ C shared[2 * kSize * kThreads];
-  const Index part = blockIdx.y;
-  const ColumnPlace place = column_place<kSize>(t, part);
-  C mean[kSize], scale[kSize] = {}, beta[kSize] = {}, sums[2 * kSize] = {};
-  load_channels(from.mean, place.channel, place.inside, C(0), mean);
-  if constexpr (kMaskX) {
-    load_channels(from.beta, place.channel, place.inside, C(0), beta);
-    load_channels(from.inv_std, place.channel, place.inside, C(0), scale);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
-  }
-  const Index stride = place.step * t.channels;
-  Index at = place.first * t.channels + place.channel;
-  const auto rows = [&]<int kRows>() {
-    C g[kRows][kSize], centred[kRows][kSize];
-    load_gradient<T, kSize, kMaskX, kRows>(from, at, stride, mean, scale, beta, g, centred);
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-      Group<T, kSize> out;
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        sums[j] += g[u][j];
-        sums[kSize + j] += g[u][j] * centred[u][j];
-        out.v[j] = static_cast<T>(g[u][j]);
-      }
-      if (dresidual) store_group<T, kSize>(dresidual + at + u * stride, out);
-    }
-    at += kRows * stride;
-  };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kGradientRows; left -= kGradientRows) rows.template operator()<kGradientRows>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
-  sum_over_rows<kThreads>(sums, shared, t.width);
-  store_partial<kSize>(sums, partial, part, t, place);
-}
-
 template <class C>
 struct GradientResults {
   const C *inv_std, *gamma;
@@ -304,41 +183,6 @@ __global__ void __launch_bounds__(kCombineThreads, 2)
   // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
   to.slope[c] = static_cast<C>(to.training ? -factor * inv * gx * share : 0.0);
   to.offset[c] = static_cast<C>(to.training ? -factor * g * share : 0.0);
-}
-
-template <class T, int kSize, bool kMaskX>
-__global__ void __launch_bounds__(kThreads, 2)
-    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, const Compute<T>* __restrict__ slopes, const Compute<T>* __restrict__ offsets) {
-  using C = Compute<T>;
-  const Index part = t.parts - 1 - Index{blockIdx.y};
-  const ColumnPlace place = column_place<kSize>(t, part);
-  C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize], offset[kSize];
-  load_channels(from.mean, place.channel, place.inside, C(0), mean);
-  load_channels(from.inv_std, place.channel, place.inside, C(0), scale);
-  load_channels(slopes, place.channel, place.inside, C(0), slope);
-  load_channels(offsets, place.channel, place.inside, C(0), offset);
-  if constexpr (kMaskX) load_channels(from.beta, place.channel, place.inside, C(0), beta);
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
-  const Index stride = place.step * t.channels;
-  Index at = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  const auto rows = [&]<int kRows>() {
-    C g[kRows][kSize], centred[kRows][kSize];
-    load_gradient<T, kSize, kMaskX, kRows>(from, at, -stride, mean, scale, beta, g, centred);
-#pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-      Group<T, kSize> out;
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[u][j] * scale[j] + (centred[u][j] * slope[j] + offset[j]));
-      store_group<T, kSize>(dx + at - u * stride, out);
-    }
-    at -= kRows * stride;
-  };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kGradientRows; left -= kGradientRows) rows.template operator()<kGradientRows>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
 }
 
 template <class T>
@@ -396,13 +240,13 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
   const auto [rows, channels] = rows_and_channels(args.x, kName);
   const Index elements = rows * channels;
-  Gradient<T> from{.x = args.x.data<T>(),
-                   .dy = numbers<T>(args.dy, elements, kName, "dy"),
-                   .dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2"),
-                   .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                   .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                   .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                   .beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr};
+  detail::Gradient<T> from{.x = args.x.data<T>(),
+                           .dy = numbers<T>(args.dy, elements, kName, "dy"),
+                           .dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2"),
+                           .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
+                           .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
+                           .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                           .beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr};
   if (args.relu && !from.beta) from.y = numbers<T>(args.y, elements, kName, "y");
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   T* dresidual = optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
@@ -420,7 +264,8 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     to.slope = scratch.data<C>();
     to.offset = to.slope + channels;
     C* partial = to.offset + channels;
-    launch(from.beta ? gradient_sums<T, kSize, true> : gradient_sums<T, kSize, false>, how_many, from, dresidual, t, partial);
+    launch(from.beta ? detail::gradient_sums<T, kSize, true> : detail::gradient_sums<T, kSize, false>, how_many, from, dresidual, t,
+           partial);
     launch(combine_gradients<C>, {.grid = {combine_blocks(channels)}, .block = {kCombineThreads}, .stream = backend.handle()}, partial, t,
            to);
     if (!dx) return;
@@ -429,7 +274,8 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
       from.dy2 = from.y = nullptr;
       from.beta = nullptr;
     }
-    launch(from.beta ? input_gradient<T, kSize, true> : input_gradient<T, kSize, false>, how_many, from, dx, t, to.slope, to.offset);
+    launch(from.beta ? detail::input_gradient<T, kSize, true> : detail::input_gradient<T, kSize, false>, how_many, from, dx, t, to.slope,
+           to.offset);
   };
   if (channels % Pack<T>::kSize == 0 && aligned16(from.x, from.y, from.dy, from.dy2, dx, dresidual)) {
     run.template operator()<Pack<T>::kSize>();

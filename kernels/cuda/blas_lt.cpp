@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/libraries.h"
+#include "kernels/cuda/runtime.h"
 
 // Matrices here are row-major, cuBLASLt's column-major. A row-major matrix is the transpose of the column-major one in the same memory, so
 // c = op(a)·op(b) is asked for as cᵀ = op(b)ᵀ·op(a)ᵀ: b is cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
@@ -47,7 +52,7 @@ std::uint32_t alignment_of(const void* address) {
 struct Problem {
   std::int64_t m = 0, n = 0, k = 0;  ///< of the row-major product
   DType input = DType::kFloat32, output = DType::kFloat32;
-  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
   DType bias_type = DType::kFloat32;
   std::array<std::uint32_t, 4> alignment{};  ///< of a, b, c, bias
   auto operator<=>(const Problem&) const = default;
@@ -111,6 +116,7 @@ struct Plan {
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
   bool found = false;
+  bool keeps_nan = false;  ///< with an epilogue of ReLU: it has been seen to leave NaN as it is
 
  private:
   static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
@@ -129,8 +135,11 @@ Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
   description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
   // Documented for a bias of the output's type alone: another might be read as one.
   if (problem.bias && problem.bias_type != problem.output) return;
+  if (problem.relu && problem.input == DType::kFloat64) return;  // epilogues of activations are not documented for it
+  const cublasLtEpilogue_t epilogue = problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                                   : (problem.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT) description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
   if (problem.bias) {
-    description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(CUBLASLT_EPILOGUE_BIAS));
     description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(problem.bias_type)));
     // The heuristic looks at the address for its alignment; the real one comes with each call.
     description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
@@ -181,12 +190,23 @@ class BlasLt final : public Blas {
     if (place != plans_.end()) return *place->second;
     return *plans_.emplace(problem, std::make_unique<Plan>(handle_, problem, tf32_)).first->second;
   }
+  void run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream);
+  bool keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream);
 
   bool tf32_;
   WorkspaceSource& workspaces_;
   cublasLtHandle_t handle_ = nullptr;
   std::map<Problem, std::unique_ptr<Plan>> plans_;
 };
+
+/// The first address in `storage` that is aligned as cuBLASLt may assume.
+void* aligned(const Storage& storage, std::size_t bytes) {
+  void* place = storage.data();
+  std::size_t space = storage.bytes();
+  require(std::align(kWorkspaceAlignment, bytes, place, space) != nullptr, "cublas", "a workspace of {} bytes for {}", storage.bytes(),
+          bytes);
+  return place;
+}
 
 Problem problem_of(const Matmul& args) {
   const auto matrix = [](const Tensor& x, const char* name) {
@@ -210,6 +230,8 @@ Problem problem_of(const Matmul& args) {
   problem.transpose_b = args.transpose_b;
   problem.accumulate = args.accumulate;
   problem.bias = static_cast<bool>(args.bias);
+  problem.relu = args.relu;
+  require(!args.relu || !args.accumulate, "cublas", "matmul: ReLU of a sum that is added to");
   problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()), alignment_of(args.c.raw()), 1};
   if (problem.bias) {
     require(args.bias.elements() == problem.n, "cublas", "matmul: a bias of {} numbers for {} columns", args.bias.elements(), problem.n);
@@ -226,31 +248,63 @@ bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
   const Problem problem = problem_of(args);
   if (problem.m == 0 || problem.n == 0) return true;
   if (problem.k == 0) return false;
-  Plan& chosen = plan(problem);
+  const auto known = plans_.find(problem);
+  Plan& chosen = known != plans_.end() ? *known->second : plan(problem);
   if (!chosen.found) return false;
+  if (problem.relu && known == plans_.end()) chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
+  if (problem.relu && !chosen.keeps_nan) return false;
+  run(chosen, problem, args, args.b.raw(), stream);
+  return true;
+}
 
-  if (problem.bias) chosen.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+/// The product into args.c; `b` in place of args.b's numbers.
+void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream) {
+  if (problem.bias) plan.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
   std::shared_ptr<Storage> storage;
   void* workspace = nullptr;
-  if (chosen.workspace > 0) {
-    storage = workspaces_.workspace(chosen.workspace + kWorkspaceAlignment);
-    workspace = storage->data();
-    std::size_t space = storage->bytes();
-    require(std::align(kWorkspaceAlignment, chosen.workspace, workspace, space) != nullptr, "cublas", "a workspace of {} bytes for {}",
-            storage->bytes(), chosen.workspace);
+  if (plan.workspace > 0) {
+    storage = workspaces_.workspace(plan.workspace + kWorkspaceAlignment);
+    workspace = aligned(*storage, plan.workspace);
   }
-  const auto run = [&](const auto& one, const auto& beta) {
-    check(cublasLtMatmul(handle_, chosen.description.get(), &one, args.b.raw(), chosen.a.get(), args.a.raw(), chosen.b.get(), &beta,
-                         args.c.raw(), chosen.c.get(), args.c.raw(), chosen.c.get(), &chosen.algorithm, workspace, chosen.workspace,
+  const auto product = [&](const auto& one, const auto& beta) {
+    check(cublasLtMatmul(handle_, plan.description.get(), &one, b, plan.a.get(), args.a.raw(), plan.b.get(), &beta, args.c.raw(),
+                         plan.c.get(), args.c.raw(), plan.c.get(), &plan.algorithm, workspace, plan.workspace,
                          static_cast<cudaStream_t>(stream)),
           "cublasLtMatmul");
   };
   if (problem.input == DType::kFloat64) {
-    run(1.0, problem.accumulate ? 1.0 : 0.0);
+    product(1.0, problem.accumulate ? 1.0 : 0.0);
   } else {
-    run(1.0f, problem.accumulate ? 1.0f : 0.0f);
+    product(1.0f, problem.accumulate ? 1.0f : 0.0f);
   }
-  return true;
+}
+
+// NVIDIA does not say what the ReLU of an epilogue makes of NaN, and it may differ between algorithms. So each plan shows it once, before
+// its first use: b is all NaN, hence every sum, and the first of them are read back. c is about to be overwritten anyway. One wait of the
+// host per plan, at its first use.
+bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream) {
+  constexpr std::size_t kLook = 4096;
+  const std::shared_ptr<Storage> storage = workspaces_.workspace(args.b.bytes() + kWorkspaceAlignment);
+  void* b = aligned(*storage, args.b.bytes());
+  set_async(b, 0xff, args.b.bytes(), stream);  // every bit set is a NaN in fp32, bf16 and fp16
+  run(plan, problem, args, b, stream);
+  std::vector<std::byte> found(std::min(args.c.bytes(), kLook));
+  copy_async(found.data(), args.c.raw(), found.size(), CopyKind::kDeviceToHost, stream);
+  host_wait_stream(stream);
+  const auto all_nan = [&](auto type) {
+    using T = decltype(type);
+    for (std::size_t i = 0; i + sizeof(T) <= found.size(); i += sizeof(T)) {
+      T value;
+      std::memcpy(&value, found.data() + i, sizeof(T));
+      if (!std::isnan(static_cast<float>(value))) return false;
+    }
+    return true;
+  };
+  switch (problem.output) {
+    case DType::kFloat32: return all_nan(float{});
+    case DType::kBFloat16: return all_nan(BFloat16{});
+    default: return all_nan(Float16{});
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "kernels/composed_conv.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
@@ -34,8 +35,7 @@ constexpr int kLargePieces = 16;
 
 /// Copies between host and device, and events.
 struct CudaBackend::Host {
-  explicit Host(const std::array<StreamHandle, 3>& streams)
-      : events(streams), small(kSmallCopy, 32, events), large(kLargeCopy, kLargePieces, events) {}
+  explicit Host(const Streams& streams) : events(streams), small(kSmallCopy, 32, events), large(kLargeCopy, kLargePieces, events) {}
   Staging& staging(std::size_t bytes) { return bytes <= kSmallCopy ? small : large; }
 
   EventRing events;
@@ -45,7 +45,8 @@ struct CudaBackend::Host {
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
   use_device(device);
-  streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true)};
+  streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true),
+              create_stream("upload", false)};
   pool_ = std::make_shared<Pool>(device, info_.name, [streams = streams_] {
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
@@ -130,31 +131,52 @@ void CudaBackend::synchronize() {
   host_->small.finish_all();
 }
 
+bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }
+
 void CudaBackend::conv2d_forward(const Conv2dForward& args) {
-  if (!cudnn_ || !cudnn_->conv2d_forward(args, handle())) plain_conv2d_forward(*this, args);
+  if (cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
+  if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
+  plain_conv2d_forward(*this, args);
 }
 
 void CudaBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
-  if (!cudnn_ || !cudnn_->conv2d_backward_data(args, handle())) plain_conv2d_backward_data(*this, args);
+  if (cudnn_ && cudnn_->conv2d_backward_data(args, handle())) return;
+  if (args.norm) return composed_conv2d_backward_data(*this, args);
+  plain_conv2d_backward_data(*this, args);
 }
 
 void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   Conv2dBackwardWeights weights = args;
   weights.dbias = {};
-  if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) plain_conv2d_backward_weights(*this, weights);
+  if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
+    if (args.norm) {
+      composed_conv2d_backward_weights(*this, weights);
+    } else {
+      plain_conv2d_backward_weights(*this, weights);
+    }
+  }
   if (!args.dbias) return;
   const std::int64_t channels = args.dbias.elements();
   sum_rows({args.dy.reshaped(Shape{args.dy.elements() / channels, channels}), args.dbias, args.accumulate});
 }
 
 void CudaBackend::matmul(const Matmul& args) {
-  if (blas_ && blas_->matmul(args, handle())) return;
+  // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
+  const auto by_library = [&](Matmul product) {
+    if (blas_->matmul(product, handle())) return true;
+    if (!product.relu) return false;
+    product.relu = false;
+    if (!blas_->matmul(product, handle())) return false;
+    activation_forward({.kind = Activation::kRelu, .x = product.c, .y = product.c});
+    return true;
+  };
+  if (blas_ && by_library(args)) return;
   if (blas_ && args.bias && args.bias.dtype() != args.c.dtype() && !args.accumulate) {
     // cuBLASLt adds a bias of c's own type alone. With an fp32 product the sum is rounded once, as it should be.
     const Tensor sum(*this, args.c.shape(), args.bias.dtype());
     Matmul wide = args;
     wide.c = sum;
-    if (blas_->matmul(wide, handle())) return cast({.x = sum, .y = args.c});
+    if (by_library(wide)) return cast({.x = sum, .y = args.c});
   }
   plain_matmul(*this, args);
 }

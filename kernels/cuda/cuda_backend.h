@@ -14,7 +14,7 @@ namespace starling::cuda {
 
 class Pool;
 
-/// One GPU. Operations are issued to one of three streams and return at once. Memory comes from a pool whose blocks are reused in the order
+/// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a pool whose blocks are reused in the order
 /// of the stream that they were last allocated on: a tensor that another stream uses too is kept by its owner until the streams have been
 /// joined. Own kernels: *.cu; libraries: libraries.h.
 class CudaBackend final : public Backend, private WorkspaceSource {
@@ -40,6 +40,8 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void synchronize(Event event) override;
   void synchronize() override;
 
+  bool fuses_batch_norms(DType dtype) const override;
+
   void conv2d_forward(const Conv2dForward& args) override;
   void conv2d_backward_data(const Conv2dBackwardData& args) override;
   void conv2d_backward_weights(const Conv2dBackwardWeights& args) override;
@@ -49,6 +51,11 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void activation_backward(const ActivationBackward& args) override;
   void batch_norm_forward(const BatchNormForward& args) override;
   void batch_norm_backward(const BatchNormBackward& args) override;
+  void channel_sums(const ChannelSums& args) override;
+  void batch_norm_finish(const BatchNormFinish& args) override;
+  void scale_shift(const ScaleShift& args) override;
+  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override;
+  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override;
   void layer_norm_forward(const LayerNormForward& args) override;
   void layer_norm_backward(const LayerNormBackward& args) override;
   void pool2d_forward(const Pool2dForward& args) override;
@@ -81,7 +88,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
 
   DeviceInfo info_;
   LibrarySettings settings_;
-  std::array<StreamHandle, 3> streams_{};
+  std::array<StreamHandle, kStreamKinds> streams_{};
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<Host> host_;

@@ -37,6 +37,13 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) override {
     Entry* entry = find(args);
     Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kWeight, args.weight.raw()}, {GraphTensor::kY, args.y.raw()}};
+    if (args.norm || args.sum) {  // with other parts of a batch norm than a graph has, or a bias: the backend puts it together
+      if (!entry) return false;
+      bindings.push_back({GraphTensor::kSum, args.sum.raw()});
+      bindings.push_back({GraphTensor::kSquareSum, args.square_sum.raw()});
+      const Scales scales(*this, args.norm, bindings, stream);
+      return run(*entry, bindings, stream);
+    }
     if (entry && args.bias && args.bias.dtype() == DType::kFloat32) {
       bindings.push_back({GraphTensor::kBias, args.bias.raw()});
       return run(*entry, bindings, stream);
@@ -53,9 +60,26 @@ class CudnnLibrary final : public Cudnn {
 
   bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) override {
     Entry* entry = find(args);
-    return entry &&
-           run(*entry, {{GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kWeight, args.weight.raw()}, {GraphTensor::kDx, args.dx.raw()}},
-               stream);
+    if (!entry) return false;
+    Bindings bindings{{GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kWeight, args.weight.raw()}, {GraphTensor::kDx, args.dx.raw()}};
+    Tensor factors;
+    if (const NormGradient& norm = args.norm) {
+      // The engines' three factors are for a pass that BatchNormBackwardApply does with factors of its own.
+      const std::int64_t padded = (norm.mean.elements() + 3) / 4 * 4;
+      factors = scratch({3, padded}, DType::kFloat32);
+      float* unused = factors.data<float>();
+      bindings.insert(bindings.end(), {{GraphTensor::kX, norm.x.raw()},
+                                       {GraphTensor::kMean, norm.mean.raw()},
+                                       {GraphTensor::kInvStd, norm.inv_std.raw()},
+                                       {GraphTensor::kGamma, norm.gamma.raw()},
+                                       {GraphTensor::kBeta, norm.beta.raw()},
+                                       {GraphTensor::kDgamma, norm.sum_dy_xhat.raw()},
+                                       {GraphTensor::kDbeta, norm.sum_dy.raw()},
+                                       {GraphTensor::kDyFactor, unused},
+                                       {GraphTensor::kXFactor, unused + padded},
+                                       {GraphTensor::kOffset, unused + 2 * padded}});
+    }
+    return run(*entry, bindings, stream);
   }
 
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
@@ -67,7 +91,8 @@ class CudnnLibrary final : public Cudnn {
       if (args.dweight.dtype() != DType::kFloat32) return false;
       result = scratch(args.dweight.shape(), dtype);
     }
-    const Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kDweight, result.raw()}};
+    Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kDweight, result.raw()}};
+    const Scales scales(*this, args.norm, bindings, stream);
     if (!run(*entry, bindings, stream)) return false;
     if (result.storage() != args.dweight.storage()) take_gradient(result, args.dweight, args.accumulate, stream);
     return true;
@@ -124,9 +149,41 @@ class CudnnLibrary final : public Cudnn {
     return true;
   }
 
+  bool fuses_batch_norms(DType dtype) override {
+    if (dtype != DType::kFloat16) return false;
+    if (!fuses_) fuses_ = probe_fusions();
+    return *fuses_;
+  }
+
   std::string version() const override { return maker_->version(); }
 
  private:
+  /// fp16 copies of a batch norm's scale and shift, bound where they are asked for.
+  struct Scales {
+    Scales(CudnnLibrary& library, const NormOnLoad& norm, Bindings& bindings, StreamHandle stream) {
+      if (!norm) return;
+      scale = library.scratch(norm.scale.shape(), DType::kFloat16);
+      shift = library.scratch(norm.shift.shape(), DType::kFloat16);
+      narrow_scales(norm.scale, norm.shift, scale, shift, stream);
+      bindings.push_back({GraphTensor::kScale, scale.raw()});
+      bindings.push_back({GraphTensor::kShift, shift.raw()});
+    }
+    Tensor scale, shift;
+  };
+
+  /// Looks for engines of every fusion. Nothing is compiled.
+  bool probe_fusions() {
+    for (const GraphSpec& spec : fusion_probes()) {
+      std::string why;
+      if (maker_->plan(spec, rules(), why)->candidates() > 0) continue;
+      log::write(log::Level::kDebug, fmt::format("[cudnn] batch norms stay apart from convolutions: {}: no engine ({})", text(spec), why));
+      return false;
+    }
+    return true;
+  }
+
+  PlanRules rules() const { return {.tf32 = settings_.tf32, .deterministic = settings_.deterministic}; }
+
   /// A graph's plan and the candidate that was chosen; without a plan the library has no way for it.
   struct Entry {
     GraphSpec spec;
@@ -141,8 +198,7 @@ class CudnnLibrary final : public Cudnn {
     std::string why;
     const std::optional<GraphSpec> spec = spec_of(args, why);
     if (!spec) {
-      if (refused_.insert(why).second)
-        log::write(log::Level::kDebug, fmt::format("[cudnn] {} goes to an own kernel: {}", kName<Args>, why));
+      if (refused_.insert(why).second) log::write(log::Level::kDebug, fmt::format("[cudnn] {} is not cuDNN's: {}", kName<Args>, why));
       return nullptr;
     }
     const auto [at, fresh] = entries_.try_emplace(*spec);
@@ -154,15 +210,15 @@ class CudnnLibrary final : public Cudnn {
   void prepare(const GraphSpec& spec, Entry& entry) {
     entry.spec = spec;
     std::string why;
-    const PlanRules rules{.tf32 = settings_.tf32, .deterministic = settings_.deterministic};
-    entry.plan = maker_->plan(spec, rules, why);
+    entry.plan = maker_->plan(spec, rules(), why);
     for (int i = 0; i < entry.plan->candidates() && entry.chosen < 0; ++i) {
       if (entry.plan->finalise(i, why)) entry.chosen = i;
     }
     if (entry.chosen < 0) {
       entry.plan.reset();
-      log::write(spec.kind == GraphKind::kConvolutionBias ? log::Level::kDebug : log::Level::kWarning,
-                 fmt::format("[cudnn] {}: no engine ({}); an own kernel does it", text(spec), why));
+      const bool in_parts = spec.kind == GraphKind::kConvolutionBias || is_fused(spec.kind);
+      log::write(in_parts ? log::Level::kDebug : log::Level::kWarning,
+                 fmt::format("[cudnn] {}: no engine ({}); {}", text(spec), why, in_parts ? "it runs in parts" : "an own kernel does it"));
       return;
     }
     entry.workspace = entry.plan->workspace(entry.chosen);
@@ -173,7 +229,7 @@ class CudnnLibrary final : public Cudnn {
       // cuDNN's engines were asked for tensors that start on 16 bytes.
       if (binding.data == nullptr || reinterpret_cast<std::uintptr_t>(binding.data) % 16 != 0) return false;
     }
-    if (settings_.benchmark && !entry.timed && entry.spec.kind <= GraphKind::kConvolutionBackwardWeights) choose(entry, bindings, stream);
+    if (settings_.benchmark && !entry.timed && is_convolution(entry.spec.kind)) choose(entry, bindings, stream);
     issue(entry, entry.chosen, entry.workspace, bindings, stream);
     return true;
   }
@@ -222,6 +278,7 @@ class CudnnLibrary final : public Cudnn {
   std::unique_ptr<GraphMaker> maker_;
   std::map<GraphSpec, Entry> entries_;
   std::set<std::string> refused_;  ///< reasons that have been told
+  std::optional<bool> fuses_;      ///< once it has been asked
 };
 
 }  // namespace

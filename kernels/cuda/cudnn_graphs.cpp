@@ -71,8 +71,12 @@ class GraphBuilder {
     switch (spec_.kind) {
       case GraphKind::kConvolution: return convolution();
       case GraphKind::kConvolutionBias: return convolution();
+      case GraphKind::kConvolutionStatistics: return convolution();
+      case GraphKind::kNormConvolutionStatistics: return convolution();
       case GraphKind::kConvolutionBackwardData: return backward_data();
+      case GraphKind::kConvolutionBackwardDataNorm: return backward_data();
       case GraphKind::kConvolutionBackwardWeights: return backward_weights();
+      case GraphKind::kNormConvolutionBackwardWeights: return backward_weights();
       case GraphKind::kBatchNorm: return batch_norm();
       case GraphKind::kBatchNormBackward: return batch_norm_backward();
     }
@@ -94,14 +98,11 @@ class GraphBuilder {
   Attributes input(GraphTensor id, const Layout& layout) {
     return graph_.tensor(Tensor_attributes().set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride));
   }
-  Attributes per_channel(GraphTensor id) {
-    const std::int64_t c = spec_.x[3];
-    return graph_.tensor(Tensor_attributes()
-                             .set_uid(static_cast<std::int64_t>(id))
-                             .set_dim({1, c, 1, 1})
-                             .set_stride({c, 1, c, c})
-                             .set_data_type(fe::DataType_t::FLOAT));
+  Attributes per_channel(GraphTensor id, std::int64_t c, fe::DataType_t type = fe::DataType_t::FLOAT) {
+    return graph_.tensor(
+        Tensor_attributes().set_uid(static_cast<std::int64_t>(id)).set_dim({1, c, 1, 1}).set_stride({c, 1, c, c}).set_data_type(type));
   }
+  Attributes per_channel(GraphTensor id) { return per_channel(id, spec_.x[3]); }
   static void output(const Attributes& tensor, GraphTensor id, const Layout& layout) {
     tensor->set_output(true).set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride);
   }
@@ -115,31 +116,51 @@ class GraphBuilder {
   }
   static fe::graph::Pointwise_attributes pointwise(fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); }
 
+  /// x, or relu(scale·x + shift). Scale and shift are of x's type: no engine takes wider ones.
+  Attributes loaded() {
+    const Attributes x = input(GraphTensor::kX, channels_last(spec_.x));
+    if (!norms_on_load(spec_.kind)) return x;
+    const auto channels = [&](GraphTensor id) { return per_channel(id, spec_.x[3], type_of(spec_.dtype)); };
+    const Attributes scaled = graph_.pointwise(x, channels(GraphTensor::kScale), pointwise(fe::PointwiseMode_t::MUL));
+    const Attributes shifted = graph_.pointwise(scaled, channels(GraphTensor::kShift), pointwise(fe::PointwiseMode_t::ADD));
+    return graph_.pointwise(shifted, pointwise(fe::PointwiseMode_t::RELU_FWD));
+  }
+
   void convolution() {
-    Attributes y = graph_.conv_fprop(input(GraphTensor::kX, channels_last(spec_.x)), input(GraphTensor::kWeight, weight()),
-                                     window<fe::graph::Conv_fprop_attributes>());
-    if (spec_.kind == GraphKind::kConvolutionBias) {
-      const std::int64_t o = spec_.y[3];
-      const Attributes bias = graph_.tensor(Tensor_attributes()
-                                                .set_uid(static_cast<std::int64_t>(GraphTensor::kBias))
-                                                .set_dim({1, o, 1, 1})
-                                                .set_stride({o, 1, o, o})
-                                                .set_data_type(fe::DataType_t::FLOAT));
-      y = graph_.pointwise(y, bias, pointwise(fe::PointwiseMode_t::ADD));
-    }
+    Attributes y = graph_.conv_fprop(loaded(), input(GraphTensor::kWeight, weight()), window<fe::graph::Conv_fprop_attributes>());
+    if (spec_.kind == GraphKind::kConvolutionBias)
+      y = graph_.pointwise(y, per_channel(GraphTensor::kBias, spec_.y[3]), pointwise(fe::PointwiseMode_t::ADD));
     output(y, GraphTensor::kY, channels_last(spec_.y));
+    if (spec_.kind != GraphKind::kConvolutionStatistics && spec_.kind != GraphKind::kNormConvolutionStatistics) return;
+    auto [sum, square_sum] = graph_.genstats(y, fe::graph::Genstats_attributes());
+    per_channel_output(sum, GraphTensor::kSum);
+    per_channel_output(square_sum, GraphTensor::kSquareSum);
   }
 
   void backward_data() {
-    const Attributes dx = graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kWeight, weight()),
-                                            window<fe::graph::Conv_dgrad_attributes>());
-    output(dx, GraphTensor::kDx, channels_last(spec_.x));
+    const Layout layout = channels_last(spec_.x);
+    Attributes dx = graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kWeight, weight()),
+                                      window<fe::graph::Conv_dgrad_attributes>());
+    if (spec_.kind == GraphKind::kConvolutionBackwardDataNorm) {
+      dx->set_dim(layout.dim);
+      const Attributes x = input(GraphTensor::kX, layout), mean = per_channel(GraphTensor::kMean),
+                       inv_std = per_channel(GraphTensor::kInvStd), gamma = per_channel(GraphTensor::kGamma);
+      const Attributes unit =
+          graph_.pointwise(graph_.pointwise(x, mean, pointwise(fe::PointwiseMode_t::SUB)), inv_std, pointwise(fe::PointwiseMode_t::MUL));
+      const Attributes norm = graph_.pointwise(graph_.pointwise(unit, gamma, pointwise(fe::PointwiseMode_t::MUL)),
+                                               per_channel(GraphTensor::kBeta), pointwise(fe::PointwiseMode_t::ADD));
+      dx = graph_.pointwise(dx, norm, pointwise(fe::PointwiseMode_t::RELU_BWD));
+      const auto sums = graph_.dbn_weight(dx, x, mean, inv_std, gamma, fe::graph::DBN_weight_attributes());
+      constexpr GraphTensor kSums[] = {GraphTensor::kDgamma, GraphTensor::kDbeta, GraphTensor::kDyFactor, GraphTensor::kXFactor,
+                                       GraphTensor::kOffset};
+      for (std::size_t i = 0; i < sums.size(); ++i) per_channel_output(sums[i], kSums[i]);
+    }
+    output(dx, GraphTensor::kDx, layout);
   }
 
   void backward_weights() {
     const Attributes dweight =
-        graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kX, channels_last(spec_.x)),
-                          window<fe::graph::Conv_wgrad_attributes>());
+        graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)), loaded(), window<fe::graph::Conv_wgrad_attributes>());
     output(dweight, GraphTensor::kDweight, weight());
   }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "core/error.h"
 
 namespace starling::cuda {
@@ -49,13 +51,39 @@ std::array<std::int64_t, 4> channels_last(const Tensor& x, const char* operation
 
 bool overlap(const Tensor& a, const Tensor& b) { return a && b && a.storage() == b.storage(); }
 
+/// Whether cuDNN may have an engine for a convolution that carries out parts of a batch norm (tests/cudnn looks for more).
+bool fusable(DType dtype, const Window2d& window, std::string& why) {
+  if (dtype != DType::kFloat16) return why = "parts of a batch norm are carried out in fp16 alone", false;
+  if (window.groups != 1) return why = "parts of a batch norm are carried out without groups alone", false;
+  return true;
+}
+
+/// One number of the parameters' dtype for each of image's channels.
+void check_per_channel(std::initializer_list<Tensor> tensors, const Tensor& image, const char* name) {
+  require(static_cast<bool>(image), "cudnn", "conv2d: {} is missing", name);
+  const std::int64_t channels = image.shape().back();
+  const DType dtype = is_low_precision(image.dtype()) ? DType::kFloat32 : image.dtype();
+  for (const Tensor& tensor : tensors) {
+    require(tensor && tensor.elements() == channels && tensor.dtype() == dtype, "cudnn",
+            "conv2d: a batch norm's tensors for {} must have {} {} elements", name, channels, name_of(dtype));
+  }
+}
+
 }  // namespace
 
 std::string text(const GraphSpec& spec) {
-  constexpr std::string_view kNames[] = {"conv2d forward",          "conv2d forward with bias", "conv2d backward data",
-                                         "conv2d backward weights", "batch norm forward",       "batch norm backward"};
+  constexpr std::string_view kNames[] = {"conv2d forward",
+                                         "conv2d forward with bias",
+                                         "conv2d forward with statistics",
+                                         "batch norm, ReLU and conv2d forward with statistics",
+                                         "conv2d backward data",
+                                         "conv2d backward data with batch norm sums",
+                                         "conv2d backward weights",
+                                         "batch norm, ReLU and conv2d backward weights",
+                                         "batch norm forward",
+                                         "batch norm backward"};
   std::string line = fmt::format("{} {} {}", kNames[static_cast<std::size_t>(spec.kind)], name_of(spec.dtype), fmt::join(spec.x, "x"));
-  if (spec.kind <= GraphKind::kConvolutionBackwardWeights) {
+  if (is_convolution(spec.kind)) {
     line += fmt::format(" -> {} kernel {}", fmt::join(spec.y, "x"), fmt::join(spec.kernel, "x"));
     if (spec.stride != std::array<std::int64_t, 2>{1, 1}) line += fmt::format(" stride {}", fmt::join(spec.stride, "x"));
     if (spec.padding != std::array<std::int64_t, 2>{0, 0}) line += fmt::format(" padding {}", fmt::join(spec.padding, "x"));
@@ -73,18 +101,43 @@ std::string text(const GraphSpec& spec) {
 
 std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why) {
   require(static_cast<bool>(args.x), "cudnn", "conv2d: x is missing");
-  return convolution(args.bias ? GraphKind::kConvolutionBias : GraphKind::kConvolution, args.x, args.weight, args.y, args.window,
-                     args.x.dtype(), why);
+  GraphKind kind = args.bias ? GraphKind::kConvolutionBias : GraphKind::kConvolution;
+  require(static_cast<bool>(args.sum) == static_cast<bool>(args.square_sum), "cudnn", "conv2d: one of the two sums is missing");
+  if (args.norm || args.sum) {
+    kind = args.norm ? GraphKind::kNormConvolutionStatistics : GraphKind::kConvolutionStatistics;
+    if (args.norm) check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
+    if (args.sum) check_per_channel({args.sum, args.square_sum}, args.y, "y");
+    if (!fusable(args.x.dtype(), args.window, why)) return std::nullopt;
+    if (args.bias) return why = "no engine adds a bias and gathers statistics", std::nullopt;
+    if (!args.sum) return why = "no engine applies a batch norm without gathering statistics", std::nullopt;
+  }
+  return convolution(kind, args.x, args.weight, args.y, args.window, args.x.dtype(), why);
 }
 
 std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why) {
   require(static_cast<bool>(args.dy), "cudnn", "conv2d: dy is missing");
-  return convolution(GraphKind::kConvolutionBackwardData, args.dx, args.weight, args.dy, args.window, args.dy.dtype(), why);
+  GraphKind kind = GraphKind::kConvolutionBackwardData;
+  if (const NormGradient& norm = args.norm) {
+    kind = GraphKind::kConvolutionBackwardDataNorm;
+    require(args.dx && norm.x.shape() == args.dx.shape() && norm.x.dtype() == args.dx.dtype(), "cudnn",
+            "conv2d: what was normalised has another shape or dtype than dx");
+    if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
+    if (!norm.gamma || !norm.beta) return why = "the batch norm has no gamma or no beta", std::nullopt;
+    if (overlap(args.dx, norm.x)) return why = "it works in place", std::nullopt;
+    check_per_channel({norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sum_dy, norm.sum_dy_xhat}, args.dx, "dx");
+  }
+  return convolution(kind, args.dx, args.weight, args.dy, args.window, args.dy.dtype(), why);
 }
 
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why) {
   require(static_cast<bool>(args.dy), "cudnn", "conv2d: dy is missing");
-  return convolution(GraphKind::kConvolutionBackwardWeights, args.x, args.dweight, args.dy, args.window, args.dy.dtype(), why);
+  GraphKind kind = GraphKind::kConvolutionBackwardWeights;
+  if (args.norm) {
+    kind = GraphKind::kNormConvolutionBackwardWeights;
+    check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
+    if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
+  }
+  return convolution(kind, args.x, args.dweight, args.dy, args.window, args.dy.dtype(), why);
 }
 
 std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why) {
@@ -122,6 +175,22 @@ std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why
     return why = "dresidual without a mask from y is left to the own kernels", std::nullopt;
   if (args.x.elements() == 0) return why = "it is empty", std::nullopt;
   return spec;
+}
+
+std::vector<GraphSpec> fusion_probes() {
+  std::vector<GraphSpec> specs;
+  for (const GraphKind kind : {GraphKind::kConvolutionStatistics, GraphKind::kNormConvolutionStatistics,
+                               GraphKind::kConvolutionBackwardDataNorm, GraphKind::kNormConvolutionBackwardWeights}) {
+    specs.push_back({.kind = kind,
+                     .dtype = DType::kFloat16,
+                     .x = {32, 56, 56, 64},
+                     .y = {32, 56, 56, 64},
+                     .kernel = {3, 3},
+                     .stride = {1, 1},
+                     .padding = {1, 1},
+                     .dilation = {1, 1}});
+  }
+  return specs;
 }
 
 }  // namespace starling::cuda

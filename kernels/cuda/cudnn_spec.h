@@ -16,12 +16,27 @@ namespace starling::cuda {
 
 enum class GraphKind : std::uint8_t {
   kConvolution,
-  kConvolutionBias,  ///< the bias is added before the result is rounded
+  kConvolutionBias,            ///< the bias is added before the result is rounded
+  kConvolutionStatistics,      ///< and the sums of y and y² per channel
+  kNormConvolutionStatistics,  ///< the same of relu(scale·x + shift)
   kConvolutionBackwardData,
+  kConvolutionBackwardDataNorm,  ///< masked by what was normalised, and the sums that the batch norm's gradient needs
   kConvolutionBackwardWeights,
+  kNormConvolutionBackwardWeights,  ///< of relu(scale·x + shift)
   kBatchNorm,
   kBatchNormBackward,
 };
+
+constexpr bool is_convolution(GraphKind kind) { return kind < GraphKind::kBatchNorm; }
+/// Convolutions that carry out parts of a batch norm.
+constexpr bool is_fused(GraphKind kind) {
+  return kind == GraphKind::kConvolutionStatistics || kind == GraphKind::kNormConvolutionStatistics ||
+         kind == GraphKind::kConvolutionBackwardDataNorm || kind == GraphKind::kNormConvolutionBackwardWeights;
+}
+/// Of these, those that read relu(scale·x + shift) in x's place.
+constexpr bool norms_on_load(GraphKind kind) {
+  return kind == GraphKind::kNormConvolutionStatistics || kind == GraphKind::kNormConvolutionBackwardWeights;
+}
 
 /// The tensors of the graphs; the values are the graphs' tensor ids.
 enum class GraphTensor : std::int64_t {
@@ -39,8 +54,15 @@ enum class GraphTensor : std::int64_t {
   kBeta,
   kMean,
   kInvStd,
-  kDgamma,
-  kDbeta,
+  kDgamma,  ///< Σ dy·x̂
+  kDbeta,   ///< Σ dy
+  kScale,   ///< of x's dtype, as is kShift: engines take no other
+  kShift,
+  kSum,
+  kSquareSum,
+  kDyFactor,  ///< what dx = kDyFactor·dy + kXFactor·x + kOffset would need: the engines write them, nobody reads them
+  kXFactor,
+  kOffset,
 };
 
 /// Where the mask of the ReLU comes from in a batch norm's backward pass.
@@ -77,5 +99,8 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& wh
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);
 std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why);
 std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why);
+
+/// A usual convolution with parts of a batch norm, in each of the forms that there are: a device with engines for all of them fuses.
+std::vector<GraphSpec> fusion_probes();
 
 }  // namespace starling::cuda

@@ -34,16 +34,20 @@ class Cudnn {
   virtual bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) = 0;
   virtual bool batch_norm_forward(const BatchNormForward& args, StreamHandle stream) = 0;
   virtual bool batch_norm_backward(const BatchNormBackward& args, StreamHandle stream) = 0;
+  /// Whether there are engines for convolutions that carry out parts of batch norms.
+  virtual bool fuses_batch_norms(DType dtype) = 0;
   virtual std::string version() const = 0;
 };
 /// Null where the build has no cuDNN.
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
-/// cuBLASLt, with the bias in the epilogue; algorithms cached by shape. Its activation epilogues are not used: whether ReLU keeps a NaN
-/// there is not documented (it must stay, to be noticed), and its GELU is the approximation by tanh, not x·Φ(x).
+/// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps a NaN is not documented, and NaN must
+/// stay to be noticed: each algorithm shows it once, on a product of NaN before its first use, and where NaN is lost (or for fp64) the
+/// answer to `relu` is false. GELU is a kernel of its own: cuBLASLt's is the approximation by tanh, not x·Φ(x).
 class Blas {
  public:
   virtual ~Blas() = default;
+  /// False also where the product would be done, but not its ReLU: the caller asks again without.
   virtual bool matmul(const Matmul& args, StreamHandle stream) = 0;
   virtual std::string version() const = 0;
 };

@@ -41,7 +41,7 @@ void run(CudaBackend& backend, const Matmul& args, const ProductSizes& s) {
   const PlainMatrix<T> a = args.transpose_a ? PlainMatrix<T>{args.a.data<T>(), 1, s.m} : PlainMatrix<T>{args.a.data<T>(), s.k, 1};
   const PlainMatrix<T> b = args.transpose_b ? PlainMatrix<T>{args.b.data<T>(), s.k, 1} : PlainMatrix<T>{args.b.data<T>(), 1, s.n};
   const C* bias = optional_numbers<C>(args.bias, s.n, "matmul", "bias");
-  launch_product<C, Out>(backend, a, b, s, {args.c.data<Out>(), bias, s.n, 0, args.accumulate});
+  launch_product<C, Out>(backend, a, b, s, {args.c.data<Out>(), bias, s.n, 0, args.accumulate, args.relu});
 }
 
 }  // namespace
@@ -54,6 +54,7 @@ void plain_matmul(CudaBackend& backend, const Matmul& args) {
               args.b.shape()[args.transpose_b ? 0 : 1] == s.n,
           "cuda", "matmul: {}{} by {}{} is not {}", args.a.shape().text(), args.transpose_a ? " transposed" : "", args.b.shape().text(),
           args.transpose_b ? " transposed" : "", args.c.shape().text());
+  require(!args.relu || !args.accumulate, "cuda", "matmul: ReLU of a sum that is added to");
   floating(args.a, "matmul", [&](auto type) {
     using T = decltype(type);
     if (args.c.dtype() == DTypeOf<Compute<T>>::value) {

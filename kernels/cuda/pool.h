@@ -53,7 +53,7 @@ class Pool {
   const std::string name_;
   std::function<void()> wait_for_all_;
   mutable std::mutex mutex_;
-  std::array<std::map<std::size_t, std::vector<std::byte*>>, 3> free_;  ///< by stream and size
+  std::array<std::map<std::size_t, std::vector<std::byte*>>, kStreamKinds> free_;  ///< by stream and size
   std::vector<std::byte*> slabs_;
   std::byte* cut_ = nullptr;  ///< what is left of the newest slab
   std::size_t left_ = 0;

@@ -7,7 +7,7 @@
 
 namespace starling::cuda {
 
-EventRing::EventRing(const std::array<StreamHandle, 3>& streams) : streams_(streams) {
+EventRing::EventRing(const Streams& streams) : streams_(streams) {
   for (std::size_t i = 0; i < kHandles; ++i) free_.push_back(create_event());
 }
 

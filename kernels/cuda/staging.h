@@ -11,11 +11,13 @@
 
 namespace starling::cuda {
 
+using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
+
 /// The events of a backend: numbers that only rise, on handles that are used again once what they marked is done. So a number without a
 /// handle is done.
 class EventRing {
  public:
-  explicit EventRing(const std::array<StreamHandle, 3>& streams);
+  explicit EventRing(const Streams& streams);
   ~EventRing();
   EventRing(const EventRing&) = delete;
   EventRing& operator=(const EventRing&) = delete;
@@ -36,7 +38,7 @@ class EventRing {
   /// Null where it is done and its handle is used again.
   const Mark* find(Event event) const;
 
-  std::array<StreamHandle, 3> streams_;
+  Streams streams_;
   std::deque<Mark> marks_;   ///< of the numbers first_, first_ + 1, …
   std::uint64_t first_ = 1;  ///< 0 is the number of no event
   std::vector<EventHandle> free_;

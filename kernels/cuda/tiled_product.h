@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/math/activations.h"
 
 // The tiled product behind the backend's own matmul and convolutions: c[M,N] = a[M,K] · b[K,N], where `A` and `B` say how to load an
 // element. A block makes 64×64 elements of c in steps of 16 along K through shared memory; a thread 4×4 of them. Where M and N are small
@@ -29,18 +30,20 @@ STARLING_HD TilePlace tile_place(int thread, bool along_k) {
   return {thread % kTile, thread / kTile, 0, kProductThreads / kTile};
 }
 
-/// Where results go: c[group][row * line + column], with the bias of its column added, or to what is there.
+/// Where results go: c[group][row * line + column], with the bias of its column added, or to what is there; `relu` keeps NaN.
 template <class C, class Out>
 struct ProductResult {
   Out* c;
   const C* bias;
   Index line, group_offset;  ///< of c; the bias advances by N per group
   bool accumulate;
+  bool relu = false;
 
   STARLING_HD void store(Index row, Index column, Index group, Index n, C value) const {
     Out& to = c[row * line + column + group * group_offset];
     if (bias) value += bias[group * n + column];
     if (accumulate) value += static_cast<C>(to);
+    if (relu) value = math::relu(value);
     to = static_cast<Out>(value);
   }
 };

@@ -33,6 +33,7 @@ class Block : public Layer {
     return bn2_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
+    x.value();  // two read it: a pending norm is written out once
     Variable y = conv1_->forward(x, pass);
     y = bn1_->forward_fused(y, true, {}, pass);
     y = conv2_->forward(y, pass);

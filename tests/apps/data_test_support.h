@@ -136,6 +136,11 @@ class MemoryBackend : public Backend {
   void activation_backward(const ActivationBackward&) override { no(); }
   void batch_norm_forward(const BatchNormForward&) override { no(); }
   void batch_norm_backward(const BatchNormBackward&) override { no(); }
+  void channel_sums(const ChannelSums&) override { no(); }
+  void batch_norm_finish(const BatchNormFinish&) override { no(); }
+  void scale_shift(const ScaleShift&) override { no(); }
+  void batch_norm_backward_sums(const BatchNormBackwardSums&) override { no(); }
+  void batch_norm_backward_apply(const BatchNormBackwardApply&) override { no(); }
   void layer_norm_forward(const LayerNormForward&) override { no(); }
   void layer_norm_backward(const LayerNormBackward&) override { no(); }
   void pool2d_forward(const Pool2dForward&) override { no(); }

@@ -69,6 +69,34 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
   for (const Parameter* parameter : model->parameters()) CHECK(!parameter->value);
 }
 
+TEST_CASE("trainer/floor: deferred batch norms are counted with the convolutions that carry them out") {
+  const std::unique_ptr<Model> model = small_model();
+  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kFloat32, true));
+  // As above; both convolutions gather two sums of 4 channels, the second reads scale and shift.
+  CHECK(work["conv2d_forward"].bytes == (2048 + 288 + 4096 + 32) + (4096 + 64 + 4096 + 32 + 32));
+  CHECK(work["conv2d_backward_data"].bytes == 4096 + 64 + 4096 + 4096 + 6 * 16);
+  CHECK(work["conv2d_backward_weights"].bytes == (2048 + 4096 + 288) + (4096 + 4096 + 64 + 32));
+  CHECK(work["batch_norm_finish"].calls == 1);
+  CHECK(work["batch_norm_finish"].bytes == 8 * 16 + 4 * 16);
+  CHECK(work["batch_norm_backward_apply"].bytes == 3 * 4096 + 5 * 16 + 2 * 16);
+  for (const char* name : {"batch_norm_forward", "batch_norm_backward", "scale_shift", "channel_sums", "batch_norm_backward_sums"}) {
+    CHECK(work[name].calls == 0);
+  }
+}
+
+TEST_CASE("trainer/floor: what is issued with deferred batch norms is what fusing them can save") {
+  register_builtins();
+  const nlohmann::json config = nlohmann::json::parse(R"({"type": "resnet50", "num_classes": 1000})");
+  ConfigSection section(config, "test");
+  const std::unique_ptr<Model> model = make_model(section, Shape{224, 224, 3});
+  const auto bytes = [&](bool deferred, bool fused) {
+    return floor_of(count_pass(*model, 64, DType::kFloat32, DType::kFloat16, deferred), 1e12, 1e12, fused).bytes;
+  };
+  CHECK(bytes(true, false) == doctest::Approx(bytes(false, true)).epsilon(0.002));
+  CHECK(bytes(true, true) == bytes(true, false));
+  CHECK(bytes(true, false) < 0.88 * bytes(false, false));
+}
+
 TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
   const std::unique_ptr<Model> model = small_model();
   std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kBFloat16));

@@ -2,12 +2,14 @@
 
 #include <cublasLt.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 #include <vector>
 
 #include "core/dtype.h"
+#include "kernels/cuda/runtime.h"
 
 using starling::BFloat16;
 using starling::Float16;
@@ -21,6 +23,18 @@ FakeBlasCounters& fake_blas() {
 }
 
 }  // namespace starling::tests
+
+// The runtime's calls that blas_lt.cpp makes, at once and on host memory.
+namespace starling::cuda {
+
+void set_async(void* memory, int byte, std::size_t bytes, StreamHandle) {
+  ++fake_blas().probes;
+  std::memset(memory, byte, bytes);
+}
+void copy_async(void* to, const void* from, std::size_t bytes, CopyKind, StreamHandle) { std::memcpy(to, from, bytes); }
+void host_wait_stream(StreamHandle) { ++fake_blas().host_waits; }
+
+}  // namespace starling::cuda
 
 namespace {
 
@@ -90,6 +104,9 @@ void store(cudaDataType_t type, void* data, std::uint64_t i, double value) {
   }
 }
 
+bool biased(std::uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_BIAS || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
+bool relu(std::uint32_t epilogue) { return epilogue == CUBLASLT_EPILOGUE_RELU || epilogue == CUBLASLT_EPILOGUE_RELU_BIAS; }
+
 /// The table of supported types in cuBLASLt's documentation, cut down to the types of this project.
 bool supported(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
   const bool low = a.type == CUDA_R_16BF || a.type == CUDA_R_16F;
@@ -100,7 +117,9 @@ bool supported(const Description& d, const Layout& a, const Layout& b, const Lay
     return false;
   }
   if (c.type != a.type && !(low && c.type == CUDA_R_32F)) return false;
-  return d.epilogue == CUBLASLT_EPILOGUE_DEFAULT || d.bias_type == -1 || d.bias_type == c.type;
+  if (a.type == CUDA_R_64F && relu(d.epilogue)) return false;
+  if (!biased(d.epilogue)) return relu(d.epilogue) || d.epilogue == CUBLASLT_EPILOGUE_DEFAULT;
+  return d.bias_type == -1 || d.bias_type == c.type;
 }
 
 bool fits(const Description& d, const Layout& a, const Layout& b, const Layout& c) {
@@ -210,8 +229,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     return CUBLAS_STATUS_INVALID_VALUE;
   }
   if (algorithm.workspace > 0) std::memset(workspace, 0x5a, algorithm.workspace);
-  const bool biased = asked.epilogue == CUBLASLT_EPILOGUE_BIAS;
-  if (biased && !asked.bias) return CUBLAS_STATUS_INVALID_VALUE;
+  const bool with_bias = biased(asked.epilogue), with_relu = relu(asked.epilogue);
+  if (with_bias && !asked.bias) return CUBLAS_STATUS_INVALID_VALUE;
   const double one = load(asked.scale, alpha, 0), old = load(asked.scale, beta, 0);
   const std::uint64_t depth = asked.transpose_a == CUBLAS_OP_N ? A.columns : A.rows;
   const auto at = [](const Layout& x, std::uint64_t row, std::uint64_t column) {
@@ -226,7 +245,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
       }
       sum *= one;
       if (old != 0.0) sum += old * load(C.type, c, at(C, row, column));
-      if (biased) sum += load(asked.bias_type == -1 ? D.type : static_cast<cudaDataType_t>(asked.bias_type), asked.bias, row);
+      if (with_bias) sum += load(asked.bias_type == -1 ? D.type : static_cast<cudaDataType_t>(asked.bias_type), asked.bias, row);
+      if (with_relu && (sum < 0.0 || (fake_blas().relu_drops_nan && std::isnan(sum)))) sum = 0.0;
       store(D.type, d, at(D, row, column), sum);
     }
   }

@@ -12,6 +12,8 @@ struct FakeBlasCounters {
   std::size_t workspace_limit = 0;                ///< the last preference's
   std::uint32_t reductions = 0;                   ///< likewise: the schemes for partial sums that it allows
   bool tf32 = false;                              ///< the last description's
+  int probes = 0, host_waits = 0;                 ///< memory set to all ones; waits of the host
+  bool relu_drops_nan = false;                    ///< what its ReLU does with NaN: max(x, 0) may give 0
 };
 FakeBlasCounters& fake_blas();
 

@@ -305,3 +305,48 @@ TEST_CASE("core/autograd: a pass without a tape records nothing") {
   pass.tape = &graph.tape;
   CHECK(pass.record("x", graph.scalar(1), {}, {&p}, nullptr).requires_grad());
 }
+
+TEST_CASE("core/autograd: a node knows whether it alone reads a value") {
+  Graph graph;
+  Parameter& p = graph.parameter("p", 2);
+  const Variable x = graph.scale(Variable(graph.scalar(3)), p);
+  std::vector<bool> alone;
+  const auto read = [&](const Variable& input) {
+    return graph.tape.record("read", graph.scalar(1), {input}, {}, [&alone](Gradients& g) {
+      alone.push_back(g.only_reader(0));
+      g.set(0, std::move(g.take_terms().front()));
+    });
+  };
+  graph.tape.backward(read(x));
+  CHECK(alone == std::vector<bool>{true});
+  alone.clear();
+  const Variable y = graph.scale(Variable(graph.scalar(3)), p);
+  const Variable first = read(y);
+  read(y);  // leads nowhere, but was there
+  graph.tape.backward(first);
+  CHECK(alone == std::vector<bool>{false});
+}
+
+TEST_CASE("core/autograd: a pending norm is carried out for whoever asks for the value, once") {
+  test::HostBackend backend;
+  const auto vector = [&](std::initializer_list<float> numbers) {
+    Tensor tensor(backend, {static_cast<std::int64_t>(numbers.size())}, DType::kFloat32);
+    std::copy(numbers.begin(), numbers.end(), tensor.span<float>().begin());
+    return tensor;
+  };
+  Variable y(vector({1, 2, -3, 4}).reshaped({2, 2}));
+  CHECK(y.pending_norm() == nullptr);
+  y.set_pending_norm(backend, {.x = y.value(), .scale = vector({2, -1}), .shift = vector({0, 1}), .relu = true});
+  const Variable copy = y;
+  REQUIRE(copy.pending_norm() != nullptr);
+  CHECK(copy.shape() == Shape{2, 2});
+  CHECK(copy.has_value());
+  CHECK(backend.scalings == 0);
+  const std::span<float> numbers = copy.value().span<float>();
+  CHECK(std::vector<float>(numbers.begin(), numbers.end()) == std::vector<float>{2, 0, 0, 0});
+  CHECK(y.value().raw() == copy.value().raw());
+  CHECK(backend.scalings == 1);
+  CHECK(y.pending_norm() == nullptr);  // nothing is pending any more
+  CHECK(Variable().pending_norm() == nullptr);
+  CHECK_FALSE(Variable().has_value());
+}

@@ -10,8 +10,8 @@
 
 namespace starling::test {
 
-/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd engine itself needs; it counts live
-/// bytes.
+/// A backend in host memory with the little arithmetic (fp32 add, scaling, fill, copies) that the autograd engine itself needs; it counts
+/// live bytes.
 class HostBackend final : public Backend {
  public:
   DeviceType device() const override { return DeviceType::kCpu; }
@@ -54,6 +54,18 @@ class HostBackend final : public Backend {
   void activation_backward(const ActivationBackward&) override { none(); }
   void batch_norm_forward(const BatchNormForward&) override { none(); }
   void batch_norm_backward(const BatchNormBackward&) override { none(); }
+  void channel_sums(const ChannelSums&) override { none(); }
+  void batch_norm_finish(const BatchNormFinish&) override { none(); }
+  void scale_shift(const ScaleShift& args) override {
+    ++scalings;
+    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i) {
+      const std::size_t c = i % args.scale.span<float>().size();
+      const float y = args.scale.span<float>()[c] * args.x.span<float>()[i] + args.shift.span<float>()[c];
+      args.y.span<float>()[i] = args.relu && y < 0 ? 0.0f : y;
+    }
+  }
+  void batch_norm_backward_sums(const BatchNormBackwardSums&) override { none(); }
+  void batch_norm_backward_apply(const BatchNormBackwardApply&) override { none(); }
   void layer_norm_forward(const LayerNormForward&) override { none(); }
   void layer_norm_backward(const LayerNormBackward&) override { none(); }
   void pool2d_forward(const Pool2dForward&) override { none(); }
@@ -73,7 +85,7 @@ class HostBackend final : public Backend {
   void gradient_control(const GradientControl&) override { none(); }
   void update(const OptimizerRule&, const UpdateArgs&) override { none(); }
 
-  int additions = 0;
+  int additions = 0, scalings = 0;
 
  private:
   class Block final : public Storage {

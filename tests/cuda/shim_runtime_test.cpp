@@ -110,7 +110,7 @@ TEST_CASE("cuda/pool: threads may take and give back at once") {
     threads.emplace_back([&pool, t] {
       std::vector<Pool::Block> mine;
       for (int i = 0; i < 500; ++i) {
-        mine.push_back(pool.take(static_cast<std::size_t>(512 * (1 + (i * 7 + t) % 9)), static_cast<StreamKind>(t % 3)));
+        mine.push_back(pool.take(static_cast<std::size_t>(512 * (1 + (i * 7 + t) % 9)), static_cast<StreamKind>(t % 4)));
         std::memset(mine.back().data, t, mine.back().size);
         if (i % 3 == 0) {
           CHECK(mine.front().data[0] == static_cast<std::byte>(t));
@@ -208,7 +208,7 @@ TEST_CASE("cuda/streams: the update and the communication go first") {
   for (const Call& call : shim::stop_recording()) {
     if (call.kind == CallKind::kCreateStream) names.push_back(call.label + (call.high_priority ? " high" : ""));
   }
-  CHECK(names == std::vector<std::string>{"compute", "update high", "communication high"});
+  CHECK(names == std::vector<std::string>{"compute", "update high", "communication high", "upload"});
 }
 
 TEST_CASE("cuda/staging: copies of every size arrive, through a few pinned slots") {

@@ -1,7 +1,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,10 +41,18 @@ std::size_t recording_of(const std::vector<Call>& calls, const Call& wait) {
 }  // namespace
 
 TEST_CASE("cuda/step: in the third step nothing is allocated, and the host waits for nothing") {
-  for (const DType compute : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+  struct Variant {
+    DType compute;
+    bool defer_norms;
+  };
+  for (const auto& [compute, defer_norms] :
+       {Variant{DType::kFloat32, false}, {DType::kBFloat16, false}, {DType::kFloat16, false}, {DType::kFloat16, true}}) {
     CAPTURE(name_of(compute));
+    CAPTURE(defer_norms);
     TrainingSettings settings;
     settings.compute = compute;
+    settings.defer_norms = defer_norms;
+    if (defer_norms) settings.net = kNormNet;
     settings.in_backward = compute != DType::kFloat16;
     settings.check_overflow = compute == DType::kFloat16;
     cuda::CudaBackend backend(0, false, false, true);
@@ -65,6 +75,45 @@ TEST_CASE("cuda/step: in the third step nothing is allocated, and the host waits
     CHECK(after.launches > before.launches);
     job.finish();
   }
+}
+
+TEST_CASE("cuda/step: with deferred batch norms a step issues each of their parts once, and learns the same") {
+  // Launches are named by the operation that made them.
+  const auto train = [](bool defer_norms, std::map<std::string, int>& parts) {
+    TrainingSettings settings;
+    settings.net = kNormNet;
+    settings.defer_norms = defer_norms;
+    cuda::CudaBackend backend(0, false, false, true);
+    const auto transport = make_single_transport();
+    TrainingJob job(backend, *transport, settings);
+    for (const Call& call : record_step(job)) {
+      if (call.kind != CallKind::kLaunch) continue;
+      for (const char* name : {"ChannelSums", "BatchNormFinish", "ScaleShift", "BatchNormBackwardSums", "BatchNormBackwardApply",
+                               "BatchNormForward", "BatchNormBackward&"}) {
+        if (call.label.find(name) != std::string::npos) ++parts[name];
+      }
+    }
+    job.step();
+    job.finish();
+    return job.numbers();
+  };
+  std::map<std::string, int> whole, deferred;
+  const std::vector<double> wanted = train(false, whole), found = train(true, deferred);
+  CHECK(whole["BatchNormForward"] == 4 * 3);
+  CHECK(whole["BatchNormBackward&"] == 4 * 3);
+  CHECK(whole["ChannelSums"] + whole["ScaleShift"] == 0);
+  CHECK(deferred["BatchNormForward"] == 0);
+  CHECK(deferred["ChannelSums"] == 4);
+  CHECK(deferred["BatchNormFinish"] == 4);
+  // The first and the third are read by one convolution each. The other two have two readers or a residual: their gradients come whole.
+  CHECK(deferred["BatchNormBackwardSums"] == 2);
+  CHECK(deferred["BatchNormBackwardApply"] == 2 * 2);
+  CHECK(deferred["BatchNormBackward&"] == 2 * 3);
+  CHECK(deferred["ScaleShift"] > 0);
+  REQUIRE(found.size() == wanted.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < found.size(); ++i) largest = std::max(largest, std::abs(found[i] - wanted[i]));
+  CHECK(largest < 1e-3);
 }
 
 TEST_CASE("cuda/step: updates run on their stream after the gradients, and the next forward pass after the updates") {

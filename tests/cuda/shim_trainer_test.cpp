@@ -28,6 +28,15 @@ constexpr std::int64_t kSteps = 9, kFirst = 2, kLast = 7;  // steps (from 0) tha
 struct Log {
   std::vector<cuda::RuntimeCounters> counters;
   std::vector<Call> calls;
+  cuda::StreamHandle compute = nullptr, upload = nullptr;
+
+  /// The place of the recording that a wait or host wait is for; calls.size() where it was made before.
+  std::size_t recording_of(const Call& wait) const {
+    const auto place = std::find_if(calls.begin(), calls.end(), [&](const Call& call) {
+      return call.kind == CallKind::kRecord && call.event == wait.event && call.recording == wait.recording;
+    });
+    return static_cast<std::size_t>(place - calls.begin());
+  }
 };
 
 /// Training asks its schedule once at the start of every step.
@@ -74,6 +83,11 @@ Log train(const std::string& precision, std::int64_t log_every) {
   const auto transport = make_single_transport();
   cuda::CudaBackend backend(0, false, false, true);
   Log log;
+  log.compute = backend.handle();
+  {
+    const StreamScope scope(backend, StreamKind::kUpload);
+    log.upload = backend.handle();
+  }
   TrainConfig config = read_train_config(json, "test", {});
   config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
   config.make_schedule = [make = config.make_schedule, &log](const ScheduleSite& site) {
@@ -118,13 +132,59 @@ TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the ho
       if (call.kind != CallKind::kHostWait) continue;
       ++waits;
       CHECK(launches >= 5);
-      const auto record = std::find_if(log.calls.begin(), log.calls.end(), [&](const Call& other) {
-        return other.kind == CallKind::kRecord && other.event == call.event && other.recording == call.recording;
-      });
-      REQUIRE(record != log.calls.end());
-      CHECK(record < log.calls.begin() + static_cast<std::ptrdiff_t>(step_begin));
+      CHECK(log.recording_of(call) < step_begin);
     }
     CHECK(waits == (precision == "fp16" ? kLast - kFirst - 1 : 0));
+  }
+}
+
+TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the device computes, and no sooner than their memory is free") {
+  const Log log = train("bf16", 1000);
+  const std::vector<Call>& calls = log.calls;
+  std::vector<std::size_t> begins, firsts;  // of each step: its mark, and its first kernel, which makes the batch
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    if (calls[i].kind == CallKind::kMark) begins.push_back(i);
+    if (calls[i].kind == CallKind::kLaunch && calls[i].stream == log.compute && firsts.size() < begins.size()) firsts.push_back(i);
+  }
+  REQUIRE(begins.size() == static_cast<std::size_t>(kLast - kFirst) + 1);
+  REQUIRE(firsts.size() >= begins.size() - 1);
+  int ahead = 0;
+  for (std::size_t step = 3; step + 1 < begins.size(); ++step) {
+    CAPTURE(step);
+    // This step's batch arrives before its first kernel ...
+    std::size_t wait = firsts[step];
+    while (wait > begins[step] && !(calls[wait].kind == CallKind::kWait && calls[wait].stream == log.compute)) --wait;
+    REQUIRE(calls[wait].kind == CallKind::kWait);
+    const std::size_t arrived = log.recording_of(calls[wait]);
+    REQUIRE(arrived < wait);
+    CHECK(calls[arrived].stream == log.upload);
+    // ... by the three copies before that: images, crops and flips, labels ...
+    std::size_t first = arrived;
+    int copies = 0;
+    while (copies < 3 && first > begins[step - 1]) {
+      --first;
+      if (calls[first].kind != CallKind::kCopy || calls[first].stream != log.upload) continue;
+      CHECK(calls[first].copy == cuda::CopyKind::kHostToDevice);
+      ++copies;
+    }
+    REQUIRE(copies == 3);
+    ahead += first < begins[step];
+    // ... which waited for the work on the batch that had the memory three steps before, and for no later step's.
+    std::size_t freed = first;
+    while (freed > 0 && !(calls[freed].kind == CallKind::kWait && calls[freed].stream == log.upload)) --freed;
+    REQUIRE(calls[freed].kind == CallKind::kWait);
+    CHECK(freed > begins[step - 1]);
+    const std::size_t free = log.recording_of(calls[freed]);
+    REQUIRE(free < freed);
+    CHECK(calls[free].stream == log.compute);
+    CHECK(free > begins[step - 2]);
+    CHECK(free < firsts[step - 2]);
+  }
+  // The step before issues them, after its own kernels; only where the loader's thread was late it is the step itself.
+  CHECK(ahead >= 1);
+  // Nothing else goes up where it would hold up the computation.
+  for (const Call& call : calls) {
+    if (call.kind == CallKind::kCopy && call.copy == cuda::CopyKind::kHostToDevice) CHECK(call.stream != log.compute);
   }
 }
 

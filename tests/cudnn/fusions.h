@@ -8,7 +8,7 @@
 
 namespace starling::testing {
 
-/// A fusion that the backend does not use, or not in this form, and how many engines a device has for it.
+/// A fusion, whether the backend uses it or not, and how many engines a device has for it.
 struct Fusion {
   std::string name;
   int engines = 0;

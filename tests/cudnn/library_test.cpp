@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "core/error.h"
@@ -81,6 +82,20 @@ void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
   CHECK_MESSAGE(difference <= unit * largest, what, ": ", difference, " of ", largest);
 }
 
+/// fp32 sums of numbers that are rounded to fp16 on the way.
+void check_near(const Tensor& found, const Tensor& wanted, const char* name) {
+  double difference = 0.0, largest = 1e-6;
+  bool finite = true;
+  for (std::int64_t i = 0; i < found.elements(); ++i) {
+    finite = finite && std::isfinite(get(found, i));
+    difference = std::max(difference, std::abs(get(found, i) - get(wanted, i)));
+    largest = std::max(largest, std::abs(get(wanted, i)));
+  }
+  const std::string what = name;
+  CHECK_MESSAGE(finite, what);
+  CHECK_MESSAGE(difference <= 0.002 * largest, what, ": ", difference, " of ", largest);
+}
+
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 struct Sizes {
@@ -150,6 +165,139 @@ TEST_CASE("cudnn/library: a bias is added by the graph, or by a pass of its own 
         for (const auto& [spec, count] : library.graphs->planned) CHECK(count == 1);
       }
     }
+  }
+}
+
+TEST_CASE("cudnn/library: fp16 convolutions that carry out parts of a batch norm put every tensor where it belongs") {
+  constexpr DType kLow = DType::kFloat16, kWide = DType::kFloat32;
+  for (const Sizes& s : kConvolutions) {
+    if (s.window.groups != 1) continue;
+    Library library;
+    const Shape in{s.c}, out{s.o};
+    for (const bool norm : {false, true}) {
+      const auto forward_of = [&](DType dtype) {
+        Conv2dForward args{filled(s.x(), kLow, 1), filled(s.weight(), kLow, 2), {}, empty(s.y(), dtype), s.window};
+        if (dtype == kWide) args.x = widened(args.x), args.weight = widened(args.weight);
+        if (norm) args.norm = {filled(in, kWide, 3), filled(in, kWide, 4)};
+        args.sum = empty(out, kWide);
+        args.square_sum = empty(out, kWide);
+        return args;
+      };
+      const Conv2dForward forward = forward_of(kLow), wide = forward_of(kWide);
+      REQUIRE(library.cudnn->conv2d_forward(forward, nullptr));
+      cpu().conv2d_forward(wide);
+      check_same(forward.y, wide.y, "y");
+      check_near(forward.sum, wide.sum, "sum");
+      check_near(forward.square_sum, wide.square_sum, "square_sum");
+    }
+    const auto back_of = [&](DType dtype) {
+      Conv2dBackwardData args{filled(s.y(), kLow, 5), filled(s.weight(), kLow, 2), empty(s.x(), dtype), s.window};
+      args.norm = {filled(s.x(), kLow, 1), filled(in, kWide, 6), filled(in, kWide, 7), filled(in, kWide, 8), filled(in, kWide, 9)};
+      if (dtype == kWide) args.dy = widened(args.dy), args.weight = widened(args.weight), args.norm.x = widened(args.norm.x);
+      args.norm.sum_dy = empty(in, kWide);
+      args.norm.sum_dy_xhat = empty(in, kWide);
+      return args;
+    };
+    const Conv2dBackwardData data = back_of(kLow), wide_data = back_of(kWide);
+    REQUIRE(library.cudnn->conv2d_backward_data(data, nullptr));
+    cpu().conv2d_backward_data(wide_data);
+    check_same(data.dx, wide_data.dx, "dx");
+    check_near(data.norm.sum_dy, wide_data.norm.sum_dy, "sum_dy");
+    check_near(data.norm.sum_dy_xhat, wide_data.norm.sum_dy_xhat, "sum_dy_xhat");
+
+    for (const bool accumulate : {false, true}) {
+      const auto weights_of = [&](DType dtype) {
+        Conv2dBackwardWeights args{.x = filled(s.x(), kLow, 1), .dy = filled(s.y(), kLow, 5), .window = s.window, .accumulate = accumulate};
+        if (dtype == kWide) args.x = widened(args.x), args.dy = widened(args.dy);
+        args.norm = {filled(in, kWide, 3), filled(in, kWide, 4)};
+        args.dweight = accumulate ? filled(s.weight(), kWide, 10) : empty(s.weight(), kWide);
+        return args;
+      };
+      const Conv2dBackwardWeights weights = weights_of(kLow), wide_weights = weights_of(kWide);
+      REQUIRE(library.cudnn->conv2d_backward_weights(weights, nullptr));
+      cpu().conv2d_backward_weights(wide_weights);
+      check_near(weights.dweight, wide_weights.dweight, "dweight");
+    }
+    CHECK(library.graphs->planned.size() == 4);
+    for (const auto& [spec, count] : library.graphs->planned) {
+      CHECK(cuda::is_fused(spec.kind));
+      CHECK(count == 1);
+    }
+  }
+}
+
+TEST_CASE("cudnn/library: what no fused graph does is left to the backend, which puts it together") {
+  const Sizes& s = kConvolutions[0];
+  const Shape in{s.c}, out{s.o};
+  const auto vector = [](const Shape& shape) { return filled(shape, DType::kFloat32, 3); };
+  const auto forward_of = [&](DType dtype) {
+    return Conv2dForward{.x = filled(s.x(), dtype, 1),
+                         .weight = filled(s.weight(), dtype, 2),
+                         .y = empty(s.y(), dtype),
+                         .window = s.window,
+                         .norm = {vector(in), vector(in)},
+                         .sum = vector(out),
+                         .square_sum = vector(out)};
+  };
+  Library library;
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) CHECK_FALSE(library.cudnn->conv2d_forward(forward_of(dtype), nullptr));
+  Conv2dForward forward = forward_of(DType::kFloat16);
+  forward.bias = vector(out);
+  CHECK_FALSE(library.cudnn->conv2d_forward(forward, nullptr));
+  forward.bias = {};
+  forward.sum = forward.square_sum = {};
+  CHECK_FALSE(library.cudnn->conv2d_forward(forward, nullptr));  // a norm without statistics
+  Conv2dBackwardData data{filled(s.y(), DType::kFloat16, 5), forward.weight, empty(s.x(), DType::kFloat16), s.window};
+  data.norm = {forward.x, vector(in), vector(in), {}, vector(in), vector(in), vector(in)};
+  CHECK_FALSE(library.cudnn->conv2d_backward_data(data, nullptr));  // no gamma
+  data.norm.gamma = vector(in);
+  data.dx = data.norm.x;
+  CHECK_FALSE(library.cudnn->conv2d_backward_data(data, nullptr));
+  CHECK(library.graphs->planned.empty());
+  forward = forward_of(DType::kFloat16);
+  const Sizes& grouped = kConvolutions[1];
+  CHECK_FALSE(library.cudnn->conv2d_forward({.x = filled(grouped.x(), DType::kFloat16, 1),
+                                             .weight = filled(grouped.weight(), DType::kFloat16, 2),
+                                             .y = empty(grouped.y(), DType::kFloat16),
+                                             .window = grouped.window,
+                                             .sum = vector({grouped.o}),
+                                             .square_sum = vector({grouped.o})},
+                                            nullptr));
+  // Sums that start between multiples of 16 bytes: the engine is there, but may not have them.
+  Conv2dForward shifted = forward;
+  shifted.sum = filled({s.o + 1}, DType::kFloat32, 1).slice(1, out);
+  CHECK_FALSE(library.cudnn->conv2d_forward(shifted, nullptr));
+  CHECK(library.graphs->runs.empty());
+  // Vectors of another size, and one sum without the other, are a defect of the caller.
+  for (const Tensor& wrong : {vector(in), Tensor()}) {
+    shifted.sum = wrong;
+    CHECK_THROWS_AS(library.cudnn->conv2d_forward(shifted, nullptr), Error);
+  }
+
+  // No engine: refused, each time after one look.
+  Library without;
+  without.graphs->refuses = [](const cuda::GraphSpec& spec) { return cuda::is_fused(spec.kind); };
+  for (int i = 0; i < 2; ++i) CHECK_FALSE(without.cudnn->conv2d_forward(forward, nullptr));
+  CHECK(without.graphs->planned.size() == 1);
+  CHECK(without.graphs->planned.begin()->second == 1);
+}
+
+TEST_CASE("cudnn/library: batch norms are fused in fp16 where the device has engines of all four kinds, which is asked once") {
+  using cuda::GraphKind;
+  constexpr GraphKind kFused[] = {GraphKind::kConvolutionStatistics, GraphKind::kNormConvolutionStatistics,
+                                  GraphKind::kConvolutionBackwardDataNorm, GraphKind::kNormConvolutionBackwardWeights};
+  Library all;
+  CHECK_FALSE(all.cudnn->fuses_batch_norms(DType::kFloat32));
+  CHECK_FALSE(all.cudnn->fuses_batch_norms(DType::kBFloat16));
+  CHECK(all.graphs->planned.empty());
+  for (int i = 0; i < 2; ++i) CHECK(all.cudnn->fuses_batch_norms(DType::kFloat16));
+  CHECK(all.graphs->planned.size() == 4);
+  for (const auto& [spec, count] : all.graphs->planned) CHECK(count == 1);
+  for (const GraphKind missing : kFused) {
+    Library library;
+    library.graphs->refuses = [missing](const cuda::GraphSpec& spec) { return spec.kind == missing; };
+    for (int i = 0; i < 2; ++i) CHECK_FALSE(library.cudnn->fuses_batch_norms(DType::kFloat16));
+    CHECK(library.graphs->planned.rbegin()->second == 1);
   }
 }
 
@@ -293,6 +441,21 @@ TEST_CASE("cudnn/library: the first plan that can be finalised is taken, or with
   // A graph that cannot run at all is an error with cuDNN's message, not a silent fallback.
   library.graphs->cannot_run = [](int) { return true; };
   CHECK_THROWS_AS(library.cudnn->conv2d_forward(forward, nullptr), Error);
+}
+
+TEST_CASE("cudnn/finish: scale and shift are rounded to fp16, and stay finite") {
+  const Tensor scale = filled({1003}, DType::kFloat32, 1), shift = filled({1003}, DType::kFloat32, 2),
+               to_scale = empty({1003}, DType::kFloat16), to_shift = empty({1003}, DType::kFloat16);
+  set(scale, 0, 1e9f);
+  set(scale, 1, -INFINITY);
+  set(shift, 2, NAN);
+  cuda::narrow_scales(scale, shift, to_scale, to_shift, nullptr);
+  CHECK(get(to_scale, 0) == 65504.0);
+  CHECK(get(to_scale, 1) == -65504.0);
+  CHECK(std::isnan(get(to_shift, 2)));
+  for (std::int64_t i = 3; i < 1003; ++i) {
+    if (get(to_scale, i) != get(scale, i) || get(to_shift, i) != get(shift, i)) FAIL("number ", i);
+  }
 }
 
 TEST_CASE("cudnn/finish: tails and misaligned starts") {

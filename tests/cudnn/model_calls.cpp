@@ -44,6 +44,7 @@ class Listener final : public ForwardingBackend {
     std::string why;
     if (const auto spec = cuda::spec_of(args, why)) {
       calls_.graphs.emplace(*spec, model);
+      ++calls_.uses[*spec];
     } else {
       ++calls_.refused[why];
     }
@@ -93,7 +94,7 @@ std::vector<TracedModel> configured_models() {
   return models;
 }
 
-ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
+ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype, bool defer_norms) {
   register_builtin_layers();
   register_builtin_models();
   ModelCalls calls;
@@ -107,7 +108,7 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
     section.finish();
     model->allocate(listener, DType::kFloat32, dtype);
     Tape tape(listener);
-    Pass pass{listener, &tape, true, 0, 0};
+    Pass pass{.backend = listener, .tape = &tape, .training = true, .defer_norms = defer_norms};
     const Tensor labels(listener, Shape{traced.batch}, DType::kInt32);
     Variable loss;
     {

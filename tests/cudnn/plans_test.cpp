@@ -41,7 +41,7 @@ std::string description(const Device& device) {
 }
 std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) { return cuda::make_described_graphs(description(device)); }
 
-bool is_convolution(const GraphSpec& spec) { return spec.kind <= GraphKind::kConvolutionBackwardWeights; }
+bool is_convolution(const GraphSpec& spec) { return cuda::is_convolution(spec.kind); }
 /// What cuDNN compiles at run time, so that it cannot be finalised without a driver.
 bool compiled_at_run_time(const GraphSpec& spec) {
   return !is_convolution(spec) || (spec.kind == GraphKind::kConvolutionBias && spec.dtype != DType::kFloat32);
@@ -51,6 +51,15 @@ std::vector<TracedModel> all_models() {
   std::vector<TracedModel> models = traced_models(), configured = configured_models();
   models.insert(models.end(), configured.begin(), configured.end());
   return models;
+}
+
+/// The convolution of a fused graph without the batch norm's parts.
+GraphSpec in_parts(GraphSpec spec) {
+  if (spec.kind == GraphKind::kConvolutionStatistics || spec.kind == GraphKind::kNormConvolutionStatistics)
+    spec.kind = GraphKind::kConvolution;
+  if (spec.kind == GraphKind::kConvolutionBackwardDataNorm) spec.kind = GraphKind::kConvolutionBackwardData;
+  if (spec.kind == GraphKind::kNormConvolutionBackwardWeights) spec.kind = GraphKind::kConvolutionBackwardWeights;
+  return spec;
 }
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -133,6 +142,53 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
   }
 }
 
+TEST_CASE("cudnn/plans: in fp16 convolutions carry out parts of batch norms, or run in parts that have engines") {
+  const std::vector<TracedModel> models = all_models();
+  const auto resnet50 = std::find_if(models.begin(), models.end(), [](const TracedModel& model) { return model.name == "resnet50"; });
+  REQUIRE(resnet50 != models.end());
+  const ModelCalls all = trace_calls(models, DType::kFloat16, true), large = trace_calls({*resnet50}, DType::kFloat16, true);
+  const cuda::PlanRules rules;
+  for (const Device& device : kDevices) {
+    const auto maker = maker_for(device);
+    int graphs = 0, fused = 0, undetermined = 0, calls = 0, fused_calls = 0;
+    std::set<GraphKind> seen;
+    std::size_t workspace = 0;
+    for (const auto& [spec, model] : all.graphs) {
+      if (!cuda::is_fused(spec.kind)) continue;
+      const std::string row = fmt::format("{} {}: {}", device.name, cuda::text(spec), model);
+      const Planned planned = plan(*maker, spec, rules, kAll);
+      ++graphs;
+      seen.insert(spec.kind);
+      workspace = std::max(workspace, planned.workspace);
+      if (whole_sweep())
+        fmt::print("{:<130} engines {:2d} workspace {:6.1f} MiB{}\n", row, planned.candidates,
+                   static_cast<double>(planned.workspace) / 1048576.0, planned.finalised ? "" : " " + planned.why);
+      if (const auto used = large.uses.find(spec); used != large.uses.end()) {
+        calls += used->second;
+        if (planned.candidates > 0) fused_calls += used->second;
+      }
+      if (planned.candidates > 0) {
+        ++fused;
+        CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
+        CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
+        continue;
+      }
+      if (plan(*maker, spec, {.deterministic = false}, 0).candidates > 0) ++undetermined;
+      CHECK_MESSAGE(plan(*maker, in_parts(spec), {}, kAll).finalised, row);
+      if (whole_sweep()) fmt::print("{:<130} in parts\n", row);
+      CHECK_MESSAGE(spec.x[3] <= 3, row, " ", planned.why);  // the stems alone
+    }
+    fmt::print(
+        "{:<5} fp16  {} of {} fused graphs have an engine, {} more if it need not be deterministic; ResNet-50: {} of {} calls; "
+        "largest workspace {:.1f} MiB\n",
+        device.name, fused, graphs, undetermined, fused_calls, calls, static_cast<double>(workspace) / 1048576.0);
+    for (const GraphSpec& spec : cuda::fusion_probes()) CHECK(plan(*maker, spec, rules, 0).candidates > 0);
+    CHECK(seen.size() == 4);
+    CHECK(calls == 53 + 32 + 32);     // every forward pass; both gradients of those that read a batch norm with ReLU
+    CHECK(fused_calls == calls - 1);  // all but the stem
+  }
+}
+
 TEST_CASE("cudnn/plans: every batch norm of our models has an engine, forward and, out of place, backward") {
   REQUIRE_MESSAGE(dlopen("libcuda.so.1", RTLD_LAZY) != nullptr,
                   "no libcuda.so.1: put the toolkit's stubs/libcuda.so under that name on LD_LIBRARY_PATH");
@@ -186,7 +242,7 @@ TEST_CASE("cudnn/plans: the rules are kept") {
   CHECK(!wrong.why.empty());
 }
 
-TEST_CASE("cudnn/plans: fusions that a later version could use") {
+TEST_CASE("cudnn/plans: fusions, those too that a later version could use") {
   // docs/cudnn.md has this table.
   for (const Device& device : kDevices) {
     const std::string json = description(device);

@@ -1,6 +1,7 @@
 #include "tests/cudnn/stand_in.h"
 
 #include <cstring>
+#include <limits>
 
 #include "core/error.h"
 #include "kernels/optimizer.h"
@@ -50,24 +51,51 @@ class StandInPlan final : public cuda::GraphPlan {
     const DType io = spec_.dtype, wide = DType::kFloat32;
     switch (spec_.kind) {
       case GraphKind::kConvolution:
-      case GraphKind::kConvolutionBias: {
+      case GraphKind::kConvolutionBias:
+      case GraphKind::kConvolutionStatistics:
+      case GraphKind::kNormConvolutionStatistics: {
         Conv2dForward args{.x = in(GraphTensor::kX, x, io), .weight = in(GraphTensor::kWeight, weight, io), .window = window};
         if (spec_.kind == GraphKind::kConvolutionBias) args.bias = in(GraphTensor::kBias, {o}, wide);
         args.y = Tensor(cpu(), y, wide);
+        args.norm = norm_on_load();
+        if (cuda::is_fused(spec_.kind)) {
+          args.sum = Tensor(cpu(), {o}, wide);
+          args.square_sum = Tensor(cpu(), {o}, wide);
+        }
         cpu().conv2d_forward(args);
         out(GraphTensor::kY, args.y, io);
+        if (args.sum) out(GraphTensor::kSum, args.sum, wide);
+        if (args.sum) out(GraphTensor::kSquareSum, args.square_sum, wide);
         break;
       }
-      case GraphKind::kConvolutionBackwardData: {
-        const Tensor dx(cpu(), x, wide);
-        cpu().conv2d_backward_data({in(GraphTensor::kDy, y, io), in(GraphTensor::kWeight, weight, io), dx, window});
-        out(GraphTensor::kDx, dx, io);
+      case GraphKind::kConvolutionBackwardData:
+      case GraphKind::kConvolutionBackwardDataNorm: {
+        Conv2dBackwardData args{in(GraphTensor::kDy, y, io), in(GraphTensor::kWeight, weight, io), Tensor(cpu(), x, wide), window};
+        if (cuda::is_fused(spec_.kind)) {
+          args.norm = {.x = in(GraphTensor::kX, x, io),
+                       .mean = in(GraphTensor::kMean, channels, wide),
+                       .inv_std = in(GraphTensor::kInvStd, channels, wide),
+                       .gamma = in(GraphTensor::kGamma, channels, wide),
+                       .beta = in(GraphTensor::kBeta, channels, wide),
+                       .sum_dy = Tensor(cpu(), channels, wide),
+                       .sum_dy_xhat = Tensor(cpu(), channels, wide)};
+        }
+        cpu().conv2d_backward_data(args);
+        out(GraphTensor::kDx, args.dx, io);
+        if (!args.norm) break;
+        out(GraphTensor::kDbeta, args.norm.sum_dy, wide);
+        out(GraphTensor::kDgamma, args.norm.sum_dy_xhat, wide);
+        for (const GraphTensor unread : {GraphTensor::kDyFactor, GraphTensor::kXFactor, GraphTensor::kOffset}) out(unread, nans(c), wide);
         break;
       }
-      case GraphKind::kConvolutionBackwardWeights: {
+      case GraphKind::kConvolutionBackwardWeights:
+      case GraphKind::kNormConvolutionBackwardWeights: {
         const Tensor dweight(cpu(), weight, wide);
-        cpu().conv2d_backward_weights(
-            {.x = in(GraphTensor::kX, x, io), .dy = in(GraphTensor::kDy, y, io), .dweight = dweight, .window = window});
+        cpu().conv2d_backward_weights({.x = in(GraphTensor::kX, x, io),
+                                       .dy = in(GraphTensor::kDy, y, io),
+                                       .dweight = dweight,
+                                       .window = window,
+                                       .norm = norm_on_load()});
         out(GraphTensor::kDweight, dweight, io);
         break;
       }
@@ -127,6 +155,16 @@ class StandInPlan final : public cuda::GraphPlan {
       if (dtype == DType::kBFloat16) to[i] = static_cast<float>(static_cast<const BFloat16*>(from)[i]);
       if (dtype == DType::kFloat16) to[i] = static_cast<float>(static_cast<const Float16*>(from)[i]);
     }
+    return tensor;
+  }
+  NormOnLoad norm_on_load() {
+    if (!cuda::norms_on_load(spec_.kind)) return {};
+    const Shape channels{spec_.x[3]};
+    return {in(GraphTensor::kScale, channels, spec_.dtype), in(GraphTensor::kShift, channels, spec_.dtype)};
+  }
+  static Tensor nans(std::int64_t count) {
+    const Tensor tensor(cpu(), {count}, DType::kFloat32);
+    cpu().fill(tensor, std::numeric_limits<double>::quiet_NaN());
     return tensor;
   }
   void out(GraphTensor id, const Tensor& tensor, DType dtype) {

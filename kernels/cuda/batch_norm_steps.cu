@@ -1,0 +1,331 @@
+#include "kernels/cuda/batch_norm_parts.h"
+#include "kernels/cuda/column_tiles.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/launch.h"
+
+// The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they say of the batch norm, its application,
+// and the two steps of its gradient.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = kColumnThreads;
+
+/// partial[parts][2][channels]: sums and sums of squares of each part of the rows.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads, 3) channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* __restrict__ partial) {
+  using C = Compute<T>;
+  constexpr int kUnroll = 4;
+  __shared__ C shared[2 * kSize * kThreads];
+  const Index part = blockIdx.y;
+  const ColumnPlace place = column_place<kSize>(t, part);
+  C sums[2 * kSize] = {};
+  const T* row = x + place.first * t.channels + place.channel;
+  const Index stride = place.step * t.channels;
+  const auto rows = [&]<int kRows>() {
+    Group<T, kSize> g[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) g[u] = load_group<T, kSize>(row + u * stride);
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C value = static_cast<C>(g[u].v[j]);
+        sums[j] += value;
+        sums[kSize + j] += value * value;
+      }
+    }
+    row += kRows * stride;
+  };
+  Index left = place.count;
+#pragma unroll 1
+  for (; left >= kUnroll; left -= kUnroll) rows.template operator()<kUnroll>();
+#pragma unroll 1
+  for (; left > 0; --left) rows.template operator()<1>();
+  sum_over_rows<kThreads>(sums, shared, t.width);
+  store_partial<kSize>(sums, partial, part, t, place);
+}
+
+/// The sums of the whole from those of its parts; the second one times `factor`, where that is given.
+template <class C>
+__global__ void __launch_bounds__(kCombineThreads, 2)
+    combine_channel_sums(const C* __restrict__ partial, ColumnTiles t, const C* factor, C* first, C* second) {
+  __shared__ double shared[2 * kCombineThreads];
+  const CombinePlace place = combine_place(t.channels);
+  double sum[2];
+  combine_sums(partial, t, place, sum, shared);
+  if (!place.owner) return;
+  const Index c = place.channel;
+  first[c] = static_cast<C>(sum[0]);
+  second[c] = static_cast<C>(factor ? sum[1] * static_cast<double>(factor[c]) : sum[1]);
+}
+
+template <class C>
+struct Finish {
+  const C *sum, *square_sum, *gamma, *beta;  ///< gamma and beta are optional
+  Statistics<C> statistics;
+  C *scale, *shift;
+  Index channels, count;
+};
+template <class C>
+__global__ void __launch_bounds__(kThreads) finish_batch_norm(Finish<C> f) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < f.channels; c += threads) {
+    const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]), mean = sum / n;
+    double squares = static_cast<double>(f.square_sum[c]) - sum * mean;
+    if (squares < 0.0) squares = 0.0;  // NaN stays
+    f.statistics.take(c, mean, squares, f.count);
+    // From the rounded statistics, as the backward pass finds the mask from them.
+    const C scale = (f.gamma ? f.gamma[c] : C(1)) * f.statistics.saved_inv_std[c];
+    const double moved = static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
+    f.scale[c] = scale;
+    f.shift[c] = static_cast<C>((f.beta ? static_cast<double>(f.beta[c]) : 0.0) - moved);
+  }
+}
+
+enum class Residual { kNone, kPlain, kScaled };
+
+template <class C>
+struct Scales {
+  const C *scale, *shift, *residual_scale, *residual_shift;
+  bool relu;
+};
+/// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
+template <class T, int kSize, Residual kResidual>
+__global__ void __launch_bounds__(kThreads, 3)
+    scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
+  using C = Compute<T>;
+  constexpr int kUnroll = kResidual == Residual::kNone ? 4 : 2;
+  const ColumnPlace place = column_place<kSize>(t, t.parts - 1 - Index{blockIdx.y});
+  C scale[kSize], shift[kSize];
+  [[maybe_unused]] C other_scale[kSize];
+  load_channels(how.scale, place.channel, place.inside, C(0), scale);
+  load_channels(how.shift, place.channel, place.inside, C(0), shift);
+  if constexpr (kResidual == Residual::kScaled) {
+    C other_shift[kSize];
+    load_channels(how.residual_scale, place.channel, place.inside, C(0), other_scale);
+    load_channels(how.residual_shift, place.channel, place.inside, C(0), other_shift);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
+  }
+  const Index stride = place.step * t.channels;
+  Index at = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
+  const auto rows = [&]<int kRows>() {
+    Group<T, kSize> in[kRows];
+    [[maybe_unused]] Group<T, kSize> add[kRows];
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) in[u] = load_group<T, kSize>(x + at - u * stride);
+    if constexpr (kResidual != Residual::kNone) {
+#pragma unroll
+      for (int u = 0; u < kRows; ++u) add[u] = load_group<T, kSize>(residual + at - u * stride);
+    }
+#pragma unroll
+    for (int u = 0; u < kRows; ++u) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        C value = static_cast<C>(in[u].v[j]) * scale[j] + shift[j];
+        if constexpr (kResidual == Residual::kPlain) value += static_cast<C>(add[u].v[j]);
+        if constexpr (kResidual == Residual::kScaled) value += static_cast<C>(add[u].v[j]) * other_scale[j];
+        in[u].v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);  // NaN stays
+      }
+      store_group<T, kSize>(y + at - u * stride, in[u]);
+    }
+    at -= kRows * stride;
+  };
+  Index left = place.count;
+#pragma unroll 1
+  for (; left >= kUnroll; left -= kUnroll) rows.template operator()<kUnroll>();
+#pragma unroll 1
+  for (; left > 0; --left) rows.template operator()<1>();
+}
+
+template <class C>
+struct ApplyResults {
+  const C *inv_std, *gamma, *sum_dy, *sum_dy_xhat;
+  C *dgamma, *dbeta;  ///< optional
+  C *slope, *offset;  ///< of the next pass: dx = g·γ/σ + (x - mean)·slope + offset
+  Index channels, rows;
+  bool accumulate;
+};
+template <class C>
+__global__ void __launch_bounds__(kThreads) take_gradient_sums(ApplyResults<C> a) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) {
+    const C sum = a.sum_dy[c], product = a.sum_dy_xhat[c];
+    if (a.dbeta) a.dbeta[c] = a.accumulate ? a.dbeta[c] + sum : sum;
+    if (a.dgamma) a.dgamma[c] = a.accumulate ? a.dgamma[c] + product : product;
+    const double inverse = static_cast<double>(a.inv_std[c]);
+    const double share = (a.gamma ? static_cast<double>(a.gamma[c]) : 1.0) * inverse / static_cast<double>(a.rows);
+    a.slope[c] = static_cast<C>(-share * inverse * static_cast<double>(product));
+    a.offset[c] = static_cast<C>(-share * static_cast<double>(sum));
+  }
+}
+
+/// Calls run with the width of a thread's loads: 16 bytes, or one element where the channels or a tensor's start do not allow that.
+template <class T, class F, class... P>
+void with_group(Index channels, F&& run, const P*... tensors) {
+  if (channels % Pack<T>::kSize == 0 && aligned16(tensors...)) {
+    run.template operator()<Pack<T>::kSize>();
+  } else {
+    run.template operator()<1>();
+  }
+}
+
+template <class C>
+void combine(CudaBackend& backend, const C* partial, const ColumnTiles& t, const C* factor, C* first, C* second) {
+  launch(combine_channel_sums<C>, {.grid = {combine_blocks(t.channels)}, .block = {kCombineThreads}, .stream = backend.handle()}, partial,
+         t, factor, first, second);
+}
+
+template <class T>
+void sums(CudaBackend& backend, const ChannelSums& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "channel sums";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const T* x = args.x.data<T>();
+  C* sum = numbers<C>(args.sum, channels, kName, "sum");
+  C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>());
+    combine<C>(backend, partial.data<C>(), t, nullptr, sum, square_sum);
+  };
+  with_group<T>(channels, run, x);
+}
+
+template <class C>
+void finish(CudaBackend& backend, const BatchNormFinish& args) {
+  constexpr const char* kName = "batch norm finish";
+  const Index channels = args.sum.elements();
+  require(args.count > 0, "cuda", "{}: the count of values per channel is {}", kName, args.count);
+  const Finish<C> f{.sum = args.sum.data<C>(),
+                    .square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum"),
+                    .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                    .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
+                    .statistics = {.saved_mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
+                                   .saved_inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
+                                   .running_mean = optional_numbers<C>(args.running_mean, channels, kName, "running_mean"),
+                                   .running_var = optional_numbers<C>(args.running_var, channels, kName, "running_var"),
+                                   .batches_tracked = optional_numbers<std::int64_t>(args.batches_tracked, 1, kName, "batches_tracked"),
+                                   .eps = args.eps,
+                                   .momentum = args.momentum},
+                    .scale = numbers<C>(args.scale, channels, kName, "scale"),
+                    .shift = numbers<C>(args.shift, channels, kName, "shift"),
+                    .channels = channels,
+                    .count = args.count};
+  launch(finish_batch_norm<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, f);
+}
+
+template <class T>
+void apply(CudaBackend& backend, const ScaleShift& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "scale and shift";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  const T* x = args.x.data<T>();
+  const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
+  T* y = numbers<T>(args.y, elements, kName, "y");
+  const Scales<C> how{.scale = numbers<C>(args.scale, channels, kName, "scale"),
+                      .shift = numbers<C>(args.shift, channels, kName, "shift"),
+                      .residual_scale = optional_numbers<C>(args.residual_scale, channels, kName, "residual_scale"),
+                      .residual_shift = optional_numbers<C>(args.residual_shift, channels, kName, "residual_shift"),
+                      .relu = args.relu};
+  require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
+          "{}: residual_scale, residual_shift and their residual belong together", kName);
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    auto* kernel = scale_shift_rows<T, kSize, Residual::kNone>;
+    if (residual)
+      kernel = how.residual_scale ? scale_shift_rows<T, kSize, Residual::kScaled> : scale_shift_rows<T, kSize, Residual::kPlain>;
+    launch(kernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, residual, y, t, how);
+  };
+  with_group<T>(channels, run, x, residual, y);
+}
+
+template <class T>
+void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "batch norm backward sums";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  const detail::Gradient<T> from{.x = args.x.data<T>(),
+                                 .dy = numbers<T>(args.dy, elements, kName, "dy"),
+                                 .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
+                                 .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
+                                 .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                                 .beta = optional_numbers<C>(args.beta, channels, kName, "beta")};
+  T* masked = numbers<T>(args.masked, elements, kName, "masked");
+  C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
+  C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(detail::gradient_sums<T, kSize, true>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, masked, t,
+           partial.data<C>());
+    combine<C>(backend, partial.data<C>(), t, from.inv_std, sum_dy, sum_dy_xhat);
+  };
+  with_group<T>(channels, run, from.x, from.dy, masked);
+}
+
+template <class T>
+void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "batch norm backward apply";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  const detail::Gradient<T> from{.x = args.x.data<T>(),
+                                 .dy = numbers<T>(args.dy, elements, kName, "dy"),
+                                 .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
+                                 .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
+                                 .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma")};
+  T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
+  const Tensor scratch = backend.scratch(2 * channels, DTypeOf<C>::value);
+  const ApplyResults<C> results{.inv_std = from.inv_std,
+                                .gamma = from.gamma,
+                                .sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy"),
+                                .sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
+                                .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
+                                .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
+                                .slope = scratch.data<C>(),
+                                .offset = scratch.data<C>() + channels,
+                                .channels = channels,
+                                .rows = rows,
+                                .accumulate = args.accumulate};
+  launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
+  if (!dx) return;
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    launch(detail::input_gradient<T, kSize, false>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, dx, t,
+           results.slope, results.offset);
+  };
+  with_group<T>(channels, run, from.x, from.dy, dx);
+}
+
+}  // namespace
+
+void CudaBackend::channel_sums(const ChannelSums& args) {
+  floating(args.x, "channel sums", [&](auto type) { sums<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_finish(const BatchNormFinish& args) {
+  require(static_cast<bool>(args.sum), "cuda", "batch norm finish: the sums are missing");
+  if (args.sum.dtype() == DType::kFloat64) {
+    finish<double>(*this, args);
+  } else {
+    finish<float>(*this, args);
+  }
+}
+
+void CudaBackend::scale_shift(const ScaleShift& args) {
+  floating(args.x, "scale and shift", [&](auto type) { apply<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
+  floating(args.x, "batch norm backward sums", [&](auto type) { backward_sums<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
+  floating(args.x, "batch norm backward apply", [&](auto type) { backward_apply<decltype(type)>(*this, args); });
+}
+
+}  // namespace starling::cuda

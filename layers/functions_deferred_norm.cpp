@@ -1,0 +1,92 @@
+#include "core/error.h"
+#include "layers/functions_norm.h"
+
+namespace starling::functions::detail {
+
+namespace {
+
+/// The last step of a backward pass whose first ones the convolution took over that read the norm's output.
+void apply_gathered(const BatchNormSaved& saved, const GatheredSums& sums, Gradients& g) {
+  std::vector<Tensor> terms = g.take_terms();
+  require(terms.size() == 1, "batch_norm", "{} gradient terms of a value that one convolution read", terms.size());
+  const Tensor dy = std::move(terms.front());
+  Tensor dx = dy.exclusive() ? dy : saved.x.exclusive() ? saved.x : Tensor(g.backend(), dy.shape(), dy.dtype());
+  const ScaleShiftTargets targets(g, saved.gamma);
+  g.backend().batch_norm_backward_apply({.x = saved.x,
+                                         .dy = dy,
+                                         .gamma = saved.gamma,
+                                         .saved_mean = saved.mean,
+                                         .saved_inv_std = saved.inv_std,
+                                         .sum_dy = sums.sum_dy,
+                                         .sum_dy_xhat = sums.sum_dy_xhat,
+                                         .dx = dx,
+                                         .dgamma = targets.dgamma,
+                                         .dbeta = targets.dbeta,
+                                         .accumulate = targets.accumulate});
+  g.set(0, std::move(dx));
+}
+
+}  // namespace
+
+Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+  const Tensor& input = x.value();
+  const Shape channels{input.shape().back()};
+  const auto vector = [&] { return Tensor(pass.backend, channels, state.running_mean->value.dtype()); };
+  const BatchNormFinish finish{.sum = x.statistics()->sum,
+                               .square_sum = x.statistics()->square_sum,
+                               .gamma = state.gamma->value,
+                               .beta = state.beta->value,
+                               .running_mean = state.running_mean->value,
+                               .running_var = state.running_var->value,
+                               .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
+                               .saved_mean = vector(),
+                               .saved_inv_std = vector(),
+                               .scale = vector(),
+                               .shift = vector(),
+                               .count = input.elements() / channels[0],
+                               .eps = state.eps,
+                               .momentum = state.momentum};
+  pass.backend.batch_norm_finish(finish);
+  BatchNormSaved saved{.x = input, .gamma = finish.gamma, .mean = finish.saved_mean, .inv_std = finish.saved_inv_std, .relu = relu};
+
+  if (residual.has_value()) {
+    ScaleShift apply{
+        .x = input, .scale = finish.scale, .shift = finish.shift, .y = Tensor(pass.backend, input.shape(), input.dtype()), .relu = relu};
+    if (const DeferredNorm* other = residual.pending_norm(); other && !other->relu) {
+      apply.residual = other->x;
+      apply.residual_scale = other->scale;
+      apply.residual_shift = other->shift;
+    } else {
+      apply.residual = residual.value();
+    }
+    pass.backend.scale_shift(apply);
+    saved.has_residual = true;
+    if (relu) saved.y = apply.y;
+    return pass.record(
+        "batch_norm", apply.y, {x, residual}, {state.gamma, state.beta},
+        [saved = std::move(saved)](Gradients& g) { batch_norm_backward(saved, g); }, 2);
+  }
+
+  const auto sums = std::make_shared<GatheredSums>();
+  if (relu) saved.beta = finish.beta;
+  auto backward = [saved = std::move(saved), sums](Gradients& g) {
+    if (sums->sum_dy) {
+      apply_gathered(saved, *sums, g);
+    } else {
+      batch_norm_backward(saved, g);
+    }
+  };
+  Variable y = pass.record("batch_norm", input, {x}, {state.gamma, state.beta}, std::move(backward), 2);
+  y.set_pending_norm(pass.backend, {.x = input,
+                                    .scale = finish.scale,
+                                    .shift = finish.shift,
+                                    .mean = finish.saved_mean,
+                                    .inv_std = finish.saved_inv_std,
+                                    .gamma = finish.gamma,
+                                    .beta = finish.beta,
+                                    .relu = relu,
+                                    .sums = sums});
+  return y;
+}
+
+}  // namespace starling::functions::detail
