@@ -4,6 +4,7 @@ set(STARLING_CUDNN_FRONTEND "" CACHE PATH "The include folder of cudnn-frontend"
 set(STARLING_CUDA_ARCHITECTURES "" CACHE STRING "Architectures of the CUDA plug-in; empty: what the toolkit knows of sm_80, sm_90, sm_100 and PTX")
 set(STARLING_CUDA_FOUND OFF)
 include(CheckLanguage)
+include(StarlingNccl)
 
 # Folders of Python's packages that hold NVIDIA's wheels.
 function(starling_python_packages result)
@@ -42,10 +43,13 @@ function(starling_find_cuda missing_result)
     return()
   endif()
   starling_python_packages(python)
+  get_filename_component(toolkit_folder "${CUDAToolkit_LIBRARY_DIR}" DIRECTORY)
+  set(nccl_hints ${toolkit_hints} ${CUDAToolkit_LIBRARY_ROOT} ${toolkit_folder})
   set(cudnn_hints ${toolkit_hints} ${CUDAToolkit_LIBRARY_ROOT})
   set(frontend_hints ${STARLING_CUDNN_FRONTEND} ${toolkit_hints} ${PROJECT_BINARY_DIR}/deps/cudnn-frontend)
   foreach(folder ${python})
     list(APPEND cudnn_hints ${folder}/nvidia/cudnn)
+    list(APPEND nccl_hints ${folder}/nvidia/nccl)
     list(APPEND frontend_hints ${folder})  # the wheel nvidia-cudnn-frontend puts its headers into <site-packages>/include
   endforeach()
   # A wheel has libcudnn.so.9 without the plain link.
@@ -67,6 +71,7 @@ function(starling_find_cuda missing_result)
   endif()
   list(JOIN missing ", " missing)
   set(${missing_result} "${missing}" PARENT_SCOPE)
+  starling_find_nccl(${nccl_hints})
 endfunction()
 
 if(NOT STARLING_CUDA STREQUAL "OFF")

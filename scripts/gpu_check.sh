@@ -301,6 +301,8 @@ report=$out/gpu_report.md
   echo "| host | $(uname -srm), $(nproc) cores |"
   echo "| CUDA compiler | $(version_of nvcc --version) |"
   echo "| Starling | $("$build/bin/starling-train" --version 2>/dev/null | tr '\n' ';' || true) |"
+  nccl=$(sed -n 's/^STARLING_NCCL_VERSION:INTERNAL=//p' "$build/CMakeCache.txt" 2>/dev/null)
+  echo "| NCCL | ${nccl:-none} |"
   if [ -n "$python" ]; then
     echo "| PyTorch | $(timeout 60 "$python" -c 'import torch; print(torch.__version__, "cuDNN", torch.backends.cudnn.version())' 2>/dev/null || echo none) |"
   fi

@@ -41,18 +41,28 @@ class Bench {
 
   void time(const Operation& op) {
     std::vector<Tensor> in, out, saved, gradients;
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) in.push_back(tensor(op.inputs[i], op.input_dtype(i, dtype_)));
+    // Numbers that must be valid are drawn one by one; for all others a pattern will do.
+    const bool drawn = op.fit || std::any_of(op.input_roles.begin(), op.input_roles.end(), tests::is_integer);
+    const std::vector<tests::Numbers> numbers = drawn ? tests::random_inputs(op, dtype_) : std::vector<tests::Numbers>{};
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      const DType type = op.input_dtype(i, dtype_);
+      in.push_back(drawn ? tests::to_tensor(backend_, numbers[i], op.inputs[i], type) : tensor(op.inputs[i], type));
+    }
     for (std::size_t i = 0; i < op.outputs.size(); ++i) out.push_back(tensor(op.outputs[i], op.output_dtype(i, dtype_)));
     const auto forward = [&] { op.forward(backend_, in, out, saved); };
     forward();
     double saved_bytes = 0.0;
     for (const Tensor& t : saved) saved_bytes += static_cast<double>(t.bytes());
-    const auto bytes = [&](double moved) { return op.flops > 0 ? 0.0 : moved * static_cast<double>(size_of(dtype_)) + saved_bytes; };
-    time({.name = op.name + ", forward", .bytes = bytes(op.forward_moved), .flops = op.flops}, forward);
+    const auto bytes = [&](double moved, double others) {
+      return op.flops > 0 ? 0.0 : moved * static_cast<double>(size_of(dtype_)) + saved_bytes + others;
+    };
+    time({.name = op.name + ", forward", .bytes = bytes(op.forward_moved, op.forward_bytes), .flops = op.flops}, forward);
     if (!op.backward) return;
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) gradients.push_back(tensor(op.inputs[i], op.gradient_dtype(i, dtype_)));
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      gradients.push_back(op.differentiable(i) ? tensor(op.inputs[i], op.gradient_dtype(i, dtype_)) : Tensor());
+    }
     const Tensor dy = tensor(op.outputs[0], op.output_dtype(0, dtype_));
-    time({.name = op.name + ", backward", .bytes = bytes(op.backward_moved), .flops = 2 * op.flops},
+    time({.name = op.name + ", backward", .bytes = bytes(op.backward_moved, op.forward_bytes), .flops = 2 * op.flops},
          [&] { op.backward(backend_, in, out, saved, dy, gradients); });
   }
 

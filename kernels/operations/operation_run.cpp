@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "core/philox.h"
 #include "kernels/operations/operation_table.h"
@@ -15,37 +16,74 @@ Numbers random_numbers(std::int64_t n, std::uint64_t seed) {
   return result;
 }
 
-DType Operation::input_dtype(std::size_t i, DType dtype) const {
-  return i < input_roles.size() && input_roles[i] == Role::kParameter ? parameter_dtype(dtype) : dtype;
-}
-DType Operation::output_dtype(std::size_t i, DType dtype) const {
-  return i < output_roles.size() && output_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
-}
-DType Operation::gradient_dtype(std::size_t i, DType dtype) const {
-  return i < input_roles.size() && input_roles[i] != Role::kActivation ? parameter_dtype(dtype) : dtype;
+namespace {
+
+DType dtype_of(Role role, DType dtype) {
+  switch (role) {
+    case Role::kActivation:
+    case Role::kWeight: return dtype;
+    case Role::kParameter: return parameter_dtype(dtype);
+    case Role::kExact: return DType::kFloat64;
+    case Role::kIndex: return DType::kInt32;
+    case Role::kByte: return DType::kUInt8;
+    case Role::kCounter: break;
+  }
+  return DType::kInt64;
 }
 
-namespace {
-Numbers rounded(Numbers numbers, DType dtype) {
-  for (double& v : numbers) {
-    const auto f = static_cast<float>(v);
-    if (dtype == DType::kBFloat16) v = static_cast<double>(static_cast<float>(BFloat16(f)));
-    if (dtype == DType::kFloat16) v = static_cast<double>(static_cast<float>(Float16(f)));
+double rounded(double v, DType dtype) {
+  const auto f = static_cast<float>(v);
+  switch (dtype) {
+    case DType::kBFloat16: return static_cast<double>(static_cast<float>(BFloat16(f)));
+    case DType::kFloat16: return static_cast<double>(static_cast<float>(Float16(f)));
+    default: return static_cast<double>(f);
   }
-  return numbers;
 }
+
+double unit_of(DType dtype) {
+  // Half a unit in the last place where a number is rounded once; some numbers are made of one that was rounded before.
+  return dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
+}
+
+/// Calls f with a number of the integer type that `dtype` is; false where it is none.
+template <class F>
+bool as_integer(DType dtype, F f) {
+  if (dtype == DType::kInt32) return f(std::int32_t{}), true;
+  if (dtype == DType::kInt64) return f(std::int64_t{}), true;
+  if (dtype == DType::kUInt8) return f(std::uint8_t{}), true;
+  return false;
+}
+
 }  // namespace
+
+DType Operation::input_dtype(std::size_t i, DType dtype) const { return dtype_of(input_role(i), dtype); }
+DType Operation::output_dtype(std::size_t i, DType dtype) const {
+  return output_role(i) == Role::kWeight ? parameter_dtype(dtype) : dtype_of(output_role(i), dtype);
+}
+DType Operation::gradient_dtype(std::size_t i, DType dtype) const {
+  return input_role(i) == Role::kActivation ? dtype : parameter_dtype(dtype);
+}
 
 std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
   std::vector<Numbers> inputs;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    inputs.push_back(rounded(random_numbers(op.inputs[i].elements(), 100 + i), op.input_dtype(i, dtype)));
+    inputs.push_back(random_numbers(op.inputs[i].elements(), 100 + i));
+    if (!is_integer(op.input_role(i))) continue;
+    const auto bound = static_cast<double>(op.bounds.at(i));
+    for (double& v : inputs.back()) v = std::floor((v + 1.0) / 2.0 * bound);
+  }
+  if (op.fit) op.fit(inputs);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!op.differentiable(i)) continue;
+    for (double& v : inputs[i]) v = rounded(v, op.input_dtype(i, dtype));
   }
   return inputs;
 }
 
 Numbers random_seed(const Operation& op, DType dtype) {
-  return rounded(random_numbers(op.outputs[0].elements(), 9), op.output_dtype(0, dtype));
+  Numbers seed = random_numbers(op.outputs[0].elements(), 9);
+  for (double& v : seed) v = rounded(v, op.output_dtype(0, dtype));
+  return seed;
 }
 
 Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {
@@ -60,11 +98,13 @@ Results run(const Operation& op, Backend& backend, DType dtype, const std::vecto
   for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
   if (!op.backward) return results;
   for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    gradients.emplace_back(backend, op.inputs[i], op.gradient_dtype(i, dtype));
+    gradients.emplace_back();
+    if (!op.differentiable(i)) continue;
+    gradients.back() = Tensor(backend, op.inputs[i], op.gradient_dtype(i, dtype));
     backend.fill(gradients.back(), 99.0);
   }
   op.backward(backend, in, out, saved, to_tensor(backend, seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
-  for (const Tensor& tensor : gradients) results.gradients.push_back(to_numbers(tensor));
+  for (const Tensor& tensor : gradients) results.gradients.push_back(tensor ? to_numbers(tensor) : Numbers{});
   return results;
 }
 
@@ -80,10 +120,8 @@ double distance(const Numbers& a, const Numbers& b) {
   return result / largest;
 }
 
-double tolerance(const Operation& op, DType dtype) {
-  // Half a unit in the last place where a number is rounded once; some numbers are made of one that was rounded before.
-  const double rounding = dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
-  return dtype == DType::kFloat64 ? 1e-11 : op.tolerance + rounding;
+double tolerance(const Operation& op, DType dtype, DType type) {
+  return dtype == DType::kFloat64 ? 1e-11 : op.tolerance + unit_of(type) + op.carried * unit_of(dtype);
 }
 
 std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected) {
@@ -99,17 +137,23 @@ std::string difference(const Operation& op, DType dtype, const Results& found, c
   if (found.outputs.size() != expected.outputs.size() || found.gradients.size() != expected.gradients.size()) return "results are missing";
   for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
     const DType type = op.output_dtype(i, dtype);
-    compare("output", i, found.outputs[i], expected.outputs[i], tolerance(op, type), type);
+    compare("output", i, found.outputs[i], expected.outputs[i], tolerance(op, dtype, type), type);
   }
   for (std::size_t i = 0; i < expected.gradients.size(); ++i) {
     const DType type = op.gradient_dtype(i, dtype);
-    compare("gradient of input", i, found.gradients[i], expected.gradients[i], 3 * tolerance(op, type), type);
+    compare("gradient of input", i, found.gradients[i], expected.gradients[i], 3 * tolerance(op, dtype, type), type);
   }
   return result;
 }
 
 Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype) {
-  Tensor wide(backend, shape, DType::kFloat64), result(backend, shape, dtype);
+  Tensor result(backend, shape, dtype);
+  const auto upload = [&](auto integer) {
+    const std::vector<decltype(integer)> whole(numbers.begin(), numbers.end());
+    backend.copy_from_host(whole.data(), result);
+  };
+  if (as_integer(dtype, upload)) return result;
+  Tensor wide(backend, shape, DType::kFloat64);
   backend.copy_from_host(numbers.data(), wide);
   if (dtype == DType::kFloat64) return wide;
   backend.cast({wide, result});
@@ -117,12 +161,19 @@ Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, D
 }
 
 Numbers to_numbers(const Tensor& tensor) {
+  Numbers result;
+  const auto download = [&](auto integer) {
+    std::vector<decltype(integer)> whole(static_cast<std::size_t>(tensor.elements()));
+    tensor.backend().copy_to_host(tensor, whole.data());
+    result.assign(whole.begin(), whole.end());
+  };
+  if (as_integer(tensor.dtype(), download)) return result;
   Tensor wide = tensor;
   if (tensor.dtype() != DType::kFloat64) {
     wide = Tensor(tensor.backend(), tensor.shape(), DType::kFloat64);
     tensor.backend().cast({tensor, wide});
   }
-  Numbers result(static_cast<std::size_t>(tensor.elements()));
+  result.resize(static_cast<std::size_t>(tensor.elements()));
   tensor.backend().copy_to_host(wide, result.data());
   return result;
 }

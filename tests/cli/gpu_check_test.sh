@@ -28,7 +28,7 @@ check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT
 if [ -x "$build/bin/test_cuda_device" ]; then
   check "without a GPU: built, tests found, nothing proven" 4 "nothing proven on a device" without_gpu "$build" --only tests found
   report=found/gpu_report.md
-  for row in "| device | no GPU |" "| test discovery | passed |" "| test discovery, ctest | passed |" "| tests on a device | not run | 0 | no GPU here |"; do
+  for row in "| device | no GPU |" "| test discovery | passed |" "| test discovery, ctest | passed |" "| tests on a device | not run | 0 | no GPU here |" "| NCCL | "; do
     verify "the report has '$row'" grep -qF -e "$row" "$report"
   done
   rows() { grep -E '^\| `kernels/cuda/' "$1"; }

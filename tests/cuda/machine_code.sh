@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # The update kernels' machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
-# in 16-byte accesses. One line a fact. Exit 77 (skipped) where nvcc is not.
+# in 16-byte accesses, in PTX and, where a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
+# nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), in the machine code too. One line a fact. Exit 77 (skipped) where nvcc is not.
 #   tests/cuda/machine_code.sh
-# Environment: NVCC, STARLING_INCLUDES (folders of fmt's and the JSON library's headers, where the compiler does not find them; divided by ;).
+# Environment: NVCC, CUOBJDUMP, STARLING_INCLUDES (folders of fmt's and the JSON library's headers, where the compiler does not find them; divided by ;).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 nvcc=${NVCC:-$(command -v nvcc || true)}
@@ -27,6 +28,39 @@ for folder in "${folders[@]}"; do [ -d "$folder" ] && flags+=(-isystem "$folder"
 source=$root/kernels/cuda/update.cu
 known=$("$nvcc" --list-gpu-code)
 
+# An awk function: what an update kernel's step reads and writes, from its name. -1 where the step is not known here.
+facts='
+  function facts(name) {
+    type = name ~ /StepId/ ? "d" : "f"
+    reads = writes = -1
+    if (name ~ /SgdStepI.Lb0E/) reads = writes = 0
+    if (name ~ /SgdStepI.Lb1E/) reads = writes = 1
+    if (name ~ /8AdamStep/) reads = writes = 2
+    if (name ~ /AccumPhaseE0E/) { reads = 2; writes = 1 }
+    if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }
+    if (name ~ /AccumPhaseE2E/) { reads = 3; writes = 3 }
+    if (name ~ /AccumPhaseE3E/) { reads = 2; writes = 2 }
+    terms = name ~ /ELi0ELb/ ? 0 : name ~ /ELi1ELb/ ? 1 : name ~ /ELi2ELb/ ? 2 : -1
+    aligned = name !~ /ELin1ELb0E/
+    streams = 2 + reads + (terms < 0 ? 1 : terms)
+    packs = streams <= 3 && type == "f" ? 4 : 2
+  }'
+
+find_disassembler() {
+  local folder
+  for folder in "$(dirname "$nvcc")" $(python3 -c 'import site; print(*site.getsitepackages(), site.getusersitepackages())' 2>/dev/null); do
+    for folder in "$folder" "$folder"/nvidia/*/bin "$folder"/triton/backends/nvidia/bin; do
+      if [ -x "$folder/cuobjdump" ] && [ -x "$folder/nvdisasm" ]; then
+        echo "$folder/cuobjdump"
+        return
+      fi
+    done
+  done
+  if command -v nvdisasm >/dev/null; then command -v cuobjdump; fi
+}
+cuobjdump=${CUOBJDUMP:-$(find_disassembler || true)}
+[ -n "$cuobjdump" ] || echo "machine code: not looked at, there is no cuobjdump with nvdisasm here"
+
 for architecture in 80 90 100; do
   if ! grep -qx "sm_$architecture" <<<"$known"; then
     echo "sm_$architecture: this nvcc does not know it"
@@ -48,31 +82,59 @@ for architecture in 80 90 100; do
         architecture, kernels, spilled, least, most, shared
       exit spilled > 0
     }' "$work/log" || wrong "sm_$architecture: see above"
+  [ -n "$cuobjdump" ] || continue
+  if ! PATH=$(dirname "$cuobjdump"):$PATH "$cuobjdump" -sass "$work/code" >"$work/sass" 2>"$work/log"; then
+    echo "sm_$architecture: machine code not looked at, $cuobjdump fails: $(head -1 "$work/log")"
+    continue
+  fi
+  # Scalars of the step are loaded too, some of them 16 bytes at a time: at least as many as the streams need.
+  awk -v architecture="sm_$architecture" "$facts"'
+    function bad(what) { print "  " name ": " what; failures++ }
+    function finish() {
+      if (!inside) return
+      inside = 0
+      if (local_memory > 0) bad("local memory")
+      if (reads < 0) { bad("its step is not known here"); return }
+      if (!aligned) {
+        unaligned++
+        if (wide_stores > 0) bad("16-byte stores to any address")
+        return
+      }
+      if (wide_loads < packs * streams) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
+      if (wide_stores < packs * (1 + writes)) bad("16-byte stores: " wide_stores ", not " packs " for each of " 1 + writes " streams")
+      fixed++
+    }
+    /Function : / {
+      finish(); name = $NF
+      inside = name ~ /update_kernel/
+      facts(name)
+      wide_loads = wide_stores = local_memory = 0
+    }
+    !inside { next }
+    /[ \t](LDG|LD)\.E(\.[A-Z0-9]+)*\.128/ { wide_loads++ }
+    /[ \t](STG|ST)\.E(\.[A-Z0-9]+)*\.128/ { wide_stores++ }
+    /[ \t](LDL|STL)[. ]/ { local_memory++ }
+    END {
+      finish()
+      if (!fixed || !unaligned) { print architecture ": no update kernel in the machine code"; exit 1 }
+      printf "%s: machine code of %d kernels loads and stores every stream 16 bytes at a time (LDG.E.128, STG.E.128), %d wrong\n", architecture, fixed, failures
+      exit failures > 0
+    }' "$work/sass" || wrong "sm_$architecture, machine code: see above"
 done
 
 if ! "$nvcc" "${flags[@]}" -arch=compute_80 -ptx "$source" -o "$work/ptx" >"$work/log" 2>&1; then
   head -5 "$work/log"
   wrong "PTX: update.cu does not compile without a warning"
 else
-  # Per kernel: what its step reads and writes, from its name; accesses by base address, those of the step'\''s scalars left out.
-  awk '
+  # Accesses by base address, those of the step's scalars left out.
+  awk "$facts"'
     function begin(line) {
       match(line, /_Z[A-Za-z0-9_]+/); name = substr(line, RSTART, RLENGTH)
       inside = name ~ /update_kernel/
       wide_generic = narrow_generic = wide_loads = narrow_loads = flags = wide_stores = narrow_stores = low_stores = 0; delete scalars
       if (!inside) return
       kernels++
-      type = name ~ /StepId/ ? "d" : "f"
-      reads = writes = -1
-      if (name ~ /SgdStepI.Lb0E/) reads = writes = 0
-      if (name ~ /SgdStepI.Lb1E/) reads = writes = 1
-      if (name ~ /8AdamStep/) reads = writes = 2
-      if (name ~ /AccumPhaseE0E/) { reads = 2; writes = 1 }
-      if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }
-      if (name ~ /AccumPhaseE2E/) { reads = 3; writes = 3 }
-      if (name ~ /AccumPhaseE3E/) { reads = 2; writes = 2 }
-      terms = name ~ /ELi0ELb/ ? 0 : name ~ /ELi1ELb/ ? 1 : name ~ /ELi2ELb/ ? 2 : -1
-      aligned = name !~ /ELin1ELb0E/
+      facts(name)
     }
     function finish() {
       if (!inside) return
@@ -83,8 +145,6 @@ else
         if (wide_loads + wide_stores > 0) bad("16-byte accesses to any address")
         return
       }
-      streams = 2 + reads + (terms < 0 ? 1 : terms)
-      packs = streams <= 3 && type == "f" ? 4 : 2
       if (terms < 0) {  # the neighbours by pointers from memory: loads of the generic address space, in a loop
         streams--
         narrow_loads = narrow_generic ? 99 : wide_generic >= packs ? 2 : 98

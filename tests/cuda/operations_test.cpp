@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/operations/operation_table.h"
 #include "tests/cuda/offset_backend.h"
@@ -37,5 +40,35 @@ TEST_CASE("cuda/operations: fp64 equals the CPU's") { table(DType::kFloat64); }
 TEST_CASE("cuda/operations: fp32 equals the CPU's fp64 within its rounding") { table(DType::kFloat32); }
 TEST_CASE("cuda/operations: bf16 equals the CPU's fp64 within its rounding") { table(DType::kBFloat16); }
 TEST_CASE("cuda/operations: fp16 equals the CPU's fp64 within its rounding") { table(DType::kFloat16); }
+
+TEST_CASE("cuda/operations: a matrix product's relu keeps NaN, and gives the bits of relu afterwards") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    CAPTURE(name_of(dtype));
+    const DType bias_type = parameter_dtype(dtype);
+    Numbers a = random_numbers(70 * 24, 1);
+    a[3 * 24 + 5] = std::nan("");
+    const Tensor left = to_tensor(gpu(), a, {70, 24}, dtype), right = to_tensor(gpu(), random_numbers(40 * 24, 2), {40, 24}, dtype);
+    const Tensor bias = to_tensor(gpu(), random_numbers(40, 3), {40}, bias_type);
+    for (const bool biased : {false, true}) {
+      CAPTURE(biased);
+      const Tensor fused(gpu(), {70, 40}, dtype), plain(gpu(), {70, 40}, dtype);
+      Matmul args{.a = left, .b = right, .c = plain, .transpose_b = true};
+      if (biased) args.bias = bias;
+      gpu().matmul(args);
+      gpu().activation_forward({.kind = Activation::kRelu, .x = plain, .y = plain});
+      args.c = fused;
+      args.relu = true;
+      gpu().matmul(args);
+      const Numbers found = to_numbers(fused), expected = to_numbers(plain);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        const bool nan = i / 40 == 3;
+        CHECK(std::isnan(found[i]) == nan);
+        if (!nan) CHECK(found[i] >= 0.0);
+        // A library may take another algorithm with the epilogue.
+        if (!nan) CHECK(std::abs(found[i] - expected[i]) <= (on_gpu() ? 2e-2 * std::max(1.0, expected[i]) : 0.0));
+      }
+    }
+  }
+}
 
 }  // namespace starling::tests
