@@ -10,7 +10,7 @@
 extern "C" {
 
 /// Rises with every change of core/backend.h or of this header; a plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 2;
+constexpr std::uint32_t kStarlingCudaAbi = 3;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.

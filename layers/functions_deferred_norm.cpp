@@ -9,7 +9,7 @@ namespace {
 void apply_gathered(const BatchNormSaved& saved, const GatheredSums& sums, Gradients& g) {
   std::vector<Tensor> terms = g.take_terms();
   require(terms.size() == 1, "batch_norm", "{} gradient terms of a value that one convolution read", terms.size());
-  const Tensor dy = std::move(terms.front());
+  Tensor dy = std::move(terms.front());
   Tensor dx = dy.exclusive() ? dy : saved.x.exclusive() ? saved.x : Tensor(g.backend(), dy.shape(), dy.dtype());
   const ScaleShiftTargets targets(g, saved.gamma);
   g.backend().batch_norm_backward_apply({.x = saved.x,
@@ -23,6 +23,7 @@ void apply_gathered(const BatchNormSaved& saved, const GatheredSums& sums, Gradi
                                          .dgamma = targets.dgamma,
                                          .dbeta = targets.dbeta,
                                          .accumulate = targets.accumulate});
+  dy = {};  // so that the receiver may find itself the only holder
   g.set(0, std::move(dx));
 }
 

@@ -35,7 +35,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   } else {
     args.x = x.value();
   }
-  if (pass.defer_norms && pass.training && !bias) {
+  if (pass.defer_norms && pass.training && !bias && window.groups == 1) {
     const DType dtype = x.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
     args.sum = Tensor(pass.backend, {out[3]}, dtype);
     args.square_sum = Tensor(pass.backend, {out[3]}, dtype);

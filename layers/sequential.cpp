@@ -1,5 +1,7 @@
 #include "layers/sequential.h"
 
+#include <typeinfo>
+
 #include "layers/activation.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
@@ -7,6 +9,16 @@
 #include "layers/linear.h"
 
 namespace starling {
+
+namespace {
+
+/// The layer as an L, but not as something derived from it, whose compute() a fused call would pass by.
+template <class L>
+L* exactly(Layer& layer) {
+  return typeid(layer) == typeid(L) ? static_cast<L*>(&layer) : nullptr;
+}
+
+}  // namespace
 
 Shape Sequential::build(const Shape& input) {
   Shape shape = input;
@@ -22,7 +34,7 @@ Shape Sequential::build(const Shape& input) {
         continue;
       }
     }
-    steps_.push_back({&layer, dynamic_cast<BatchNorm*>(&layer), dynamic_cast<Residual*>(&layer), dynamic_cast<Linear*>(&layer), false});
+    steps_.push_back({&layer, exactly<BatchNorm>(layer), exactly<Residual>(layer), exactly<Linear>(layer), false});
   }
   pending_.clear();
   return shape;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/trainer/device.h"
 #include "apps/trainer/floor.h"
@@ -18,36 +19,33 @@ namespace {
 
 /// One step of a config: each operation, the same in sums by kind, and the memory that it takes.
 struct StepFloor {
-  std::vector<OperationWork> work;     ///< as issued
-  std::vector<OperationWork> unfused;  ///< without deferred batch norms, which is what fusing them ideally is told from
+  std::vector<OperationWork> work;
   MemoryNeed memory;
   double images = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
   DType compute = DType::kFloat32;
+  bool defers_norms = false;
 
-  Floor floor(bool fused) const { return floor_of(fused ? unfused : work, flops_per_second, bytes_per_second, fused); }
+  Floor floor() const { return floor_of(work, flops_per_second, bytes_per_second); }
 };
 
-StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings) {
+enum class Norms { kAsIssued, kByThemselves };
+
+StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings, Norms norms = Norms::kAsIssued) {
   const RunSite site{settings.ranks, settings.ranks};
   TrainConfig config = read_train_config(given, source, site);
-  config.defer_norms = expected_to_defer_norms(config.compute, config.device);
+  config.defer_norms = norms == Norms::kAsIssued && expected_to_defer_norms(config.compute, config.device);
   const ShapeTrace trace =
       trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
   StepFloor step;
   step.compute = config.compute;
+  step.defers_norms = config.defer_norms;
   step.memory = memory_need(config, site, trace);
   // One neighbour to mix in, as pair exchanges have it.
   const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
-  const auto work_of = [&](bool deferred) {
-    const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, deferred);
-    std::vector<OperationWork> work;
-    for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
-    work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
-    return work;
-  };
-  step.work = work_of(config.defer_norms);
-  step.unfused = work_of(false);
+  const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, config.defer_norms);
+  for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
+  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
   step.images = static_cast<double>(config.batch_size * config.accumulate);
   const Ceilings device = h200_ceilings();
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
@@ -71,7 +69,7 @@ std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const St
   std::map<std::string, std::vector<OperationWork>> kinds;
   for (const OperationWork& operation : step.work) kinds[operation.name].push_back(operation);
   std::vector<std::pair<std::string, std::vector<OperationWork>>> sorted(kinds.begin(), kinds.end());
-  const auto seconds = [&](const auto& kind) { return floor_of(kind.second, step.flops_per_second, step.bytes_per_second, false).seconds; };
+  const auto seconds = [&](const auto& kind) { return floor_of(kind.second, step.flops_per_second, step.bytes_per_second).seconds; };
   std::stable_sort(sorted.begin(), sorted.end(), [&](const auto& a, const auto& b) { return seconds(a) > seconds(b); });
   return sorted;
 }
@@ -89,7 +87,9 @@ int config_floor(const FloorBench& settings) {
   if (settings.batch > 0) config["batch_size"] = settings.batch;
   if (!settings.precision.empty()) config["precision"] = settings.precision;
   const StepFloor step = step_floor(config, settings.config, settings);
-  const Floor issued = step.floor(false), fused = step.floor(true);
+  const Floor issued = step.floor();
+  std::optional<StepFloor> unfused;
+  if (step.defers_norms) unfused = step_floor(config, settings.config, settings, Norms::kByThemselves);
   if (settings.json) {
     nlohmann::json result{{"config", settings.config},
                           {"precision", name_of(step.compute)},
@@ -97,10 +97,10 @@ int config_floor(const FloorBench& settings) {
                           {"bytes_per_second", step.bytes_per_second},
                           {"flops_per_second", step.flops_per_second},
                           {"memory_bytes", step.memory.total()},
-                          {"issued", floor_json(issued, step.images)},
-                          {"fused", floor_json(fused, step.images)}};
+                          {"issued", floor_json(issued, step.images)}};
+    if (unfused) result["unfused"] = floor_json(unfused->floor(), step.images);
     for (const auto& [name, work] : by_kind(step)) {
-      result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second, false), step.images);
+      result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
       result["operations"][name]["calls"] = work.size();
     }
     fmt::print("{}\n", result.dump());
@@ -111,13 +111,12 @@ int config_floor(const FloorBench& settings) {
   fmt::print("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
              "arith ms", "floor ms");
   for (const auto& [name, work] : by_kind(step)) {
-    print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second, false), step.images);
+    print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
   }
   print_line("all, as issued", step.work.size(), issued, step.images);
-  const bool fuses = step.compute == DType::kFloat16;  // the one format that libraries have such kernels for
-  if (fuses) print_line("all, batch norms fused", step.work.size(), fused, step.images);
+  if (unfused) print_line("all, norms by themselves", unfused->work.size(), unfused->floor(), step.images);
   fmt::print("floor: {:.0f} images/s as issued{}\n", step.images / issued.seconds,
-             fuses ? fmt::format(", {:.0f} with batch norms fused into the convolutions", step.images / fused.seconds) : "");
+             unfused ? fmt::format(", {:.0f} with batch norms by themselves", step.images / unfused->floor().seconds) : "");
   return 0;
 }
 
@@ -149,7 +148,7 @@ int goal_floors(const FloorBench& settings) {
   const double update_bytes = kParameters * kBytesPerParameter;
   for (const char* rule : {"adamw", "accum_adamw"}) {
     row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, 32 B each", rule),
-        floor_of({{"update", update_bytes, update_bytes, 0.0}}, device.fp32_flops, bandwidth, false), 0.0, 0.0);
+        floor_of({{"update", update_bytes, 0.0}}, device.fp32_flops, bandwidth), 0.0, 0.0);
   }
   struct Case {
     const char *name, *model;
@@ -161,9 +160,12 @@ int goal_floors(const FloorBench& settings) {
                         {"CIFAR ResNet-18, batch 512", "resnet18", 32, 10, 512, "bf16"}};
   for (const Case& one : cases) {
     const std::string name = fmt::format("{}, {}", one.name, one.precision);
-    const StepFloor step = step_floor(image_config(one.model, one.size, one.classes, one.batch, one.precision), name, settings);
-    row(name, step.floor(false), step.images, step.memory.total());
-    if (step.compute == DType::kFloat16) row(name + ", batch norms fused", step.floor(true), step.images, step.memory.total());
+    const nlohmann::json config = image_config(one.model, one.size, one.classes, one.batch, one.precision);
+    const StepFloor step = step_floor(config, name, settings);
+    row(step.defers_norms ? name + ", batch norms fused" : name, step.floor(), step.images, step.memory.total());
+    if (!step.defers_norms) continue;
+    const StepFloor unfused = step_floor(config, name, settings, Norms::kByThemselves);
+    row(name + ", batch norms by themselves", unfused.floor(), unfused.images, unfused.memory.total());
   }
   if (settings.json) {
     fmt::print("{}\n", rows.dump());

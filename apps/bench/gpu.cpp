@@ -91,12 +91,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
 
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
-  const auto work_of = [&](bool deferred) {
-    std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute, deferred);
-    work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
-    return work;
-  };
-  const std::vector<OperationWork> work = work_of(defer_norms), unfused = work_of(false);
+  std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute, defer_norms);
+  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
@@ -164,8 +160,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const double step_s = median(seconds);
   const Ceilings ceilings = h200_ceilings();
   const double flops = ceilings.flops(compute, settings.tf32);
-  const double floor_s = floor_of(work, flops, ceilings.bytes_per_second, false).seconds;
-  const double fused_s = floor_of(unfused, flops, ceilings.bytes_per_second, true).seconds;
+  const double floor_s = floor_of(work, flops, ceilings.bytes_per_second).seconds;
   const double images_per_second = static_cast<double>(settings.batch) / step_s;
   if (settings.json) {
     nlohmann::json result{{"model", settings.model},
@@ -175,7 +170,6 @@ int bench_gpu_step(const GpuStepBench& settings) {
                           {"step_ms", 1e3 * step_s},
                           {"images_per_second", images_per_second},
                           {"floor_ms", 1e3 * floor_s},
-                          {"fused_floor_ms", 1e3 * fused_s},
                           {"peak_bytes", memory.peak_in_use},
                           {"reserved_bytes", memory.reserved},
                           {"steady_state_allocations", steady},
@@ -185,8 +179,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
     return 0;
   }
   fmt::print("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute), settings.optimizer, device->description());
-  fmt::print("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached), {:.2f} ms fused\n", 1e3 * step_s,
-             images_per_second, 1e3 * floor_s, floor_s / step_s, 1e3 * fused_s);
+  fmt::print("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached)\n", 1e3 * step_s,
+             images_per_second, 1e3 * floor_s, floor_s / step_s);
   fmt::print("memory: {:.0f} MiB at the peak, {:.0f} MiB from the driver, {} allocations in steady state; loss {:.4f}\n",
              static_cast<double>(memory.peak_in_use) / 1048576.0, static_cast<double>(memory.reserved) / 1048576.0, steady, last_loss);
   for (const auto& [name, time] : backend.seconds) fmt::print("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);

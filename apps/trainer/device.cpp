@@ -125,6 +125,21 @@ bool defers_norms(bool otherwise) {
   return text == "1";
 }
 
+void choose_deferred_norms(TrainConfig& config, const Backend& backend, Transport& transport) {
+  double without = 0.0, with = 0.0;
+  together(transport, [&] {
+    config.defer_norms = defers_norms(backend.fuses_batch_norms(config.compute));
+    (config.defer_norms ? with : without) = 1.0;
+  });
+  if (transport.size() == 1) return;
+  double answers[2] = {without, with};
+  transport.max(answers, 2);  // libraries may differ, arithmetic may not
+  config.defer_norms = answers[0] == 0.0;
+  if (answers[0] > 0.0 && answers[1] > 0.0 && transport.rank() == 0) {
+    log::info("batch norms run by themselves on all ranks, because some ranks' libraries have no convolutions that carry them out");
+  }
+}
+
 bool expected_to_defer_norms(DType compute, const std::string& device) {
   return defers_norms(compute == DType::kFloat16 && device != "cpu");
 }

@@ -27,15 +27,11 @@ Ceilings h200_ceilings();
 struct OperationWork {
   std::string name;  ///< as in core/backend.h
   double bytes = 0.0;
-  /// With statistics gathered by the convolution before, scale, shift and ReLU applied as the convolution or sum after loads, and the sums
-  /// of the backward pass gathered as the data gradient is written. Such kernels exist for fp16 (docs/gpu.md).
-  double fused_bytes = 0.0;
   double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
 };
 
 /// Traces forward pass, loss and backward pass of one micro-batch on shapes alone, with batch norms deferred where asked: then what
-/// convolutions do of them is counted with the convolutions, and fused_bytes says no more than bytes. The model's tensors have no memory
-/// afterwards.
+/// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
 std::vector<OperationWork> count_pass(Model& model, std::int64_t batch, DType dtype, DType compute, bool defer_norms = false);
 
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in, and a low-precision copy if `compute`
@@ -49,6 +45,6 @@ struct Floor {
   double seconds = 0.0;             ///< operations one after another, each as fast as the slower of its two
   bool memory_bound() const { return memory_seconds >= arithmetic_seconds; }
 };
-Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second, double bytes_per_second, bool fused);
+Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second, double bytes_per_second);
 
 }  // namespace starling

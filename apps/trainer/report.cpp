@@ -64,22 +64,21 @@ std::string device_text(const TrainConfig& config, const RunSite& site, double e
 
   const Ceilings device = h200_ceilings();
   const double flops = device.flops(config.compute, config.tf32);
-  const auto floor = [&](bool deferred, bool fused) {
+  const auto floor = [&](bool deferred) {
     const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, deferred);
     std::vector<OperationWork> work;
     for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
     const bool mixes = config.topology != nullptr;
     work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config, site)) : 0.0, config.dtype,
                                 config.compute));
-    return floor_of(work, flops, device.bytes_per_second, fused);
+    return floor_of(work, flops, device.bytes_per_second);
   };
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
   out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
                      1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
-  out += floor_text("operations as they are issued", floor(config.defer_norms, false), images);
-  if (config.compute == DType::kFloat16) {
-    out += floor_text("batch norms fused into the convolutions", floor(false, true), images);
-  }
+  if (!config.defer_norms) return out + floor_text("operations as they are issued", floor(false), images);
+  out += floor_text("operations as they are issued (convolutions carry out batch norms)", floor(true), images);
+  out += floor_text("with batch norms by themselves", floor(false), images);
   return out;
 }
 

@@ -152,13 +152,19 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
     if (folder.resume) {
       state = checkpoints.read(folder.resume_step, transport.rank());
       check_resumable(state, source, config.resolved, transport.size(), config.compute);
+      const auto norms = state.metadata.find("batch_norms_in_convolutions");
+      if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
+        log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,
+                     norms->second == "1" ? "in convolutions" : "by themselves", config.defer_norms ? "in convolutions" : "by themselves");
+      }
     }
     if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
   });
 
   if (transport.rank() == 0) {
     fmt::print("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s",
-               backend.description(), name_of(config.compute));
+               backend.description(),
+               fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
     fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     std::fflush(stdout);
@@ -219,7 +225,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   if (backend->device() != DeviceType::kCpu && transport->size() > 1) transport = make_staged_transport(std::move(transport));
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
-  config.defer_norms = defers_norms(backend->fuses_batch_norms(config.compute));
+  choose_deferred_norms(config, *backend, *transport);
   if (other_format || config.defer_norms != expected) trace = trace_of(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
   return train(options, config, site, trace, *backend, *transport);

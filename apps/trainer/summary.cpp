@@ -42,6 +42,7 @@ void Trainer::write_summary() {
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };
+    if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
     if (scaler_) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
       summary["test_accuracy"] = result_->accuracy;

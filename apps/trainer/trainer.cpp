@@ -276,7 +276,10 @@ void Trainer::test(bool last) {
 SafetensorsFile Trainer::state() {
   RunCounters counters{step_, losses_.sum(), losses_.count(), train_seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
-  return save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
+  SafetensorsFile file =
+      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
+  file.metadata["batch_norms_in_convolutions"] = config_.defer_norms ? "1" : "0";
+  return file;
 }
 
 void Trainer::save_checkpoint(bool last) {

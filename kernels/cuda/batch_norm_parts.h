@@ -34,7 +34,8 @@ __device__ __forceinline__ void load_channels(const C* from, Index channel, bool
   for (int j = 0; j < kSize; ++j) to[j] = from && inside ? from[channel + j] : otherwise;
 }
 
-/// (x - mean)·γ/σ + β: the one form of forward and backward, so that the backward pass finds the sign of y again.
+/// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass finds the sign of y again. (Batch norms
+/// in steps write y by scale and shift: there the two may disagree within rounding of zero.)
 template <class C>
 STARLING_HD C normal(C x, C mean, C scale, C beta) {
   return (x - mean) * scale + beta;

@@ -198,7 +198,8 @@ class CudnnLibrary final : public Cudnn {
     std::string why;
     const std::optional<GraphSpec> spec = spec_of(args, why);
     if (!spec) {
-      if (refused_.insert(why).second) log::write(log::Level::kDebug, fmt::format("[cudnn] {} is not cuDNN's: {}", kName<Args>, why));
+      if (refused_.insert(why).second)
+        log::write(log::Level::kDebug, fmt::format("[cudnn] {} is not one graph of cuDNN's: {}", kName<Args>, why));
       return nullptr;
     }
     const auto [at, fresh] = entries_.try_emplace(*spec);

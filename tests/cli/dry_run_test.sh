@@ -19,11 +19,14 @@ for word in "local rank 3 → GPU 3" "precision bf16" "low-precision parameters"
   "images/s a rank" "bound by"; do
   verify "the plan has '$word'" grep -qE -e "$word" "$work/.stdout"
 done
-check "the floor in fp16 has a fused line" 0 "fused into the convolutions: [0-9.]+ ms" "$train" "$root/configs/imagenet_resnet50.json" --device cuda \
+check "the floor in fp16 is of deferred batch norms" 0 "issued \(convolutions carry out batch norms\): [0-9.]+ ms" "$train" "$root/configs/imagenet_resnet50.json" --device cuda \
   --set precision=fp16 --dry-run
+verify "and has a line without them" grep -qE "with batch norms by themselves: [0-9.]+ ms" "$work/.stdout"
 verify "starling-bench floor prints the goals' rows" bash -c '"$0" --floor | grep -c "images/s .* bound by" | grep -qx 4' "$build/bin/starling-bench"
 check "starling-bench floor of a config" 0 "conv2d_backward_data +52 " "$build/bin/starling-bench" floor "$root/configs/imagenet_resnet50.json" --batch 32
 check "starling-bench floor: JSON" 0 '"images_per_second":' "$build/bin/starling-bench" floor "$root/configs/cifar10_resnet18.json" --json --bandwidth 2
+verify "without deferred batch norms there is one floor" bash -c '! grep -q "\"unfused\":" "$0"' "$work/.stdout"
+check "starling-bench floor: JSON in fp16" 0 '"unfused":' "$build/bin/starling-bench" floor "$root/configs/cifar10_resnet18.json" --json --precision fp16
 check "starling-bench floor: a bad precision" 2 "precision" "$build/bin/starling-bench" floor "$root/configs/cifar10_resnet18.json" --precision fp8
 
 for kind in models:resnet20 layers:conv2d topologies:one-peer-exp algorithms:gossip optimizers:accum_adamw schedules:cosine data:fashion_mnist; do
