@@ -365,15 +365,17 @@ double ConfigSection::number_or_word(const std::string& key, double fallback, Ra
 
 // ---------------------------------------------------------------- nested objects
 
-ConfigSection ConfigSection::section(const std::string& key, const std::string& doc) {
-  auto& entry = node_->declare(key, "object", {}, {}, doc);
+ConfigSection ConfigSection::section(const std::string& key, const std::string& doc, const std::string& shorthand) {
+  auto& entry = node_->declare(key, shorthand.empty() ? "object" : "object or text", {}, {}, doc);
   if (entry.object) return ConfigSection(entry.object);
   auto child = std::make_shared<Node>();
   child->source = node_->source;
   child->path = node_->path_of(key);
   child->describing = node_->describing;
   const json* value = node_->find(key);
-  if (value && !value->is_null()) {
+  if (value && value->is_string() && !shorthand.empty()) {
+    child->given = {{shorthand, *value}};
+  } else if (value && !value->is_null()) {
     if (value->is_string()) node_->wrong(key, R"(an object, e.g. {"type": "..."})", *value);
     if (!value->is_object()) node_->wrong(key, "an object, {…}", *value);
     child->given = *value;

@@ -66,8 +66,9 @@ class ConfigSection {
   double number_or_word(const std::string& key, double fallback, Range range, const std::vector<std::string>& words, std::string& word,
                         const std::string& doc);
 
-  /// The nested object; an absent one reads as {}. The child's finish() is its reader's duty.
-  ConfigSection section(const std::string& key, const std::string& doc);
+  /// The nested object; an absent one reads as {}. The child's finish() is its reader's duty. Where `shorthand` names a key, a string
+  /// stands for an object with that key alone.
+  ConfigSection section(const std::string& key, const std::string& doc, const std::string& shorthand = {});
   /// A list of objects; each item's path is "key[i]". Absent: empty; `required`: must be there and not empty.
   std::vector<ConfigSection> sections(const std::string& key, bool required, const std::string& doc);
   /// Anything, as it stands (parsed by the caller, whose errors use path(key)). Null where absent.

@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kExactRanks = 64;
 constexpr double kTolerance = 1e-12;
+constexpr double kMostEntries = 0x1p26;  ///< ranks × rounds: some 300 MB
 
 struct Analysis {
   TopologyReport report;
@@ -37,7 +38,7 @@ std::vector<double> sums(const MixingMatrix& matrix, bool columns) {
 }
 
 std::string sum_fault(const MixingMatrix& matrix, const ExactRows* exact, std::int64_t k, bool columns) {
-  if (matrix.round().rows.empty()) return {};  // rows and columns of a group sum to 1 by definition
+  if (!matrix.by_rows()) return {};  // rows and columns of a group sum to 1 by definition
   const std::vector<double> found = sums(matrix, columns);
   std::vector<std::vector<Rational>> terms(exact ? found.size() : 0);
   for (std::size_t i = 0; i < terms.size(); ++i) {
@@ -101,6 +102,10 @@ std::optional<std::int64_t> exact_consensus(const std::vector<MixingMatrix>& rou
 Analysis inspect(const Topology& topology, const std::string& name) {
   const int n = topology.ranks();
   const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
+  if (static_cast<double>(count) * n > kMostEntries) {
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks has {} rounds, too many to check: at most {:.0f} ranks × rounds are", name, n,
+         count, kMostEntries);
+  }
   for (std::int64_t k = 0; k < count; ++k) {
     const std::string fault = structural_fault(topology.round(k), n);
     if (!fault.empty()) fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: round {}: {}", name, n, k, fault);
@@ -111,7 +116,7 @@ Analysis inspect(const Topology& topology, const std::string& name) {
   std::vector<ExactRows> exact;
   report.exact = n <= kExactRanks;
   for (std::size_t k = 0; k < rounds.size() && report.exact; ++k) {
-    std::optional<ExactRows> rows = exact_rows(rounds[k].round(), n);
+    std::optional<ExactRows> rows = exact_rows(topology.round(static_cast<std::int64_t>(k)), n);
     report.exact = rows.has_value();  // else a weight is no small fraction: sums within the tolerance must do
     if (rows) exact.push_back(std::move(*rows));
   }
@@ -143,6 +148,12 @@ Analysis inspect(const Topology& topology, const std::string& name) {
 }
 
 }  // namespace
+
+std::int64_t curve_length(const TopologyReport& report) {
+  const double fall = report.rounds_to_consensus ? static_cast<double>(*report.rounds_to_consensus) + 1
+                                                 : std::log(1e-4) / std::log(std::clamp(1.0 - report.spectral_gap, 1e-9, 1.0 - 1e-9));
+  return static_cast<std::int64_t>(std::clamp(fall, 4.0, 64.0));
+}
 
 TopologyReport analyse(const Topology& topology) { return inspect(topology, "topology").report; }
 

@@ -18,6 +18,8 @@ struct TopologyReport {
   bool exact = false;                               ///< proven in rationals (n ≤ 64); else on sparse rows within 1e-12
 };
 
+/// How many rounds of disagreement_curve() show the whole fall: to consensus, or to 1e-4, 4 … 64.
+std::int64_t curve_length(const TopologyReport& report);
 /// Analyses a topology: up to n = 64 in exact rational arithmetic, above on sparse rows with random vectors.
 TopologyReport analyse(const Topology& topology);
 /// Throws Error(kUsage) naming topology, round and row or column if the topology may not be trained with: rows and columns must

@@ -14,7 +14,8 @@ using nlohmann::json;
 /// Turns `rounds` of a config into Rounds. Every error names the place: "topology.rounds[1][0].ranks".
 class CustomReader {
  public:
-  CustomReader(const ConfigSection& section, int ranks) : section_(section), ranks_(ranks) {}
+  /// `unit`: what the rounds number, ranks or the nodes of a hierarchical round.
+  CustomReader(const ConfigSection& section, int ranks, const char* unit = "rank") : section_(section), ranks_(ranks), unit_(unit) {}
 
   std::vector<Round> read(const json& value) const {
     if (value.is_null()) {
@@ -36,10 +37,27 @@ class CustomReader {
   Round read_round(const json& value, const std::string& where) const {
     if (value.is_array()) return read_groups(value, where);
     if (value.is_object()) {
-      refuse_other_keys(value, where, {"rows"});
+      refuse_other_keys(value, where, {"rows", "groups", "ranks_per_node"});
+      if (value.contains("rows") && value.contains("groups")) section_.error(where, "has groups and rows; give one of them");
+      if (value.contains("ranks_per_node")) return read_hierarchical(value, where);
       if (value.contains("rows")) return read_rows(value["rows"], where + ".rows");
+      if (value.contains("groups") && value["groups"].is_array()) return read_groups(value["groups"], where + ".groups");
     }
     section_.error(where, "must be a list of groups {\"ranks\": [...], \"weight\": w} or {\"rows\": [...]}, not " + shown(value));
+  }
+
+  Round read_hierarchical(json value, const std::string& where) const {
+    const json per_node = value["ranks_per_node"];
+    const bool whole = per_node.is_number_integer() && per_node >= 1 && per_node <= ranks_ && ranks_ % per_node.get<int>() == 0;
+    if (!whole) {
+      section_.error(where + ".ranks_per_node",
+                     fmt::format("must be a number of ranks that divides the {} there are, not {}", ranks_, shown(per_node)));
+    }
+    value.erase("ranks_per_node");
+    const int nodes = ranks_ / per_node.get<int>();
+    Round round = CustomReader(section_, nodes, "node").read_round(value, where);
+    if (per_node > 1) make_hierarchical(round, nodes, per_node.get<int>());
+    return round;
   }
 
   void refuse_other_keys(const json& object, const std::string& where, const std::vector<std::string>& known) const {
@@ -53,10 +71,11 @@ class CustomReader {
 
   int read_rank(const json& value, const std::string& where) const {
     if (!value.is_number_integer())
-      section_.error(where, "must be a rank (an integer from 0 to " + std::to_string(ranks_ - 1) + "), not " + shown(value));
+      section_.error(where, fmt::format("must be a {} (an integer from 0 to {}), not {}", unit_, ranks_ - 1, shown(value)));
     const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() < static_cast<std::uint64_t>(ranks_)
                                                  : value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() < ranks_;
-    if (!fits) section_.error(where, fmt::format("rank {} does not exist: there are {} ranks, 0 to {}", shown(value), ranks_, ranks_ - 1));
+    if (!fits)
+      section_.error(where, fmt::format("{} {} does not exist: there are {} {}s, 0 to {}", unit_, shown(value), ranks_, unit_, ranks_ - 1));
     return value.get<int>();
   }
 
@@ -79,7 +98,7 @@ class CustomReader {
       for (std::size_t r = 0; r < ranks.size(); ++r) {
         const int rank = read_rank(ranks[r], fmt::format("{}.ranks[{}]", here, r));
         if (used[static_cast<std::size_t>(rank)]++)
-          section_.error(here + ".ranks", fmt::format("rank {} is twice in this round; a rank belongs to one group", rank));
+          section_.error(here + ".ranks", fmt::format("{} {} is twice in this round; a {} belongs to one group", unit_, rank, unit_));
         group.ranks.push_back(rank);
       }
       std::sort(group.ranks.begin(), group.ranks.end());
@@ -97,7 +116,7 @@ class CustomReader {
   Round read_rows(const json& list, const std::string& where) const {
     const auto count = static_cast<std::size_t>(ranks_);
     if (!list.is_array() || list.size() != count) {
-      section_.error(where, fmt::format("must be a list of {} rows, one for each rank, not {}", ranks_,
+      section_.error(where, fmt::format("must be a list of {} rows, one for each {}, not {}", ranks_, unit_,
                                         list.is_array() ? fmt::format("{} rows", list.size()) : shown(list)));
     }
     Round round;
@@ -113,7 +132,7 @@ class CustomReader {
         if (!entry.is_array() || entry.size() != 2) section_.error(place, "must be a pair [rank, weight], not " + shown(entry));
         const int rank = read_rank(entry[0], place + "[0]");
         const double weight = read_weight(entry[1], place + "[1]");
-        if (used[static_cast<std::size_t>(rank)]++) section_.error(here, fmt::format("rank {} is twice in this row", rank));
+        if (used[static_cast<std::size_t>(rank)]++) section_.error(here, fmt::format("{} {} is twice in this row", unit_, rank));
         if (weight != 0.0) row.emplace_back(rank, weight);
       }
       std::sort(row.begin(), row.end());
@@ -123,6 +142,7 @@ class CustomReader {
 
   const ConfigSection& section_;
   int ranks_;
+  const char* unit_;
 };
 
 }  // namespace
@@ -132,10 +152,10 @@ void register_custom(TopologyRegistry& registry) {
   registry.add(
       "custom",
       [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
-        const json rounds =
-            section.raw("rounds", "list of rounds",
-                        "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: a rank's own, default 1/size), or "
-                        "{\"rows\": [[[j, w], …] for each rank]}");
+        const json rounds = section.raw(
+            "rounds", "list of rounds",
+            "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: a rank's own, default 1/size), or "
+            "{\"rows\": [[[j, w], …] for each rank]}; with \"ranks_per_node\": L beside \"rows\" or \"groups\" these number nodes");
         // One rank is the identity whatever the list says, so that a config can be tried without mpirun.
         if (site.ranks == 1 && !rounds.is_null()) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (section.describing()) return std::make_unique<RoundTable>(site.ranks, std::vector<Round>{});

@@ -73,15 +73,23 @@ double dense_radius(std::vector<double> a, std::size_t n) {
   }
 }
 
-/// ρ(P - J/n) by Arnoldi's method on P^s: the spectral radius of the small matrix that P^s is on the space of a random vector v, P^s v,
-/// P^2s v, … s is as many periods as leave a tenth of v (or what the work allows): slowly mixing schedules have their large eigenvalues
-/// close together, and the power sets them apart.
-double krylov_radius(const std::vector<MixingMatrix>& rounds) {
-  constexpr std::size_t kSpace = 24;
-  constexpr double kWork = 1e8;  // multiplications: a fraction of a second
+/// Multiplications that one period takes for one number a rank.
+double period_work(const std::vector<MixingMatrix>& rounds) {
+  double work = 0.0;
+  for (const MixingMatrix& round : rounds) work += round.work();
+  return work;
+}
+
+/// ρ(P - J/n) by Arnoldi's method on P^s: the spectral radius of the small matrix that P^s is on the space of a vector v, P^s v, P^2s v, …,
+/// where v was random and s is as many periods as left a tenth of it, or as `budget` multiplications allow: slowly mixing schedules have
+/// their large eigenvalues close together, and the power sets them apart. `settled`: three quarters of the space gave the same 1 - ρ^(1/s)
+/// within 1e-3.
+double krylov_radius(const std::vector<MixingMatrix>& rounds, double budget, bool& settled) {
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
-  const double work_per_period = static_cast<double>(n) * static_cast<double>(rounds.size());
-  const int most = static_cast<int>(std::clamp(kWork / static_cast<double>(kSpace) / work_per_period, 1.0, 1e6));
+  const double work_per_period = period_work(rounds);
+  // The larger the space, the closer eigenvalues it tells apart: a large one serves better than many periods in a small one.
+  const auto space = std::min(n - 1, static_cast<std::size_t>(std::clamp(4.0 * budget / work_per_period, 24.0, 128.0)));
+  const int most = static_cast<int>(std::clamp(budget / static_cast<double>(space) / work_per_period, 1.0, 1e6));
   const auto apply = [&](std::vector<double>& x, int periods) {
     for (int s = 0; s < periods; ++s) {
       for (const MixingMatrix& round : rounds) round.apply(x, 1);
@@ -92,127 +100,68 @@ double krylov_radius(const std::vector<MixingMatrix>& rounds) {
     for (double& value : x) value *= factor;
   };
 
+  // The start has forgotten what fades fast: the space need not spend its dimensions on that.
   std::vector<double> x = random_block(n);
   remove_mean(x, 1);
   scale(x, 1.0 / norm(x));
-  std::vector<std::vector<double>> basis{x};
+  const int longest = static_cast<int>(std::clamp(budget / work_per_period, 1.0, 1e6));
   int periods = 0;
-  while (periods < most && norm(x) > 0.1) apply(x, 1), ++periods;
+  while (periods < longest && norm(x) > 0.1) apply(x, 1), ++periods;
+  settled = true;
+  if (!(norm(x) > 1e-100)) return 0.0;
+  scale(x, 1.0 / norm(x));
+  std::vector<std::vector<double>> basis{x};
+  periods = std::clamp(periods, 1, most);
 
-  std::vector<double> small(kSpace * kSpace, 0.0);
+  std::vector<double> small(space * space, 0.0);
   std::size_t size = 0;
-  while (size < kSpace) {
+  while (size < space) {
     x = basis[size];
     apply(x, periods);
     const double before = norm(x);
     for (int pass = 0; pass < 2; ++pass) {  // twice is enough (Kahan and Parlett)
       for (std::size_t i = 0; i <= size; ++i) {
         const double part = std::inner_product(x.begin(), x.end(), basis[i].begin(), 0.0);
-        small[i * kSpace + size] += part;
+        small[i * space + size] += part;
         for (std::size_t r = 0; r < n; ++r) x[r] -= part * basis[i][r];
       }
     }
     const double rest = norm(x);
     ++size;
-    if (size == kSpace || rest <= 1e-12 * before) break;  // an invariant space: its eigenvalues are exact
-    small[size * kSpace + size - 1] = rest;
+    if (size == space || rest <= 1e-12 * before) break;  // an invariant space: its eigenvalues are exact
+    small[size * space + size - 1] = rest;
     scale(x, 1.0 / rest);
     basis.push_back(x);
   }
-  return std::pow(dense_radius(std::move(small), kSpace), 1.0 / periods);
+  const std::size_t most_of_it = space * 3 / 4;
+  std::vector<double> part(most_of_it * most_of_it);
+  for (std::size_t i = 0; i < most_of_it; ++i) std::copy_n(&small[i * space], most_of_it, &part[i * most_of_it]);
+  const double radius = std::pow(dense_radius(std::move(small), space), 1.0 / periods);
+  const double coarse = std::pow(dense_radius(std::move(part), most_of_it), 1.0 / periods);
+  settled = size < space || std::fabs(radius - coarse) <= 1e-3 * (1.0 - radius);
+  return radius;
 }
 
-}  // namespace
-
-std::string structural_fault(const Round& round, int ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  if (!round.rows.empty()) {
-    if (!round.groups.empty()) return "has groups and rows; give one of them";
-    if (round.rows.size() != n) return fmt::format("has {} rows for {} ranks", round.rows.size(), ranks);
-    for (std::size_t i = 0; i < n; ++i) {
-      int before = -1;
-      for (const auto& [j, weight] : round.rows[i]) {
-        if (j <= before || j >= ranks)
-          return fmt::format("row {} names rank {}: ranks 0 to {} in ascending order are right", i, j, ranks - 1);
-        if (!std::isfinite(weight) || weight < 0.0)
-          return fmt::format("row {} has the weight {} for rank {}: weights are 0 or more", i, weight, j);
-        before = j;
-      }
+/// Where every rank keeps some of its own value in every round, the product over a period has an edge for each edge of a round and a loop
+/// for each rank: it is primitive if all ranks reach each other over the rounds' edges together.
+std::string reach_fault(const std::vector<MixingMatrix>& rounds) {
+  for (const bool forward : {true, false}) {
+    std::vector<char> marked(static_cast<std::size_t>(rounds[0].ranks()), 0);
+    marked[0] = 1;
+    for (std::ptrdiff_t before = 0, count = 1; count > before;) {
+      before = count;
+      for (const MixingMatrix& round : rounds) round.mark(marked, forward);
+      count = std::count(marked.begin(), marked.end(), 1);
     }
-    return {};
-  }
-  std::vector<char> used(n, 0);
-  for (const Group& group : round.groups) {
-    int before = -1;
-    for (const int rank : group.ranks) {
-      if (rank <= before || rank >= ranks)
-        return fmt::format("a group names rank {}: ranks 0 to {} in ascending order are right", rank, ranks - 1);
-      if (used[static_cast<std::size_t>(rank)]++) return fmt::format("rank {} is in two groups", rank);
-      before = rank;
-    }
-    if (!std::isfinite(group.self_weight) || group.self_weight < 0.0 || group.self_weight > 1.0) {
-      return fmt::format("a group has the self weight {}: 0 … 1 is right", group.self_weight);
-    }
+    const auto missing = std::find(marked.begin(), marked.end(), 0);
+    if (missing == marked.end()) continue;
+    const auto rank = missing - marked.begin();
+    return forward ? fmt::format("rank {} never hears from rank 0", rank) : fmt::format("rank 0 never hears from rank {}", rank);
   }
   return {};
 }
 
-MixingMatrix::MixingMatrix(Round round, int ranks) : round_(std::move(round)), ranks_(ranks) {
-  const auto n = static_cast<std::size_t>(ranks);
-  if (!round_.rows.empty()) {
-    columns_.resize(n);
-    for (std::size_t i = 0; i < n; ++i) {
-      for (const auto& [j, weight] : round_.rows[i]) {
-        if (weight != 0.0) columns_[static_cast<std::size_t>(j)].emplace_back(static_cast<int>(i), weight);
-      }
-    }
-    return;
-  }
-  group_of_.assign(n, -1);
-  for (std::size_t g = 0; g < round_.groups.size(); ++g) {
-    if (round_.groups[g].ranks.size() < 2) continue;
-    for (const int rank : round_.groups[g].ranks) group_of_[static_cast<std::size_t>(rank)] = static_cast<int>(g);
-  }
-}
-
-void MixingMatrix::apply(std::vector<double>& x, std::size_t width) const {
-  if (!round_.rows.empty()) {
-    std::vector<double> result(x.size(), 0.0);
-    for (int i = 0; i < ranks_; ++i) {
-      double* out = &result[static_cast<std::size_t>(i) * width];
-      for (const auto& [j, weight] : round_.rows[static_cast<std::size_t>(i)]) {
-        const double* in = &x[static_cast<std::size_t>(j) * width];
-        for (std::size_t c = 0; c < width; ++c) out[c] += weight * in[c];
-      }
-    }
-    x.swap(result);
-    return;
-  }
-  std::vector<double> sum(width);
-  for (const Group& group : round_.groups) {
-    if (group.ranks.size() < 2) continue;
-    const double other = (1.0 - group.self_weight) / static_cast<double>(group.ranks.size() - 1);
-    std::fill(sum.begin(), sum.end(), 0.0);
-    for (const int rank : group.ranks) {
-      const double* row = &x[static_cast<std::size_t>(rank) * width];
-      for (std::size_t c = 0; c < width; ++c) sum[c] += row[c];
-    }
-    for (const int rank : group.ranks) {
-      double* row = &x[static_cast<std::size_t>(rank) * width];
-      for (std::size_t c = 0; c < width; ++c) row[c] = (group.self_weight - other) * row[c] + other * sum[c];
-    }
-  }
-}
-
-std::vector<MixingMatrix> one_period(const Topology& topology) {
-  const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
-  std::vector<MixingMatrix> rounds;
-  rounds.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t k = 0; k < count; ++k) rounds.emplace_back(topology.round(k), topology.ranks());
-  return rounds;
-}
-
-std::string mixing_fault(const std::vector<MixingMatrix>& rounds) {
+std::string primitive_fault(const std::vector<MixingMatrix>& rounds) {
   // A graph with one node for each (round, rank) and an edge from (k, j) to (k + 1 mod T, i) where W(k)_ij ≠ 0. The product is primitive if
   // all ranks of round 0 reach each other and the lengths of all cycles have T as greatest common divisor. This takes time linear in the
   // number of weights.
@@ -257,14 +206,63 @@ std::string mixing_fault(const std::vector<MixingMatrix>& rounds) {
   return "values only change places and never mix; give ranks a self weight above 0";
 }
 
+}  // namespace
+
+std::vector<MixingMatrix> one_period(const Topology& topology) {
+  const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
+  std::vector<MixingMatrix> rounds;
+  rounds.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t k = 0; k < count; ++k) rounds.emplace_back(topology.round(k), topology.ranks());
+  return rounds;
+}
+
+std::string mixing_fault(const std::vector<MixingMatrix>& rounds) {
+  const bool kept = std::all_of(rounds.begin(), rounds.end(), [](const MixingMatrix& round) { return round.positive_diagonal(); });
+  return kept ? reach_fault(rounds) : primitive_fault(rounds);
+}
+
 double disagreement_radius(const std::vector<MixingMatrix>& rounds) {
   if (rounds[0].ranks() == 1) return 0.0;
-  if (rounds[0].ranks() > kDenseRanks) return std::min(1.0, krylov_radius(rounds));
+  if (rounds[0].ranks() > kDenseRanks) {
+    bool settled = false;
+    double radius = 1.0;
+    for (double budget = 1e8; !settled && budget < 2e9; budget *= 4) radius = krylov_radius(rounds, budget, settled);
+    return std::min(1.0, radius);
+  }
   const auto n = static_cast<std::size_t>(rounds[0].ranks());
   std::vector<double> product = centred_identity(rounds[0].ranks());
   for (const MixingMatrix& round : rounds) round.apply(product, n);
   remove_mean(product, n);
   return std::min(1.0, dense_radius(std::move(product), n));
+}
+
+ProductDeviation product_deviation(const std::vector<MixingMatrix>& rounds) {
+  constexpr std::size_t kBlock = 32;
+  const auto n = static_cast<std::size_t>(rounds[0].ranks());
+  const double affordable = 1e9 / period_work(rounds);
+  std::size_t columns = n;
+  if (static_cast<double>(n) > affordable) columns = std::clamp(static_cast<std::size_t>(affordable), std::size_t{16}, n);
+  ProductDeviation result;
+  result.columns = static_cast<int>(columns);
+  for (std::size_t first = 0; first < columns; first += kBlock) {
+    const std::size_t width = std::min(kBlock, columns - first);
+    std::vector<double> x(n * width, 0.0);
+    for (std::size_t c = 0; c < width; ++c) x[(first + c) * n / columns * width + c] = 1.0;
+    for (const MixingMatrix& round : rounds) round.apply(x, width);
+    for (const double entry : x) result.largest = std::max(result.largest, std::fabs(entry - 1.0 / static_cast<double>(n)));
+  }
+  return result;
+}
+
+std::vector<std::vector<double>> dense_product(const std::vector<MixingMatrix>& rounds) {
+  const auto n = static_cast<std::size_t>(rounds[0].ranks());
+  require(n <= kDenseRanks, "topology", "a dense product of {} ranks", n);
+  std::vector<double> x(n * n, 0.0);
+  for (std::size_t i = 0; i < n; ++i) x[i * n + i] = 1.0;
+  for (const MixingMatrix& round : rounds) round.apply(x, n);
+  std::vector<std::vector<double>> result;
+  for (std::size_t i = 0; i < n; ++i) result.emplace_back(&x[i * n], &x[i * n] + n);
+  return result;
 }
 
 std::vector<double> disagreement_curve(const Topology& topology, std::int64_t rounds) {

@@ -109,6 +109,7 @@ std::string weight_text(double value) {
 }
 
 std::optional<ExactRows> exact_rows(const Round& round, int ranks) {
+  if (round.ranks_per_node > 1) return exact_rows(over_ranks(round), ranks);
   ExactRows result(static_cast<std::size_t>(ranks));
   if (!round.rows.empty()) {
     for (std::size_t i = 0; i < result.size(); ++i) {

@@ -22,6 +22,14 @@ void register_builtin_topologies() {
     register_alternating_exp_ring(registry);
     register_base2(registry);
     register_random_matching(registry);
+    register_hypercube(registry);
+    register_torus(registry);
+    register_static_exp(registry);
+    register_static_ring(registry);
+    register_star(registry);
+    register_directed_exp(registry);
+    register_shift_one(registry);
+    register_hierarchical(registry);
     register_custom(registry);
     return true;
   }();
@@ -46,7 +54,7 @@ std::string topologies_that_take(const TopologySite& site) {
   return result;
 }
 
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site) {
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const TopologySite& site) {
   require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology", "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
   const std::string type = section.text("type", "base-2", "the schedule of mixing matrices: see docs/topologies.md");
   TopologySite actual = site;
@@ -57,7 +65,12 @@ std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySi
   }
   std::unique_ptr<Topology> topology = topologies().make(type, section.path("type"), section, actual);
   section.finish();
-  if (!section.describing()) check_topology(*topology, type);
+  return topology;
+}
+
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site) {
+  std::unique_ptr<Topology> topology = make_unchecked_topology(section, site);
+  if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""));
   return topology;
 }
 

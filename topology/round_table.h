@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -36,5 +37,26 @@ inline Group mean_group(int first, int count) {
 }
 
 inline bool is_power_of_two(int n) { return n > 0 && (n & (n - 1)) == 0; }
+
+/// ceil(log2 n).
+inline int log2_up(int n) {
+  int log = 0;
+  while ((std::int64_t{1} << log) < n) ++log;
+  return log;
+}
+
+/// Makes a round over `nodes` nodes a hierarchical one of `per_node` ranks each: every node is named, also those that keep their value.
+inline void make_hierarchical(Round& round, int nodes, int per_node) {
+  if (round.rows.empty()) {
+    std::vector<char> named(static_cast<std::size_t>(nodes), 0);
+    for (const Group& group : round.groups) {
+      for (const int node : group.ranks) named[static_cast<std::size_t>(node)] = 1;
+    }
+    for (int node = 0; node < nodes; ++node) {
+      if (!named[static_cast<std::size_t>(node)]) round.groups.push_back({{node}, 1.0});
+    }
+  }
+  round.ranks_per_node = per_node;
+}
 
 }  // namespace starling

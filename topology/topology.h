@@ -22,8 +22,16 @@ struct Round {
   std::vector<Group> groups;  ///< ranks in no group keep their value
   /// rows[i]: (j, W_ij) with W_ij ≠ 0, ascending j; empty when the round is given by groups.
   std::vector<std::vector<std::pair<int, double>>> rows;
+  /// L > 1: a hierarchical round. Groups and rows number nodes then, node j being ranks jL … jL + L - 1, and name every node (one alone as
+  /// a group of one). Each node takes its mean, the nodes mix, and every rank gets its node's result: W = W_nodes ⊗ J/L. An exchange can do
+  /// that as a reduce-scatter inside, an exchange of each rank's shard with its peers of the same number on other nodes, and an all-gather
+  /// inside.
+  int ranks_per_node = 1;
   bool identity() const { return groups.empty() && rows.empty(); }
 };
+
+/// The same matrix with ranks_per_node = 1: by groups where every group of nodes takes its mean, else by rows of deg · L entries.
+Round over_ranks(const Round& round);
 
 /// A schedule of mixing matrices W(0), W(1), … that repeats with period(). Pure mathematics: the same object on every rank.
 class Topology {
@@ -59,5 +67,7 @@ TopologyRegistry& topologies();
 void register_builtin_topologies();
 /// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h).
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site);
+/// The same without the check: for a topology that is part of another, or whose check gives a report that is needed.
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const TopologySite& site);
 
 }  // namespace starling

@@ -12,13 +12,51 @@ check "one rank" 0 '^consensus: exact after 0 rounds$' "$topo" show base-2 -n 1
 check "one line a round, whatever n" 0 '^round 9: .{20,800}$' "$topo" show one-peer-exp -n 4096
 check "a seed" 0 'no period' "$topo" show random-matching -n 5 --set seed=3
 check "a custom topology" 0 '^spectral gap: 0\.5$' "$topo" show custom -n 3 --set 'rounds=[[{"ranks": [0, 1]}], [{"ranks": [1, 2]}]]'
+check "the product of a period" 0 '^  2/3  1/6  1/6$' "$topo" show static-ring -n 3 --set 'weights=[0.6666666666666666, 0.1666666666666667, 0.1666666666666667]'
+check "the product of a long period" 0 '^product over the period: J/n$' "$topo" show base-2 -n 24
+check "a product that is no mean" 0 '^product over the period: not J/n, largest deviation 0\.283$' "$topo" show static-ring -n 20
+check "the consensus curve" 0 '^consensus curve, disagreement left: 1 0\.6547 0\.378 0 0$' "$topo" show one-peer-exp -n 8
+check "nodes and inter" 0 '^round 1: mean inside each node of 2 ranks; nodes \[1 2\] self 1/3, other 2/3$' "$topo" show hierarchical -n 6 --ranks-per-node 2
+check "inter by name" 0 '^round 1: mean inside each node of 2 ranks; nodes \[0 3\] \[1 2\] weight 1/2$' "$topo" show hierarchical -n 8 --ranks-per-node 2 --set inter=ring
+check "inter with keys" 0 'no period' "$topo" show hierarchical -n 8 --ranks-per-node 2 --set 'inter={"type": "random-matching", "seed": 3}'
+check "given weights" 0 '^round 0: 0 = 1/2·x0 \+ 1/4·x1 \+ 1/4·x3;' "$topo" show static-ring -n 4 --set 'weights=[0.5, 0.25, 0.25]'
+check "a directed round" 0 '^round 1: 0 = 1/2·x0 \+ 1/2·x3;' "$topo" show directed-exp -n 5
+check "4,096 ranks" 0 '^spectral gap: 0\.153846153846$' "$topo" show hypercube -n 4096
 check "help" 0 'ranks-per-node' "$topo" show --help
 
-check "JSON" 0 '^\{"spectral_gap":1\.0,"rounds_to_consensus":1,"matrices":\[\[\[0\.5,0\.5\],\[0\.5,0\.5\]\]\]\}$' "$topo" show complete -n 2 --json
+check "JSON" 0 '^\{"spectral_gap":1\.0,"rounds_to_consensus":1,"matrices":\[\[\[0\.5,0\.5\],\[0\.5,0\.5\]\]\],"product":\[\[0\.5,0\.5\],\[0\.5,0\.5\]\],"product_deviation":0\.0,"product_columns":2,"consensus_curve":\[1\.0,0\.0,0\.0,0\.0,0\.0\],"ranks":2,"period":1,"rounds":\[\[\{"ranks":\[0,1\],"weight":0\.5\}\]\]\}$' "$topo" show complete -n 2 --json
+# What the JSON lists as rounds is a custom topology: the same matrices come back. Above 64 ranks there are rounds alone.
+same_as_custom() { # TYPE N [ARGUMENT...]
+  local n=$2
+  "$topo" show "$1" -n "$n" "${@:3}" --json >from.json &&
+    sed -E 's/^.*"rounds":(\[.*\])\}$/{"rounds": \1}/' from.json >rounds.json &&
+    "$topo" show custom -n "$n" --set "rounds=$(sed -E 's/^\{"rounds": (.*)\}$/\1/' rounds.json)" --json | diff from.json - >difference
+}
+for type in complete base-2 hypercube star directed-exp shift-one; do
+  verify "JSON of $type comes back through custom" same_as_custom "$type" 8
+done
+verify "JSON of hierarchical comes back through custom" same_as_custom hierarchical 12 --ranks-per-node 2 --set inter=torus
+verify "JSON of 100 ranks comes back through custom" same_as_custom base-2 100
+check "JSON of 100 ranks has no matrices" 0 '^\{"spectral_gap":1\.0,"rounds_to_consensus":[0-9]+,"product_deviation":' "$topo" show base-2 -n 100 --json
 check "JSON without consensus" 0 '"rounds_to_consensus":null' "$topo" show ring -n 6 --json
-check "JSON of 64 rounds" 0 '^64$' bash -c '"$topo" show random-matching -n 3 --json | grep -o "\[\[" | wc -l'
+check "JSON of 64 rounds" 0 '^64$' bash -c '"$topo" show random-matching -n 3 --json | sed -E "s/,\"product.*//" | grep -o "\[\[" | wc -l'
 verify "SVG" "$topo" show base-2 -n 12 --svg picture.svg
 verify "SVG is a picture" grep -q '</svg>' picture.svg
+verify "SVG of 4,096 ranks" "$topo" show hierarchical -n 4096 --ranks-per-node 8 --svg picture.svg
+verify "SVG of 4,096 ranks is small" [ "$(wc -c <picture.svg)" -lt 300000 ]
+verify "the pictures of docs/topologies.md are what is drawn" bash "$root/scripts/topology_pictures.sh" --check
+
+check "simulate" 0 '^      4 +[0-9.]+e-1[5-9] +[0-9.]+e-1[5-9]$' "$topo" simulate base-2 -n 6 --rounds 6 --lr 0
+check "simulate to the optimum" 0 '^    400 +[0-9.]+e[+-]0[01] +[0-9.]+e-(0[89]|1[0-9])$' "$topo" simulate ring -n 8 --rounds 400 --lr 0.5
+check "simulate a seed" 0 'seed 7$' "$topo" simulate ring -n 8 --seed 7 --rounds 1
+check "simulate 4,096 ranks" 0 '^   1000  ' "$topo" simulate one-peer-exp -n 4096 --rounds 1000 --dimension 2
+check "simulate JSON" 0 '^\{"topology":"star","ranks":3,"lr":0\.1,"dimension":8,"heterogeneity":1\.0,"seed":0,"consensus_error":\[[0-9.e-]+,[0-9.e-]+,[0-9.e-]+\],"distance":\[[0-9.e-]+,[0-9.e-]+,[0-9.e-]+\]\}$' "$topo" simulate star -n 3 --rounds 2 --json
+check "simulate one rank" 0 '^     32 +0\.000000e\+00' "$topo" simulate base-2 -n 1
+check "simulate nothing" 0 '^      0 ' "$topo" simulate base-2 -n 2 --rounds 0
+check "a rate that is too large" 4 'became infinite in round [0-9]+; use a smaller --lr' "$topo" simulate ring -n 4 --lr 1000 --rounds 1000
+check "a negative rate" 2 'lr' "$topo" simulate ring -n 4 --lr=-1
+check "no dimension" 2 'dimension' "$topo" simulate ring -n 4 --dimension 0
+check "simulate what does not exist" 2 "did you mean 'torus'" "$topo" simulate toras -n 4
 
 check "the wrong number of ranks" 2 '^starling-topo: \[topology\] ring needs an even number of ranks, not 5; for 5 ranks: ' "$topo" show ring -n 5
 check "an unknown type" 2 "did you mean 'base-2'" "$topo" show base2 -n 5
@@ -28,7 +66,12 @@ check "a topology that does not mix" 2 'does not mix' "$topo" show custom -n 2 -
 check "no ranks" 2 'ranks' "$topo" show ring
 check "zero ranks" 2 'ranks' "$topo" show ring -n 0
 check "ranks that are no number" 2 'ranks' "$topo" show ring -n four
-check "an unknown subcommand" 2 "unknown subcommand 'paint'" "$topo" paint ring -n 4
+check "an unknown subcommand" 2 "unknown subcommand 'paint'; known: show, simulate" "$topo" paint ring -n 4
+check "a misspelt subcommand" 2 "did you mean 'show'" "$topo" shwo ring -n 4
+check "nodes that are not whole" 2 'hierarchical needs whole nodes: .* ranks_per_node = 2 divides, not 9; ' "$topo" show hierarchical -n 9 --ranks-per-node 2
+check "nodes that inter does not take" 2 'hierarchical over 3 nodes of 2 ranks, inter: ring needs an even number' "$topo" show hierarchical -n 6 --ranks-per-node 2 --set inter=ring
+check "weights that lose the mean" 2 'weights: .*lose the mean' "$topo" show star -n 4 --set weights=uniform
+check "weights that do not sum to 1" 2 'weights: must sum to 1, not 0\.75' "$topo" show static-ring -n 4 --set 'weights=[0.25, 0.25, 0.25]'
 check "no subcommand" 2 'subcommand' "$topo"
 check "JSON and SVG at once" 2 'json' "$topo" show ring -n 4 --json --svg picture.svg
 check "an SVG that cannot be opened" 2 'no/such' "$topo" show ring -n 4 --svg no/such/picture.svg

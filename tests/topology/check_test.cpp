@@ -39,17 +39,38 @@ std::string check_error(const Topology& topology) {
   return "no error";
 }
 
+/// Whether every element is closed, in order.
+bool well_formed(const std::string& xml) {
+  std::vector<std::string> open;
+  for (std::size_t at = xml.find('<'); at != std::string::npos; at = xml.find('<', at + 1)) {
+    const std::size_t end = xml.find('>', at);
+    if (end == std::string::npos) return false;
+    const std::string tag = xml.substr(at + 1, end - at - 1);
+    if (tag[0] == '/') {
+      if (open.empty() || open.back() != tag.substr(1)) return false;
+      open.pop_back();
+      if (open.empty()) return xml.substr(end) == ">\n";
+    } else if (tag.back() != '/') {
+      open.push_back(tag.substr(0, tag.find(' ')));
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 TEST_CASE("topology/check: errors of numbers of ranks say which fit and who takes them") {
-  CHECK(error_of("ring", 5) == "2 [topology] ring needs an even number of ranks, not 5; for 5 ranks: base-2, complete, random-matching");
+  CHECK(error_of("ring", 5) ==
+        "2 [topology] ring needs an even number of ranks, not 5; for 5 ranks: base-2, complete, directed-exp, hierarchical, "
+        "random-matching, star, static-exp, static-ring, torus");
   CHECK(error_of("one-peer-exp", 6) ==
-        "2 [topology] one-peer-exp needs a power of two of ranks (1, 2, 4, 8, …), not 6; for 6 ranks: base-2, complete, random-matching, "
-        "ring");
+        "2 [topology] one-peer-exp needs a power of two of ranks (1, 2, 4, 8, …), not 6; for 6 ranks: base-2, complete, directed-exp, "
+        "hierarchical, random-matching, ring, shift-one, star, static-exp, static-ring, torus");
   CHECK(error_of("alternating-exp-ring", 4, {}, 4) ==
         "2 [topology] alternating-exp-ring needs a number of nodes (ranks / ranks_per_node) that is 2, 4, 8, …, not 4/4; set "
         "ranks_per_node, or for "
-        "4 ranks: base-2, complete, one-peer-exp, random-matching, ring");
+        "4 ranks: base-2, complete, directed-exp, hierarchical, hypercube, one-peer-exp, random-matching, ring, shift-one, star, "
+        "static-exp, static-ring, torus");
   CHECK(contains(error_of("alternating-exp-ring", 9, {}, 2), "not 9/2"));
   CHECK(contains(error_of("bse-2", 4), "did you mean 'base-2'?"));
   CHECK(contains(error_of("ring", 4, {{"sede", 3}}), "sede"));
@@ -208,14 +229,70 @@ TEST_CASE("topology/check: more than 64 ranks, on sparse rows") {
   CHECK(random < 0.4);
 }
 
-TEST_CASE("topology/check: 64 ranks take a fraction of a second") {
-  for (const char* type : {"complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-2", "random-matching"}) {
-    const auto start = std::chrono::steady_clock::now();
-    make(type, 64, 4);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    CAPTURE(type);
-    CHECK(seconds < 2.0);  // 0.05 s where nothing else runs
+TEST_CASE("topology/check: slowly mixing schedules of 4,096 ranks have the gap that is known") {
+  constexpr double kPi = std::numbers::pi;
+  register_builtin_topologies();
+  const auto gap = [](const char* type) {
+    ConfigSection section({{"type", type}}, "test");
+    return check_topology(*make_unchecked_topology(section, {4096, 1}), type).spectral_gap;
+  };
+  CHECK(gap("ring") == doctest::Approx(1.0 - std::cos(2 * kPi / 4096)).epsilon(1e-3));
+  CHECK(gap("torus") == doctest::Approx(0.4 * (1.0 - std::cos(2 * kPi / 64))).epsilon(1e-3));
+  CHECK(gap("hypercube") == doctest::Approx(2.0 / 13));
+  CHECK(gap("star") == doctest::Approx(1.0 / 4096).epsilon(1e-3));
+}
+
+TEST_CASE("topology/check: whether ranks reach each other is decided where some keep nothing of their own, too") {
+  // The same topology by both ways: a swap in one round takes the general one.
+  CHECK(contains(error_of_custom(4, R"([[{"ranks": [0, 1], "weight": 0}], [{"ranks": [2, 3]}]])"), "rank 2 never hears from rank 0"));
+  CHECK(error_of_custom(4, R"([[{"ranks": [0, 1], "weight": 0}], [{"ranks": [2, 3]}], [{"ranks": [1, 2]}]])") == "no error");
+  CHECK(contains(error_of_custom(4, R"([[{"ranks": [0, 1]}], [{"ranks": [2, 3]}]])"), "rank 2 never hears from rank 0"));
+  // A hundred ranks in one directed circle that only shift, and one pair that mixes.
+  nlohmann::json rows = nlohmann::json::array();
+  for (int i = 0; i < 100; ++i) rows.push_back({{(i + 99) % 100, 1.0}});
+  const nlohmann::json shift = {{"rows", rows}};
+  CHECK(contains(error_of("custom", 100, {{"rounds", {shift}}}), "only change places"));
+  CHECK(error_of("custom", 100, {{"rounds", {shift, {{{"ranks", {0, 1}}}}}}}) == "no error");
+}
+
+TEST_CASE("topology/check: a schedule too long to check is refused in one line") {
+  const std::string error = error_of("shift-one", 65536);
+  CHECK(contains(error, "too many to check"));
+}
+
+TEST_CASE("topology/check: 64 ranks take a fraction of a second, 4,096 a second or so") {
+  register_builtin_topologies();
+  for (const std::string& type : topologies().names()) {
+    if (type == "custom") continue;
+    for (const int n : {64, 4096}) {
+      if (n == 4096 && (type == "shift-one" || type == "static-ring" || type == "ring")) continue;  // some seconds
+      const auto start = std::chrono::steady_clock::now();
+      make(type, n, 4);
+      const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      CAPTURE(type);
+      CAPTURE(n);
+      CHECK(seconds < (n == 64 ? 2.0 : 20.0));  // 0.05 s and 0.5 s where nothing else runs
+    }
   }
+}
+
+TEST_CASE("topology/mixing: the product of a period, and how far it is from the mean") {
+  const auto directed = make("directed-exp", 8);
+  for (const auto& row : dense_product(one_period(*directed))) {
+    for (const double entry : row) CHECK(entry == doctest::Approx(0.125));
+  }
+  CHECK(product_deviation(one_period(*directed)).largest < 1e-15);
+  const auto ring = make("static-ring", 5);
+  CHECK(dense_product(one_period(*ring))[0] == std::vector<double>{1.0 / 3, 1.0 / 3, 0.0, 0.0, 1.0 / 3});
+  CHECK(product_deviation(one_period(*ring)).largest == doctest::Approx(0.2));
+  CHECK(product_deviation(one_period(*ring)).columns == 5);
+  CHECK(product_deviation(one_period(*make("base-2", 1000))).largest < 1e-13);
+  const auto star = make("star", 300);
+  CHECK(product_deviation(one_period(*star)).largest == doctest::Approx(1.0 - 2.0 / 300));
+  // Products multiply from the left: W(1) W(0), which here do not commute.
+  const auto two = make("custom", 3, 1, {{"rounds", nlohmann::json::parse(R"([[{"ranks": [0, 1]}], [{"ranks": [1, 2]}]])")}});
+  CHECK(dense_product(one_period(*two))[2] == std::vector<double>{0.25, 0.25, 0.5});
+  CHECK(dense_product(one_period(*two))[0] == std::vector<double>{0.5, 0.5, 0.0});
 }
 
 TEST_CASE("topology/rational: fractions are recovered from doubles, and only those") {
@@ -257,19 +334,30 @@ TEST_CASE("topology/rational: sums are proven, also with denominators whose prod
 }
 
 TEST_CASE("topology/svg: a picture of every type is well formed") {
-  for (const char* type : {"complete", "ring", "one-peer-exp", "alternating-exp-ring", "base-2", "random-matching"}) {
-    const auto topology = make(type, 8, 2);
-    const std::string svg = topology_svg(*topology, analyse(*topology), std::string(type) + " <8>");
-    CAPTURE(type);
-    CHECK(svg.starts_with("<svg "));
-    CHECK(svg.ends_with("</svg>\n"));
-    CHECK(contains(svg, "&lt;8&gt;"));
-    CHECK(contains(svg, "round 0"));
-    CHECK_FALSE(contains(svg, "nan"));
-    CHECK_FALSE(contains(svg, "inf"));
+  register_builtin_topologies();
+  for (const std::string& type : topologies().names()) {
+    if (type == "custom") continue;
+    for (const int n : {1, 2, 8, 64, 128}) {
+      CAPTURE(type);
+      CAPTURE(n);
+      const auto topology = try_make(type, n, n >= 8 ? 2 : 1);
+      if (!topology) continue;
+      const std::string svg = topology_svg(*topology, analyse(*topology), type + " <8>");
+      CHECK(well_formed(svg));
+      CHECK(contains(svg, "&lt;8&gt;"));
+      CHECK(contains(svg, "round 0"));
+      CHECK_FALSE(contains(svg, "nan"));
+      CHECK_FALSE(contains(svg, "inf"));
+    }
   }
-  const auto one = make("base-2", 1);
-  CHECK_FALSE(contains(topology_svg(*one, analyse(*one), "one"), "nan"));
+  // Arrows where one only gives; lines where both do; nodes where there are some.
+  const auto draw = [](const char* type) {
+    const auto topology = make(type, 8, 2);
+    return topology_svg(*topology, analyse(*topology), type);
+  };
+  CHECK(contains(draw("directed-exp"), "url(#arrow)"));
+  CHECK_FALSE(contains(draw("hypercube"), "url(#arrow)"));
+  CHECK(contains(draw("hierarchical"), "<title>node 3</title>"));
 }
 
 TEST_CASE("topology/mixing: the curve of disagreement") {

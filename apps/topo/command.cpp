@@ -1,0 +1,31 @@
+#include "apps/topo/command.h"
+
+#include <nlohmann/json.hpp>
+
+#include "core/config.h"
+#include "core/error.h"
+
+namespace starling {
+
+void add_topology_options(CLI::App& command, TopologyChoice& choice) {
+  command.add_option("TYPE", choice.type, "the topology's name: complete, ring, one-peer-exp, base-2, …")->required();
+  command.add_option("-n,--ranks", choice.ranks, "number of ranks")->required()->check(CLI::Range(1, 65536));
+  command.add_option("--ranks-per-node", choice.ranks_per_node, "consecutive ranks that share a node")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  command.add_option("--set", choice.settings, "a key of the topology, as KEY=VALUE (repeatable)")->allow_extra_args(false);
+}
+
+ChosenTopology choose_topology(const TopologyChoice& choice) {
+  register_builtin_topologies();
+  nlohmann::json config = {{"type", choice.type}};
+  for (const std::string& setting : choice.settings) apply_setting(config, setting);
+  ConfigSection section(config, "starling-topo");
+  ChosenTopology chosen;
+  chosen.topology = make_unchecked_topology(section, {choice.ranks, choice.ranks_per_node});
+  chosen.name = config.value("type", choice.type);
+  chosen.report = check_topology(*chosen.topology, chosen.name);
+  return chosen;
+}
+
+}  // namespace starling

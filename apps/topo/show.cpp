@@ -1,0 +1,210 @@
+#include "apps/topo/show.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "apps/topo/output.h"
+#include "core/error.h"
+#include "topology/mixing.h"
+#include "topology/rational.h"
+#include "topology/svg.h"
+
+namespace starling {
+namespace {
+
+constexpr std::size_t kGroupsPerLine = 24;  ///< more are counted, not listed
+constexpr std::size_t kNumbersPerGroup = 32, kTermsPerLine = 96;
+constexpr int kMatrixRanks = 16;      ///< the product is printed as a matrix up to here,
+constexpr int kJsonMatrixRanks = 64;  ///< and matrices stand in the JSON
+constexpr std::size_t kCurvePoints = 16;
+/// A curve or a deviation below is what rounding leaves of zero.
+constexpr double kRounding = 1e-13;
+
+/// "0 1 2", or "0-7" for three and more in a row.
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string result;
+  std::size_t parts = 0;
+  for (std::size_t i = 0; i < ranks.size() && parts < kNumbersPerGroup; ++parts) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i < 3) end = i + 1;
+    result += (result.empty() ? "" : " ") + std::to_string(ranks[i]);
+    if (end > i + 1) result += "-" + std::to_string(ranks[end - 1]);
+    i = end;
+    if (parts + 1 == kNumbersPerGroup && i < ranks.size()) result += fmt::format(" … ({} ranks)", ranks.size());
+  }
+  return result;
+}
+
+std::string groups_text(const std::vector<Group>& groups) {
+  std::string result;
+  const std::size_t shown = std::min(groups.size(), kGroupsPerLine);
+  for (std::size_t g = 0; g < shown; ++g) {
+    const Group& group = groups[g];
+    result += (result.empty() ? "[" : " [") + ranks_text(group.ranks) + "]";
+    // The weights once after the last of several groups that share them.
+    const bool last = g + 1 == shown || groups[g + 1].self_weight != group.self_weight || groups[g + 1].ranks.size() != group.ranks.size();
+    if (!last) continue;
+    const double other = group.ranks.size() > 1 ? (1.0 - group.self_weight) / static_cast<double>(group.ranks.size() - 1) : 0.0;
+    const std::string self_text = weight_text(group.self_weight), other_text = weight_text(other);
+    result += self_text == other_text ? fmt::format(" weight {}", self_text) : fmt::format(" self {}, other {}", self_text, other_text);
+    if (g + 1 < shown) result += ";";
+  }
+  if (groups.size() > shown) result += fmt::format("; … and {} more groups", groups.size() - shown);
+  return result;
+}
+
+std::string rows_text(const Round& round) {
+  std::string result;
+  std::size_t i = 0, terms = 0;
+  for (; i < round.rows.size() && i < kGroupsPerLine && terms < kTermsPerLine; ++i) {
+    result += fmt::format("{}{} =", i == 0 ? "" : "; ", i);
+    const auto& row = round.rows[i];
+    terms += row.size();
+    for (std::size_t e = 0; e < std::min(row.size(), kNumbersPerGroup); ++e) {
+      result += fmt::format("{} {}·x{}", e == 0 ? "" : " +", weight_text(row[e].second), row[e].first);
+    }
+    if (row.size() > kNumbersPerGroup) result += fmt::format(" + … ({} terms)", row.size());
+  }
+  if (round.rows.size() > i) result += fmt::format("; … and {} more rows", round.rows.size() - i);
+  return result;
+}
+
+std::string round_text(Round round) {
+  if (round.identity()) return "every rank keeps its value";
+  if (round.ranks_per_node == 1) return round.rows.empty() ? groups_text(round.groups) : rows_text(round);
+  std::erase_if(round.groups, [](const Group& group) { return group.ranks.size() < 2; });
+  const std::string nodes = round.rows.empty() ? groups_text(round.groups) : rows_text(round);
+  return fmt::format("mean inside each node of {} ranks{}{}", round.ranks_per_node, nodes.empty() ? "" : "; nodes ", nodes);
+}
+
+std::string product_text(const std::vector<MixingMatrix>& rounds, const char* over) {
+  const int n = rounds[0].ranks();
+  std::string text;
+  if (n <= kMatrixRanks) {
+    std::vector<std::string> cells;
+    for (const auto& row : dense_product(rounds)) {
+      for (const double entry : row) {
+        const std::string fraction = weight_text(entry);
+        cells.push_back(fraction.size() <= 9 ? fraction : fmt::format("{:.6f}", entry));
+      }
+    }
+    std::size_t width = 0;
+    for (const std::string& cell : cells) width = std::max(width, cell.size());
+    text = fmt::format("product over {}:\n", over);
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+      text += fmt::format("  {:>{}}{}", cells[i], width, (i + 1) % static_cast<std::size_t>(n) == 0 ? "\n" : "");
+    }
+    return text;
+  }
+  const ProductDeviation deviation = product_deviation(rounds);
+  text = fmt::format("product over {}: ", over);
+  text += deviation.largest <= kRounding ? "J/n" : fmt::format("not J/n, largest deviation {:.3g}", deviation.largest);
+  if (deviation.columns < n) text += fmt::format(" ({} of its columns computed)", deviation.columns);
+  return text + "\n";
+}
+
+std::string curve_text(const std::vector<double>& curve) {
+  const std::size_t stride = std::max<std::size_t>(1, (curve.size() + kCurvePoints - 1) / kCurvePoints);
+  std::string text = fmt::format("consensus curve, disagreement left{}:", stride == 1 ? "" : fmt::format(", every {} rounds", stride));
+  for (std::size_t k = 0; k < curve.size(); k += stride) text += curve[k] <= kRounding ? " 0" : fmt::format(" {:.4g}", curve[k]);
+  return text + "\n";
+}
+
+std::string report_text(const ChosenTopology& chosen) {
+  const Topology& topology = *chosen.topology;
+  const TopologyReport& report = chosen.report;
+  const std::int64_t period = topology.period(), count = period > 0 ? period : kRoundsWithoutPeriod;
+  std::string text = fmt::format("{}, {} rank{}, {}\n", chosen.name, topology.ranks(), topology.ranks() == 1 ? "" : "s",
+                                 period > 0 ? fmt::format("period {}", period) : fmt::format("no period (figures over {} rounds)", count));
+  const std::int64_t shown = std::min<std::int64_t>(count, kRoundsWithoutPeriod);
+  for (std::int64_t k = 0; k < shown; ++k) text += fmt::format("round {}: {}\n", k, round_text(topology.round(k)));
+  if (shown < count) text += fmt::format("… and {} more rounds\n", count - shown);
+  text += product_text(one_period(topology), period > 0 ? "the period" : "64 rounds");
+  text += fmt::format("spectral gap: {:.12g}\n", report.spectral_gap);
+  if (report.rounds_to_consensus) {
+    text += fmt::format("consensus: exact after {} rounds{}\n", *report.rounds_to_consensus, report.exact ? "" : " (within 1e-12)");
+  } else {
+    const double rate = 1.0 - report.spectral_gap;
+    text += fmt::format("consensus: disagreement × {:.6g} a round (a tenth after {:.3g} rounds)\n", rate, std::log(0.1) / std::log(rate));
+  }
+  return text + curve_text(disagreement_curve(topology, curve_length(report)));
+}
+
+/// A round as `custom` takes it.
+nlohmann::ordered_json round_json(const Round& round) {
+  auto groups = nlohmann::ordered_json::array();
+  for (const Group& group : round.groups) groups.push_back({{"ranks", group.ranks}, {"weight", group.self_weight}});
+  if (round.ranks_per_node == 1 && round.rows.empty()) return groups;
+  nlohmann::ordered_json result;
+  if (round.ranks_per_node > 1) result["ranks_per_node"] = round.ranks_per_node;
+  if (!round.rows.empty()) {
+    auto& rows = result["rows"] = nlohmann::ordered_json::array();
+    for (const auto& row : round.rows) {
+      auto& entries = rows.emplace_back(nlohmann::ordered_json::array());
+      for (const auto& [j, weight] : row) entries.push_back({j, weight});
+    }
+  } else {
+    result["groups"] = groups;
+  }
+  return result;
+}
+
+/// Written in pieces: the rounds of thousands of ranks never lie in memory together.
+void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string& name) {
+  const Topology& topology = *chosen.topology;
+  const TopologyReport& report = chosen.report;
+  const bool dense = topology.ranks() <= kJsonMatrixRanks;
+  const std::int64_t count = topology.period() > 0 ? topology.period() : kRoundsWithoutPeriod;
+  const auto write = [&](const std::string& text) { write_all(file, text, name); };
+  nlohmann::ordered_json head;
+  head["spectral_gap"] = report.spectral_gap;
+  head["rounds_to_consensus"] = nullptr;
+  if (report.rounds_to_consensus) head["rounds_to_consensus"] = *report.rounds_to_consensus;
+  std::string text = head.dump();
+  text.pop_back();
+  {
+    const std::vector<MixingMatrix> rounds = one_period(topology);
+    if (dense) {
+      auto matrices = nlohmann::ordered_json::array();
+      for (const MixingMatrix& matrix : rounds) matrices.push_back(dense_matrix(matrix));
+      text += ",\"matrices\":" + matrices.dump() + ",\"product\":" + nlohmann::ordered_json(dense_product(rounds)).dump();
+    }
+    const ProductDeviation deviation = product_deviation(rounds);
+    text += fmt::format(",\"product_deviation\":{},\"product_columns\":{}", nlohmann::json(deviation.largest).dump(), deviation.columns);
+  }
+  text += ",\"consensus_curve\":" + nlohmann::json(disagreement_curve(topology, curve_length(report))).dump();
+  text += fmt::format(",\"ranks\":{},\"period\":{},\"rounds\":[", topology.ranks(), topology.period());
+  write(text);
+  for (std::int64_t k = 0; k < count; ++k) write((k == 0 ? "" : ",") + round_json(topology.round(k)).dump());
+  write("]}\n");
+}
+
+}  // namespace
+
+void show(const ShowOptions& options) {
+  const ChosenTopology chosen = choose_topology(options.choice);
+  if (options.json) return write_json(chosen, stdout, "standard output");
+  if (options.svg.empty()) return write_standard_output(report_text(chosen));
+  const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks, options.choice.ranks == 1 ? "" : "s");
+  const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"), &std::fclose);
+  if (!file) fail(ExitCode::kUsage, "output", "--svg: {} cannot be opened for writing: {}", options.svg, std::strerror(errno));
+  write_all(file.get(), picture, options.svg);
+}
+
+CLI::App* add_show(CLI::App& app, ShowOptions& options) {
+  CLI::App* command = app.add_subcommand("show", "print a topology's rounds, weights, product, spectral gap and consensus curve");
+  add_topology_options(*command, options.choice);
+  CLI::Option* json =
+      command->add_flag("--json", options.json, "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
+  command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
+  return command;
+}
+
+}  // namespace starling

@@ -1,0 +1,68 @@
+#include <string_view>
+
+#include "core/error.h"
+#include "topology/builtin.h"
+#include "topology/round_table.h"
+
+namespace starling {
+namespace {
+
+class Hierarchical : public Topology {
+ public:
+  Hierarchical(std::unique_ptr<Topology> inter, int per_node)
+      : Topology(inter->ranks() * per_node), inter_(std::move(inter)), per_node_(per_node) {}
+  std::int64_t period() const override { return inter_->period(); }
+
+ protected:
+  Round make_round(std::int64_t k) const override {
+    Round round = inter_->round(k);
+    // Means of means: a hierarchical `inter` only has larger nodes.
+    if (per_node_ > 1 || round.ranks_per_node > 1)
+      make_hierarchical(round, inter_->ranks() / round.ranks_per_node, per_node_ * round.ranks_per_node);
+    return round;
+  }
+
+ private:
+  std::unique_ptr<Topology> inter_;
+  int per_node_;
+};
+
+/// The topology between nodes; an error about their number says that it counts nodes.
+std::unique_ptr<Topology> make_inter(ConfigSection& section, int nodes, int per_node) {
+  try {
+    return make_unchecked_topology(section, {nodes, 1});
+  } catch (const Error& error) {
+    constexpr std::string_view kMark = "[topology] ";
+    const std::string_view text = error.what();
+    if (!text.starts_with(kMark)) throw;
+    fail(ExitCode::kUsage, "topology", "hierarchical over {} nodes of {} rank{}, {}: {}", nodes, per_node, per_node == 1 ? "" : "s",
+         section.path(), text.substr(kMark.size()));
+  }
+}
+
+}  // namespace
+
+/// The mean inside every node, `inter` between the nodes, and back.
+void register_hierarchical(TopologyRegistry& registry) {
+  registry.add(
+      "hierarchical",
+      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+        const int n = site.ranks;
+        const int per_node = static_cast<int>(section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
+                                                              "L: consecutive ranks that share a node; default: the ranks on one host"));
+        ConfigSection inter =
+            section.section("inter", "the topology between nodes, any type with its keys; a name alone is its type", "type");
+        // One rank is the identity, so that a config can be tried without mpirun.
+        if (n != 1 && n % per_node != 0) {
+          fail(ExitCode::kUsage, "topology",
+               "hierarchical needs whole nodes: a number of ranks that ranks_per_node = {} divides, not {}; set ranks_per_node, or for {} "
+               "ranks: {}",
+               per_node, n, n, topologies_that_take(site));
+        }
+        const int actual = n == 1 ? 1 : per_node;
+        return std::make_unique<Hierarchical>(make_inter(inter, n / actual, actual), actual);
+      },
+      "the mean inside each node, another topology between nodes, ranks a multiple of ranks_per_node");
+}
+
+}  // namespace starling
