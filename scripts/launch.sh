@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Starts a program on several ranks with the mpirun options that Starling recommends (docs/clusters.md says why each).
+#   scripts/launch.sh [OPTION...] PROGRAM ARGUMENT...
+#     -n N                  ranks; default: the slots of the hosts, or of the Slurm job
+#     --hosts A:2,B:2       hosts and the ranks on each
+#     --hostfile FILE       the same from a file with lines "A slots=2"
+#     --cores K             cores that each rank gets for itself; default on this machine: cores / ranks, on other hosts: no binding
+#     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
+#     --dry-run             print the command, do not run it
+# OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
+# seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0
+value() { [ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value; see the head of $0"; }
+number() { case $2 in '' | *[!0-9]* | 0* | ???????*) die "$1 $2: a whole number from 1 to 999999 is needed" ;; esac }
+while [ $# -gt 0 ]; do
+  case $1 in
+    -n | -np) value "$@" && number "$1" "$2" && ranks=$2 && shift ;;
+    --hosts) value "$@" && hosts=$2 && shift ;;
+    --hostfile) value "$@" && hostfile=$2 && shift ;;
+    --cores) value "$@" && number "$1" "$2" && cores=$2 && shift ;;
+    --interface) value "$@" && interface=$2 && shift ;;
+    --dry-run) dry_run=1 ;;
+    -h | --help)
+      sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'
+      exit 0
+      ;;
+    --) shift && break ;;
+    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --dry-run" ;;
+    *) break ;;
+  esac
+  shift
+done
+[ $# -gt 0 ] || die "no program; usage: $0 [OPTION...] PROGRAM ARGUMENT..."
+[ -z "$hosts" ] || [ -z "$hostfile" ] || die "--hosts and --hostfile are given; one of them is needed"
+command -v mpirun >/dev/null || die "mpirun is missing; scripts/setup.sh installs it"
+command -v "$1" >/dev/null || die "$1 is no program; build it first (scripts/train.sh builds starling-train)"
+
+# Slots that the hosts have together; a host without a number has one slot.
+slots=""
+if [ -n "$hosts" ]; then
+  slots=0
+  IFS=, read -ra list <<<"$hosts"
+  for host in "${list[@]}"; do
+    [ -n "${host%%:*}" ] || die "--hosts $hosts: a host without a name"
+    case $host in
+      *:*) number "--hosts ${host%%:*}:" "${host##*:}" && slots=$((slots + ${host##*:})) ;;
+      *) slots=$((slots + 1)) ;;
+    esac
+  done
+elif [ -n "$hostfile" ]; then
+  [ -f "$hostfile" ] && [ -r "$hostfile" ] || die "--hostfile $hostfile: cannot be read"
+  slots=$(awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; total += n } END { print total + 0 }' "$hostfile")
+  [ "$slots" -gt 0 ] || die "--hostfile $hostfile: names no host"
+elif [ -n "${SLURM_JOB_ID:-}" ]; then
+  slots=${SLURM_NTASKS:-}
+fi
+ranks=${ranks:-$slots}
+[ -n "$ranks" ] || die "how many ranks? -n N, --hosts or --hostfile"
+
+# Cores of this machine that this process may use, hyper-threads counted once.
+my_cores=$(lscpu -p=CORE,SOCKET,CPU 2>/dev/null | awk -F, -v allowed="$(taskset -cp $$ 2>/dev/null | sed 's/.*: *//')" '
+  BEGIN { m = split(allowed, part, ","); for (i = 1; i <= m; i++) { k = split(part[i], end, "-"); for (c = end[1]; c <= end[k]; c++) may[c] = 1 } }
+  !/^#/ && (allowed == "" || $3 in may) { core[$1 "," $2] = 1 }
+  END { for (c in core) n++; print n + 0 }')
+[ "${my_cores:-0}" -gt 0 ] || my_cores=$(nproc)
+
+command=(mpirun)
+[ "$(id -u)" != 0 ] || command+=(--allow-run-as-root)
+if [ -n "$hosts" ]; then command+=(--host "$hosts"); fi
+if [ -n "$hostfile" ]; then command+=(--hostfile "$hostfile"); fi
+command+=(-n "$ranks")
+
+one_machine=0
+if [ -z "$hosts$hostfile" ] && [ -z "${SLURM_JOB_ID:-}" ]; then one_machine=1; fi
+if [ $one_machine = 1 ]; then slots=$my_cores; fi
+if [ -n "$slots" ] && [ "$ranks" -gt "$slots" ]; then command+=(--oversubscribe); fi
+
+# A rank computes and communicates in threads of its own: bound to a single core (mpirun's default for two ranks) they would share it.
+if [ -z "$cores" ] && [ $one_machine = 1 ] && [ $((my_cores / ranks)) -ge 2 ]; then cores=$((my_cores / ranks)); fi
+if [ -n "${OMPI_MCA_hwloc_base_binding_policy:-}" ]; then
+  :
+elif [ -n "$cores" ]; then
+  if [ $one_machine = 1 ] && [ $((cores * ranks)) -gt "$my_cores" ]; then die "--cores $cores: $ranks ranks would need $((cores * ranks)) cores, this machine has $my_cores"; fi
+  command+=(--map-by "slot:PE=$cores" --bind-to core)
+else
+  command+=(--bind-to none)
+fi
+
+setting() { # NAME VALUE: unless the environment has its own
+  local name=OMPI_MCA_$1
+  if [ -z "${!name+set}" ]; then command+=(--mca "$1" "$2"); fi
+}
+setting btl_tcp_flags send,inplace,need-ack,need-csum,hetero-rdma # without PUT, which makes a pair exchange half-duplex
+setting mpi_yield_when_idle 1                                     # a waiting thread leaves the core to the computation
+setting odls_base_sigkill_timeout 5                               # seconds for a checkpoint after SIGTERM
+if [ $one_machine = 0 ]; then
+  if [ -n "$interface" ]; then
+    setting btl_tcp_if_include "$interface"
+    setting oob_tcp_if_include "$interface"
+  fi
+  # What ranks on other hosts need to know of this shell.
+  while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(LD_LIBRARY_PATH|STARLING_.*|NCCL_.*|OMP_.*)$' || true)
+elif [ -n "$interface" ]; then
+  die "--interface is for several hosts; give --hosts or --hostfile"
+fi
+command+=("$@")
+
+if [ $dry_run = 1 ]; then
+  line=""
+  for word in "${command[@]}"; do
+    case $word in '' | *[!A-Za-z0-9_,./:=@%+-]*) word=$(printf '%q' "$word") ;; esac
+    line+="${line:+ }$word"
+  done
+  echo "$line"
+  exit 0
+fi
+export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
+exec "${command[@]}"
