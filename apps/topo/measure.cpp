@@ -1,0 +1,61 @@
+#include "apps/topo/measure.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "apps/topo/output.h"
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/host.h"
+#include "comm/mpi_session.h"
+#include "comm/planner/measure_network.h"
+#include "core/error.h"
+#include "core/safetensors.h"
+#include "kernels/optimizer.h"
+
+namespace starling {
+
+CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
+  CLI::App* command = app.add_subcommand("measure", "under mpirun: measure latency and bandwidth on the real ranks, for plan");
+  command->add_option("--seconds", options.seconds, "about how long it may take")->check(CLI::Range(0.1, 600.0))->capture_default_str();
+  command->add_option("--timeout", options.timeout, "seconds after which a wait for another rank is an error")
+      ->check(CLI::Range(1.0, 1e6))
+      ->capture_default_str();
+  command->add_option("--output", options.output, "write the figures into this file, for `plan --measured`");
+  return command;
+}
+
+int measure(const MeasureOptions& options) {
+  MpiSession session;
+  try {
+    const std::unique_ptr<Transport> transport = session.make_transport(options.timeout);
+    if (transport->size() < 2) {
+      fail(ExitCode::kUsage, "measure",
+           "there is one rank and nothing between ranks to measure; start it as mpirun -n 2 starling-topo measure");
+    }
+    MeasureSettings settings;
+    settings.seconds = options.seconds;
+    settings.spare_cores = usable_cores() > transport->local_size();
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    const NetworkModel network = measure_network(*transport, *backend, settings);
+    together(*transport, [&] {
+      if (transport->rank() != 0) return;
+      const std::string text = to_json(network);
+      if (!options.output.empty()) write_file_atomically(options.output, text.data(), text.size());
+      write_standard_output(text);
+    });
+    return 0;
+  } catch (const AgreedError& error) {
+    if (session.rank() == std::max(error.rank(), 0)) fmt::print(stderr, "starling-topo: {}\n", error.what());
+    return static_cast<int>(error.code());
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code, fmt::format("starling-topo: {}", failure.message));
+    fmt::print(stderr, "starling-topo: {}\n", failure.message);
+    return static_cast<int>(failure.code);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,203 @@
+#include "comm/planner/measure_network.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <vector>
+
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// Rounds of pairs, in which every host meets every other; above 16 hosts those at distance 1, 2, 4, … alone. partner[h] = -1: idle.
+std::vector<std::vector<int>> host_pairings(int hosts) {
+  std::vector<std::vector<int>> rounds;
+  if (hosts < 2) return rounds;
+  const auto add = [&](const std::function<int(int)>& partner_of) {
+    std::vector<int> partners(static_cast<std::size_t>(hosts), -1);
+    for (int h = 0; h < hosts; ++h) {
+      const int other = partner_of(h);
+      if (other >= 0 && other < hosts && other != h) partners[static_cast<std::size_t>(h)] = other;
+    }
+    rounds.push_back(std::move(partners));
+  };
+  if (hosts <= 16) {  // the circle method: host `last` stays, the others turn
+    const int even = hosts + hosts % 2, last = even - 1;
+    for (int r = 0; r < last; ++r) {
+      add([&](int h) {
+        const int other = ((2 * r - h) % last + last) % last;
+        return h == last ? r : other == h ? last : other;
+      });
+    }
+  } else {
+    for (int distance = 1; distance < hosts; distance *= 2) {
+      for (const int phase : {0, 1}) {
+        add([&](int h) { return h / distance % 2 == phase ? h + distance : h - distance; });
+      }
+    }
+  }
+  // Only what both sides agree on is a pair.
+  for (auto& partners : rounds) {
+    for (int h = 0; h < hosts; ++h) {
+      int& other = partners[static_cast<std::size_t>(h)];
+      if (other >= 0 && partners[static_cast<std::size_t>(other)] != h) other = -1;
+    }
+  }
+  return rounds;
+}
+
+class Meter {
+ public:
+  Meter(Transport& transport, Backend& backend, const MeasureSettings& settings)
+      : transport_(transport), backend_(backend), settings_(settings) {}
+
+  NetworkModel measure() {
+    NetworkModel model;
+    model.ranks = transport_.size();
+    model.ranks_per_host = check_layout();
+    model.direct = settings_.direct;
+    model.spare_cores = settings_.spare_cores;
+    model.memory_bandwidth = memory_bandwidth();
+    const int rank = transport_.rank(), here = rank / model.ranks_per_host, local = rank % model.ranks_per_host;
+    if (model.ranks_per_host > 1) {
+      const int peer = (local ^ 1) < model.ranks_per_host ? rank - local + (local ^ 1) : -1;  // neighbours in pairs
+      model.inside = agreed(link_to(peer, 0.15));
+    }
+    if (model.hosts() > 1) between(model, here, local);
+    return model;
+  }
+
+ private:
+  int check_layout() {
+    const std::vector<std::string> locals = transport_.all_gather(fmt::format("{} {}", transport_.local_rank(), transport_.local_size()));
+    int per_host = 0;
+    for (std::size_t r = 0; r < locals.size(); ++r) {
+      int local = 0, size = 0;
+      if (std::sscanf(locals[r].c_str(), "%d %d", &local, &size) != 2) fail(ExitCode::kInternal, "planner", "rank {} said nothing", r);
+      if (r == 0) per_host = size;
+      if (size != per_host || local != static_cast<int>(r) % per_host) {
+        fail(ExitCode::kUsage, "planner",
+             "rank {} is number {} of {} on its host; ranks must be numbered host by host, as many on each (mpirun --map-by slot)", r,
+             local, size);
+      }
+    }
+    return per_host;
+  }
+
+  Tensor buffer(std::int64_t bytes) {
+    Tensor tensor(backend_, Shape{std::max<std::int64_t>(bytes / 4, 32)}, DType::kFloat32);
+    backend_.fill(tensor, 1.0);
+    return tensor;
+  }
+
+  /// Seconds of one exchange with `peer`, the median of `count`; ranks without a peer look on.
+  double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count) {
+    transport_.barrier();
+    if (peer < 0) return 0.0;
+    Exchange exchange;
+    exchange.kind = Exchange::Kind::kNeighbours;
+    exchange.send_to = exchange.receive_from = {peer};
+    exchange.weights = {0.5};
+    exchange.self_weight = 0.5;
+    std::vector<double> times;
+    for (int i = 0; i < count; ++i) {
+      const auto start = Clock::now();
+      transport_.wait(transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}));
+      times.push_back(seconds_since(start));
+    }
+    return median(std::move(times));
+  }
+
+  /// Latency and bandwidth with one peer, {0, 0} without; `budget` seconds. Collective: all ranks take part in the same number of calls.
+  LinkModel link_to(int peer, double budget) {
+    const Tensor small_send = buffer(128), small_receive = buffer(128);
+    (void)exchange_seconds(peer, small_send, small_receive, 3);  // connections are made with the first message
+    LinkModel link;
+    link.latency = exchange_seconds(peer, small_send, small_receive, 15);
+    // Larger and larger, until one exchange takes a part of the budget.
+    std::int64_t bytes = 64 << 10;
+    double seconds = 0.0;
+    for (;; bytes *= 4) {
+      const Tensor send = buffer(bytes), receive = buffer(bytes);
+      seconds = exchange_seconds(peer, send, receive, 3);
+      double slowest = seconds;
+      transport_.max(&slowest, 1);
+      if (slowest > budget / 5.0 || bytes >= (16 << 20)) break;
+    }
+    if (peer >= 0) link.bandwidth = static_cast<double>(bytes) / std::max(seconds - link.latency, 1e-9);
+    return link;
+  }
+
+  /// The slowest pair's, on every rank; those without a peer do not count.
+  LinkModel agreed(const LinkModel& mine) {
+    double values[2] = {mine.latency, mine.bandwidth > 1.0 ? 1.0 / mine.bandwidth : 0.0};
+    transport_.max(values, 2);
+    return {values[0], values[1] > 0.0 ? 1.0 / values[1] : 1e12};
+  }
+
+  void between(NetworkModel& model, int here, int local) {
+    const auto rounds = host_pairings(model.hosts());
+    const double budget = std::max(0.05, settings_.seconds * 0.6 / static_cast<double>(rounds.size()));
+    std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
+    std::vector<double> latency;
+    for (const auto& partners : rounds) {
+      const int other = local == 0 ? partners[static_cast<std::size_t>(here)] : -1;
+      const LinkModel link = link_to(other < 0 ? -1 : other * model.ranks_per_host, budget);
+      if (other < 0) continue;
+      bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
+      latency.push_back(link.latency);
+    }
+    transport_.max(bandwidth.data(), bandwidth.size());
+    double typical = latency.empty() ? 0.0 : median(latency);
+    transport_.max(&typical, 1);
+    model.between = {typical, median(bandwidth)};
+    model.host_bandwidth = bandwidth;
+  }
+
+  /// Bytes a second that a pass over three arrays moves, all ranks at once; the slowest rank's.
+  double memory_bandwidth() {
+    const std::int64_t bytes = 32 << 20;
+    WeightedSum sum;
+    sum.in[0] = buffer(bytes);
+    sum.in[1] = buffer(bytes);
+    sum.weight[0] = sum.weight[1] = 0.5;
+    sum.terms = 2;
+    sum.out = buffer(bytes);
+    std::vector<double> times;
+    transport_.barrier();
+    for (int i = 0; i < 5; ++i) {
+      const auto start = Clock::now();
+      backend_.weighted_sum(sum);
+      backend_.synchronize();
+      times.push_back(seconds_since(start));
+    }
+    double seconds = median(std::move(times));
+    transport_.max(&seconds, 1);
+    return 3.0 * static_cast<double>(bytes) / seconds;
+  }
+
+  Transport& transport_;
+  Backend& backend_;
+  MeasureSettings settings_;
+};
+
+}  // namespace
+
+NetworkModel measure_network(Transport& transport, Backend& backend, const MeasureSettings& settings) {
+  return Meter(transport, backend, settings).measure();
+}
+
+}  // namespace starling

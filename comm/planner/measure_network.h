@@ -1,0 +1,20 @@
+#pragma once
+
+#include "comm/planner/network_model.h"
+#include "comm/transport.h"
+#include "core/backend.h"
+
+namespace starling {
+
+struct MeasureSettings {
+  double seconds = 4.0;     ///< about how long all of it may take
+  bool direct = true;       ///< ranks of one host read each other's parameters where they lie
+  bool spare_cores = true;  ///< communication has cores of its own
+};
+
+/// Times messages inside a host, between hosts (every host's link, as the best of the pairs it took part in, so that one slow link shows),
+/// and memory traffic with all ranks of a host at work. Collective; the same model on every rank. Error(kUsage) where ranks are not
+/// numbered host by host with as many on each.
+NetworkModel measure_network(Transport& transport, Backend& backend, const MeasureSettings& settings);
+
+}  // namespace starling

@@ -1,0 +1,97 @@
+#include "comm/planner/network_model.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json link_json(const LinkModel& link) { return {{"latency_us", link.latency * 1e6}, {"bandwidth_gbs", link.bandwidth * 1e-9}}; }
+
+/// Reads numbers of one object, and names the key that is wrong.
+class Reader {
+ public:
+  Reader(const Json& object, std::string source, std::string path) : object_(object), source_(std::move(source)), path_(std::move(path)) {
+    if (!object_.is_object()) error("", "an object");
+  }
+  double number(const char* key, double least, bool exclusive = false) const {
+    const Json& value = at(key);
+    const double number = value.is_number() ? value.get<double>() : std::nan("");
+    if (!std::isfinite(number) || number < least || (exclusive && number == least)) {
+      error(key, fmt::format("a number {} {}", exclusive ? "above" : "from", least));
+    }
+    return number;
+  }
+  int count(const char* key) const {
+    const double value = number(key, 1);
+    if (value != std::floor(value) || value > 1 << 20) error(key, "a whole number from 1 to 1048576");
+    return static_cast<int>(value);
+  }
+  bool flag(const char* key) const {
+    if (!at(key).is_boolean()) error(key, "true or false");
+    return at(key).get<bool>();
+  }
+  LinkModel link(const char* key) const {
+    const Reader inner(at(key), source_, path_ + key + ".");
+    return {inner.number("latency_us", 0) * 1e-6, inner.number("bandwidth_gbs", 0, true) * 1e9};
+  }
+  const Json& at(const char* key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) error(key, "there");
+    return *found;
+  }
+  [[noreturn]] void error(const std::string& key, const std::string& needed) const {
+    fail(ExitCode::kUsage, "planner", "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key, needed);
+  }
+
+ private:
+  const Json& object_;
+  std::string source_, path_;
+};
+
+}  // namespace
+
+std::string to_json(const NetworkModel& model) {
+  Json result;
+  result["ranks"] = model.ranks;
+  result["ranks_per_node"] = model.ranks_per_host;
+  result["inside"] = link_json(model.inside);
+  result["between"] = link_json(model.between);
+  result["hosts_bandwidth_gbs"] = Json::array();
+  for (const double bandwidth : model.host_bandwidth) result["hosts_bandwidth_gbs"].push_back(bandwidth * 1e-9);
+  result["memory_bandwidth_gbs"] = model.memory_bandwidth * 1e-9;
+  result["message_cpu_ns_per_byte"] = model.message_cpu * 1e9;
+  result["direct"] = model.direct;
+  result["spare_cores"] = model.spare_cores;
+  return result.dump(2) + "\n";
+}
+
+NetworkModel network_from_json(const std::string& text, const std::string& source) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (json.is_discarded()) fail(ExitCode::kUsage, "planner", "{}: this is not JSON; `starling-topo measure` writes such files", source);
+  const Reader reader(json, source, "");
+  NetworkModel model;
+  model.ranks = reader.count("ranks");
+  model.ranks_per_host = reader.count("ranks_per_node");
+  model.inside = reader.link("inside");
+  model.between = reader.link("between");
+  const Json& hosts = reader.at("hosts_bandwidth_gbs");
+  if (!hosts.is_array() || (!hosts.empty() && hosts.size() != static_cast<std::size_t>(model.hosts()))) {
+    reader.error("hosts_bandwidth_gbs", fmt::format("a list of {} numbers, or empty", model.hosts()));
+  }
+  for (const Json& host : hosts) {
+    if (!host.is_number() || !(host.get<double>() > 0)) reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
+    model.host_bandwidth.push_back(host.get<double>() * 1e9);
+  }
+  model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;
+  model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;
+  model.direct = reader.flag("direct");
+  model.spare_cores = reader.flag("spare_cores");
+  return model;
+}
+
+}  // namespace starling

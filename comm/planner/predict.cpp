@@ -1,0 +1,290 @@
+#include "comm/planner/predict.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kMostRounds = 64;  ///< of a long period, or of one without end
+
+/// Bytes per byte of bucket that ranks and hosts send in one round.
+class Load {
+ public:
+  explicit Load(const NetworkModel& network)
+      : network_(network),
+        out_(static_cast<std::size_t>(network.hosts()), 0.0),
+        in_(out_),
+        rank_inside_(static_cast<std::size_t>(network.ranks), 0.0) {}
+
+  /// `from` sends `share` of the bucket to `to`.
+  void message(int from, int to, double share) {
+    const int a = network_.host_of(from), b = network_.host_of(to);
+    sent_ += share;
+    if (a == b) {
+      rank_inside_[static_cast<std::size_t>(to)] += share;
+      inside_ = true;
+    } else {
+      out_[static_cast<std::size_t>(a)] += share;
+      in_[static_cast<std::size_t>(b)] += share;
+      between_ = true;
+    }
+  }
+  /// A mean or sum over a group by messages: every member sums a part of it and sends the result to the others.
+  void group_sum(const std::vector<int>& ranks, double share = 1.0) {
+    const auto m = static_cast<double>(ranks.size());
+    for (std::size_t i = 0; i < ranks.size();) {  // ascending: host by host
+      std::size_t end = i + 1;
+      while (end < ranks.size() && network_.host_of(ranks[end]) == network_.host_of(ranks[i])) ++end;
+      const auto here = static_cast<double>(end - i);
+      const auto host = static_cast<std::size_t>(network_.host_of(ranks[i]));
+      const double away = share * here * (m - here) * 2.0 / m;
+      out_[host] += away;
+      in_[host] += away;
+      between_ = between_ || away > 0.0;
+      for (std::size_t k = i; k < end; ++k) rank_inside_[static_cast<std::size_t>(ranks[k])] += share * (here - 1.0) * 2.0 / m;
+      inside_ = inside_ || here > 1.0;
+      i = end;
+    }
+    sent_ += share * 2.0 * (m - 1.0);
+    hops_ = 2.0;
+  }
+  void reads(double buffers) { reads_ = std::max(reads_, buffers); }
+
+  RoundCost cost() const {
+    RoundCost cost;
+    for (int h = 0; h < network_.hosts(); ++h) {
+      const auto i = static_cast<std::size_t>(h);
+      const double busiest = std::max(out_[i], in_[i]);
+      cost.per_byte = std::max(cost.per_byte, busiest / network_.bandwidth_of(h));
+      cost.between_per_byte = std::max(cost.between_per_byte, out_[i]);
+      cost.cpu_per_byte = std::max(cost.cpu_per_byte, (out_[i] + in_[i]) * network_.message_cpu / network_.ranks_per_host);
+    }
+    const double most_inside = rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
+    cost.per_byte += most_inside / network_.inside.bandwidth;
+    if (between_) cost.latency += hops_ * network_.between.latency;
+    if (inside_) cost.latency += hops_ * network_.inside.latency;
+    cost.sent_per_byte = sent_ / network_.ranks;
+    cost.local_reads = reads_;
+    return cost;
+  }
+
+ private:
+  const NetworkModel& network_;
+  std::vector<double> out_, in_, rank_inside_;
+  double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0;
+  bool inside_ = false, between_ = false;
+};
+
+bool one_host(const std::vector<int>& ranks, const NetworkModel& network) {
+  return network.host_of(ranks.front()) == network.host_of(ranks.back());  // ascending
+}
+
+struct TimeLine {
+  const StepModel& step;
+  const NetworkModel& network;
+  std::vector<PlannedBucket> buckets;
+  double now = 0.0, link_free = 0.0, exposed = 0.0;
+
+  /// Seconds of the bucket's update that reads `buffers` more than its own.
+  double update(const PlannedBucket& bucket, double buffers) const {
+    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth;
+  }
+  double transfer(const PlannedBucket& bucket, const RoundCost& cost) {
+    if (cost.per_byte == 0.0 && cost.latency == 0.0) return now;
+    if (!network.spare_cores) now += bucket.bytes * cost.cpu_per_byte;
+    link_free = std::max(link_free, now) + cost.latency + bucket.bytes * cost.per_byte;
+    return link_free;
+  }
+  void wait_until(double time) {
+    if (time <= now) return;
+    exposed += time - now;
+    now = time;
+  }
+};
+
+}  // namespace
+
+StepModel even_step(double parameters, double seconds) {
+  constexpr int kTensors = 64;
+  StepModel step;
+  step.forward = seconds / 3.0;
+  step.backward = seconds - step.forward;
+  for (int i = 0; i < kTensors; ++i) step.tensors.push_back({parameters * 4.0 / kTensors, (i + 1.0) / kTensors});
+  return step;
+}
+
+std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes) {
+  std::vector<PlannedBucket> buckets;
+  PlannedBucket open;
+  for (const PlannedTensor& tensor : step.tensors) {
+    open.bytes += tensor.bytes;
+    open.ready = std::max(open.ready, tensor.ready);
+    if (open.bytes >= bucket_bytes) {
+      buckets.push_back(open);
+      open = {0.0, open.ready};
+    }
+  }
+  if (open.bytes > 0.0) buckets.push_back(open);
+  return buckets;
+}
+
+namespace {
+
+/// A round over nodes by shards: a reduce-scatter inside every node, each rank's shard to its peers on other nodes, an all-gather inside.
+RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
+  const int per_node = round.ranks_per_node;
+  const double shard = 1.0 / per_node;
+  Load load(network);
+  for (int first = 0; first < network.ranks; first += per_node) {
+    std::vector<int> node(static_cast<std::size_t>(per_node));
+    for (int i = 0; i < per_node; ++i) node[static_cast<std::size_t>(i)] = first + i;
+    load.group_sum(node);
+  }
+  for (int i = 0; i < per_node; ++i) {
+    for (const Group& group : round.groups) {
+      std::vector<int> peers;
+      for (const int node : group.ranks) peers.push_back(node * per_node + i);
+      if (peers.size() > 1) load.group_sum(peers, shard);
+    }
+    for (std::size_t node = 0; node < round.rows.size(); ++node) {
+      for (const auto& [other, weight] : round.rows[node]) {
+        if (other != static_cast<int>(node) && weight != 0.0)
+          load.message(other * per_node + i, static_cast<int>(node) * per_node + i, shard);
+      }
+    }
+  }
+  load.reads(1.0);
+  return load.cost();
+}
+
+}  // namespace
+
+RoundCost cost_of(const Round& given, const NetworkModel& network) {
+  if (given.ranks_per_node > 1 && network.hosts() > 1) return cost_of_nodes(given, network);
+  const Round round = over_ranks(given);
+  Load load(network);
+  for (const Group& group : round.groups) {
+    const auto m = static_cast<double>(group.ranks.size());
+    if (group.ranks.size() < 2) continue;
+    const bool read_in_place = network.direct && one_host(group.ranks, network);
+    load.reads(read_in_place ? m - 1.0 : 1.0);
+    if (read_in_place) continue;
+    if (group.ranks.size() == 2) {
+      load.message(group.ranks[0], group.ranks[1], 1.0);
+      load.message(group.ranks[1], group.ranks[0], 1.0);
+    } else {
+      load.group_sum(group.ranks);
+    }
+  }
+  for (std::size_t i = 0; i < round.rows.size(); ++i) {
+    const int rank = static_cast<int>(i);
+    double terms = 0.0;
+    for (const auto& [j, weight] : round.rows[i]) {
+      if (j == rank || weight == 0.0) continue;
+      terms += 1.0;
+      if (network.direct && network.host_of(j) == network.host_of(rank)) continue;
+      load.message(j, rank, 1.0);
+    }
+    load.reads(terms);
+  }
+  return load.cost();
+}
+
+RoundCost cost_of_all_reduce(const NetworkModel& network) {
+  Load load(network);
+  if (network.ranks > 1) {
+    std::vector<int> everyone(static_cast<std::size_t>(network.ranks));
+    for (std::size_t i = 0; i < everyone.size(); ++i) everyone[i] = static_cast<int>(i);
+    load.group_sum(everyone);
+  }
+  return load.cost();
+}
+
+double compute_alone(const StepModel& step, const NetworkModel& network) {
+  double bytes = 0.0;
+  for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
+  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth;
+}
+
+std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network) {
+  require(topology.ranks() == network.ranks, "planner", "a topology of {} ranks on a network of {}", topology.ranks(), network.ranks);
+  std::vector<RoundCost> costs;
+  const std::int64_t period = topology.period();
+  const std::int64_t count = period > 0 ? std::min(period, kMostRounds) : kMostRounds;
+  costs.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t k = 0; k < count; ++k) costs.push_back(cost_of(topology.round(k), network));
+  return costs;
+}
+
+Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step, double bucket_bytes,
+                          bool overlap) {
+  require(!costs.empty(), "planner", "gossip without rounds");
+  TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
+  std::vector<double> arrival(line.buckets.size(), 0.0);
+  const auto rounds = static_cast<std::int64_t>(costs.size());
+  // One period to come into step, then whole periods that count.
+  const std::int64_t warm = std::max<std::int64_t>(rounds, 4), counted = rounds * std::max<std::int64_t>(1, 16 / rounds);
+  double start = 0.0;
+  Prediction result;
+  for (std::int64_t t = 0; t < warm + counted; ++t) {
+    if (t == warm) {
+      start = line.now;
+      line.exposed = 0.0;
+    }
+    const RoundCost& last = costs[static_cast<std::size_t>((t + rounds - 1) % rounds)];
+    const RoundCost& next = costs[static_cast<std::size_t>(t % rounds)];
+    line.now += step.forward;
+    double done = 0.0;
+    for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+      const PlannedBucket& bucket = line.buckets[b];
+      line.now += (bucket.ready - done) * step.backward;
+      done = bucket.ready;
+      line.wait_until(arrival[b]);
+      line.now += line.update(bucket, last.local_reads);
+      arrival[b] = line.transfer(bucket, next);
+      if (!overlap) line.wait_until(arrival[b]);
+      if (t >= warm) {
+        result.sent += bucket.bytes * next.sent_per_byte;
+        result.between_hosts += bucket.bytes * next.between_per_byte;
+      }
+    }
+    line.now += (1.0 - done) * step.backward;
+  }
+  const auto steps = static_cast<double>(counted);
+  result.step = (line.now - start) / steps;
+  result.exposed = line.exposed / steps;
+  result.sent /= steps;
+  result.between_hosts /= steps;
+  return result;
+}
+
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap) {
+  const RoundCost cost = cost_of_all_reduce(network);
+  TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
+  std::vector<double> arrival(line.buckets.size(), 0.0);
+  Prediction result;
+  line.now = step.forward;
+  double done = 0.0;
+  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+    const PlannedBucket& bucket = line.buckets[b];
+    line.now += (bucket.ready - done) * step.backward;
+    done = bucket.ready;
+    arrival[b] = line.transfer(bucket, cost);
+    if (!overlap) line.wait_until(arrival[b]);
+    result.sent += bucket.bytes * cost.sent_per_byte;
+    result.between_hosts += bucket.bytes * cost.between_per_byte;
+  }
+  line.now += (1.0 - done) * step.backward;
+  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+    line.wait_until(arrival[b]);
+    line.now += line.update(line.buckets[b], 0.0);
+  }
+  result.step = line.now;
+  result.exposed = line.exposed;
+  return result;
+}
+
+}  // namespace starling

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/planner/network_model.h"
+#include "topology/topology.h"
+
+// What a training step will take: exchanges and computation laid out on a time line, as the scheduler does.
+namespace starling {
+
+/// One parameter, in the order in which gradients become ready.
+struct PlannedTensor {
+  double bytes = 0.0;
+  double ready = 0.0;  ///< 0 … 1: how much of the backward pass is over when its gradient is complete
+};
+
+/// One rank's computation in a step.
+struct StepModel {
+  double forward = 0.0, backward = 0.0;  ///< seconds
+  std::vector<PlannedTensor> tensors;    ///< ascending `ready`
+  double update_traffic = 7.0;           ///< bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
+};
+/// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass.
+StepModel even_step(double parameters, double seconds);
+
+struct PlannedBucket {
+  double bytes = 0.0;
+  double ready = 0.0;
+};
+/// Buckets as semantics.md section 1 fills them: one closes after the tensor that brings it to `bucket_bytes` or more.
+std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);
+
+/// What one exchange of a whole round costs, over all ranks: seconds = latency + bytes · seconds_per_byte for a bucket of `bytes`.
+struct RoundCost {
+  double latency = 0.0;
+  double per_byte = 0.0;
+  double sent_per_byte = 0.0;     ///< bytes that a rank sends per byte of bucket, the mean over ranks
+  double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
+  double cpu_per_byte = 0.0;      ///< seconds of a core per byte of bucket, for the busiest host's ranks
+  double local_reads = 0.0;       ///< buffers that the update reads beside its own: received ones, or neighbours' where they lie
+};
+RoundCost cost_of(const Round& round, const NetworkModel& network);
+RoundCost cost_of_all_reduce(const NetworkModel& network);
+
+struct Prediction {
+  double step = 0.0;           ///< seconds, the mean over a period
+  double exposed = 0.0;        ///< of them, waiting for exchanges
+  double sent = 0.0;           ///< bytes that a rank sends in a step, the mean
+  double between_hosts = 0.0;  ///< bytes that leave the busiest host in a step
+};
+/// The costs of one period's rounds (64 at most).
+std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network);
+/// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to arrive.
+Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes,
+                          bool overlap = true);
+/// Gradient all-reduce, overlapped with the backward pass.
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true);
+/// No communication at all.
+double compute_alone(const StepModel& step, const NetworkModel& network);
+
+}  // namespace starling

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# starling-topo measure and plan, and the trainer's "auto".
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export topo=$build/bin/starling-topo
+
+check "a plan from figures" 0 '^\* base-2 ' "$topo" plan --ranks 4 --bandwidth 1 --step-ms 300 --parameters 11.2
+check "a recommendation with its reason" 0 '^recommended: base-2, bucket_mb .*the network is the limit' "$topo" plan --ranks 4 --bandwidth 1 --step-ms 300 --parameters 11.2
+check "all-reduce where it is as good" 0 '^recommended: all-reduce' "$topo" plan --ranks 4 --bandwidth 400 --latency 1 --step-ms 300
+check "the link's load" 0 '8 ranks on 2 hosts; between hosts 10 Gbit/s' "$topo" plan --ranks 8 --ranks-per-node 4 --bandwidth 10
+check "4,096 ranks" 0 '^recommended: ' "$topo" plan --ranks 4096 --ranks-per-node 8 --bandwidth 100
+check "one rank" 0 '^recommended: all-reduce' "$topo" plan --ranks 1
+check "JSON" 0 '"recommended": \{' "$topo" plan --ranks 4 --json
+verify "JSON that parses" bash -c '"$topo" plan --ranks 6 --ranks-per-node 3 --json | python3 -m json.tool >/dev/null'
+check "no network" 2 'plan needs --measured FILE, or --ranks N' "$topo" plan
+check "a missing file" 2 'no.json' "$topo" plan --measured no.json
+echo '{"ranks": 2}' >bad.json
+check "a file of something else" 2 "bad.json: 'ranks_per_node' must be there" "$topo" plan --measured bad.json
+check "a negative bandwidth" 2 'bandwidth' "$topo" plan --ranks 4 --bandwidth -1
+check "measuring alone" 2 'mpirun -n 2 starling-topo measure' "$topo" measure
+
+check "measuring 2 ranks" 0 '"latency_us"' ranks 2 "$topo" measure --seconds 0.5 --output net.json
+check "a plan from what was measured" 0 '^2 ranks on 1 host' "$topo" plan --measured net.json --step-ms 20
+check "the same network with more ranks" 0 '^8 ranks on 4 hosts' "$topo" plan --measured net.json --ranks 8 --ranks-per-node 2 --step-ms 20
+cat >tiny.json <<'JSON'
+{"model": {"type": "mlp", "hidden": [64]}, "data": {"type": "synthetic", "limit": 256, "test_limit": 32}, "batch_size": 16, "steps": 4,
+ "sync": {"topology": {"type": "auto"}, "bucket_mb": "auto"}, "checkpoint": {"every_steps": 2}, "threads": 1}
+JSON
+check "a plan for a config" 0 '^recommended: ' "$topo" plan --measured net.json --model tiny.json
+check "a config that is wrong" 2 'batch_size' "$topo" plan --ranks 2 --model tiny.json --set batch_size=-1
+
+check "auto chooses and says so" 0 '^auto: .*predicted' ranks 2 "$train" tiny.json --output run
+check "the choice is in the summary" 0 '"predicted_step_ms"' cat run/summary.json
+verify "the resolved config holds it" bash -c 'python3 -c "import json; s = json.load(open(\"run/config.json\"))[\"sync\"]; assert s.get(\"topology\", {}).get(\"type\") != \"auto\" and s[\"bucket_mb\"] > 0"'
+check "a dry run leaves it open" 0 'topology: auto \(chosen at the start, by measurement\)' "$train" tiny.json --dry-run
+check "one rank needs no choice" 0 '^done: ' "$train" tiny.json --output alone
+rm run/checkpoints/step-4/DONE
+check "a resumed run keeps the choice" 0 'continuing after step 2' ranks 2 "$train" tiny.json --output run --resume latest
+check "another topology is refused" 2 'sync' ranks 2 "$train" tiny.json --output run --resume latest --set sync.bucket_mb=3
+finish

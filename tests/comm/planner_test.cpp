@@ -1,0 +1,201 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/fake_transport.h"
+#include "comm/planner/advice.h"
+#include "comm/planner/measure_network.h"
+#include "comm/planner/network_model.h"
+#include "comm/planner/predict.h"
+#include "core/error.h"
+#include "kernels/optimizer.h"
+
+namespace starling::tests {
+namespace {
+
+std::unique_ptr<Topology> make(const std::string& type, int ranks, int per_host = 1) {
+  register_builtin_topologies();
+  const nlohmann::json config = {{"type", type}};
+  ConfigSection section(config, "test");
+  return make_topology(section, {ranks, per_host});
+}
+
+/// n hosts of one rank, `gigabits` links without latency, an update that costs nothing.
+NetworkModel hosts(int n, double gigabits) {
+  NetworkModel network;
+  network.ranks = n;
+  network.between = {0.0, gigabits * 1.25e8};
+  network.memory_bandwidth = 1e18;
+  return network;
+}
+
+/// All gradients ready at the very end: nothing to overlap an all-reduce with.
+StepModel late_step(double bytes, double seconds) {
+  StepModel step;
+  step.forward = seconds / 2;
+  step.backward = seconds / 2;
+  for (int i = 0; i < 8; ++i) step.tensors.push_back({bytes / 8, 1.0});
+  return step;
+}
+
+TEST_CASE("planner/predict: gossip between hosts hides behind a step that is long enough, all-reduce only behind the backward pass") {
+  const NetworkModel network = hosts(4, 1.0);
+  const double bytes = 1.25e8 / 2;  // half a second a direction
+  const StepModel step = late_step(bytes, 2.0);
+  const Prediction gossip = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, bytes / 4);
+  CHECK(gossip.step == doctest::Approx(2.0));
+  CHECK(gossip.exposed == doctest::Approx(0.0));
+  CHECK(gossip.sent == doctest::Approx(bytes));
+  CHECK(gossip.between_hosts == doctest::Approx(bytes));
+  const Prediction all_reduce = predict_all_reduce(network, step, bytes / 4);
+  CHECK(all_reduce.step == doctest::Approx(2.0 + 0.5 * 2 * 3 / 4));
+  CHECK(all_reduce.sent == doctest::Approx(bytes * 2 * 3 / 4));
+}
+
+TEST_CASE("planner/predict: where communication dominates, gossip on pairs is 2(n-1)/n times as fast as all-reduce") {
+  for (const int n : {2, 4, 8}) {
+    CAPTURE(n);
+    const NetworkModel network = hosts(n, 0.1);
+    const StepModel step = late_step(1e8, 1e-3);
+    const double gossip = predict_gossip(costs_of(*make("one-peer-exp", n), network), network, step, 1e7).step;
+    const double all_reduce = predict_all_reduce(network, step, 1e7).step;
+    CHECK(all_reduce / gossip == doctest::Approx(2.0 * (n - 1) / n).epsilon(0.01));
+  }
+}
+
+TEST_CASE("planner/predict: without overlap every exchange is waited for") {
+  const NetworkModel network = hosts(2, 1.0);
+  const StepModel step = late_step(1.25e8, 3.0);
+  const Prediction gossip = predict_gossip(costs_of(*make("ring", 2), network), network, step, 1e9, false);
+  CHECK(gossip.exposed == doctest::Approx(1.0));
+  CHECK(gossip.step == doctest::Approx(4.0));
+}
+
+TEST_CASE("planner/predict: ranks of one host read each other's parameters, and nothing is sent") {
+  NetworkModel network = hosts(4, 1.0);
+  network.ranks_per_host = 4;
+  network.memory_bandwidth = 1e10;
+  const StepModel step = late_step(1e8, 1.0);
+  const Prediction gossip = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7);
+  CHECK(gossip.sent == 0.0);
+  CHECK(gossip.exposed == 0.0);
+  CHECK(gossip.step - compute_alone(step, network) == doctest::Approx(1e8 / 1e10));  // one more buffer is read
+  network.direct = false;
+  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).sent == doctest::Approx(1e8));
+}
+
+TEST_CASE("planner/predict: a hierarchical round sends each byte between hosts once a direction") {
+  NetworkModel network = hosts(4, 1.0);
+  network.ranks_per_host = 2;
+  const StepModel step = late_step(1e8, 0.1);
+  const Prediction nodes = predict_gossip(costs_of(*make("hierarchical", 4, 2), network), network, step, 1e7);
+  CHECK(nodes.between_hosts == doctest::Approx(1e8));
+  const Prediction flat = predict_gossip(costs_of(*make("complete", 4, 2), network), network, step, 1e7);
+  CHECK(flat.between_hosts == doctest::Approx(2e8));
+}
+
+TEST_CASE("planner/predict: one slow link sets the pace") {
+  NetworkModel network = hosts(4, 1.0);
+  const StepModel step = late_step(1.25e8, 0.1);
+  const double even = predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step;
+  network.host_bandwidth = {1.25e8, 1.25e8, 1.25e8, 1.25e7};
+  CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step == doctest::Approx(10 * even).epsilon(0.02));
+}
+
+TEST_CASE("planner/predict: buckets close as training's do") {
+  StepModel step;
+  for (const double bytes : {10.0, 10.0, 25.0, 5.0}) step.tensors.push_back({bytes, step.tensors.size() * 0.25 + 0.25});
+  const auto buckets = planned_buckets(step, 20.0);
+  REQUIRE(buckets.size() == 3);
+  CHECK(buckets[0].bytes == 20.0);
+  CHECK(buckets[0].ready == 0.5);
+  CHECK(buckets[1].bytes == 25.0);
+  CHECK(buckets[2].bytes == 5.0);
+}
+
+TEST_CASE("planner/advice: recommends gossip that mixes fast on slow networks, all-reduce where communication costs nothing") {
+  const StepModel step = even_step(25e6, 0.2);
+  const Advice slow = advise(hosts(8, 1.0), step, {4, 25});
+  CHECK(!slow.choices[slow.best].topology.empty());
+  CHECK(slow.choices[slow.best].rounds_to_consensus.has_value());
+  CHECK(advice_text(slow, false).find("recommended: " + slow.choices[slow.best].topology) != std::string::npos);
+  const nlohmann::json json = nlohmann::json::parse(advice_json(slow));
+  CHECK(json["recommended"]["topology"] == slow.choices[slow.best].topology);
+  CHECK(json["choices"].size() == slow.choices.size());
+
+  NetworkModel fast = hosts(8, 1e6);
+  fast.between.latency = 0.0;
+  const Advice quick = advise(fast, step, {25});
+  CHECK(quick.choices[quick.best].topology.empty());
+
+  const Advice alone = advise(hosts(1, 1.0), step, {25});
+  CHECK(alone.choices[alone.best].prediction.exposed == 0.0);
+}
+
+TEST_CASE("planner/network: a file comes back as it was, and a bad one names its key") {
+  NetworkModel network = hosts(4, 1.0);
+  network.ranks_per_host = 2;
+  network.host_bandwidth = {1e8, 2e8};
+  network.between.latency = 1e-4;
+  network.spare_cores = false;
+  const NetworkModel again = network_from_json(to_json(network), "net.json");
+  CHECK(again.ranks == 4);
+  CHECK(again.ranks_per_host == 2);
+  CHECK(again.host_bandwidth.size() == 2);
+  CHECK(again.host_bandwidth[1] == doctest::Approx(2e8));
+  CHECK(again.between.latency == doctest::Approx(1e-4));
+  CHECK(!again.spare_cores);
+  const auto message = [](const std::string& text) {
+    try {
+      network_from_json(text, "net.json");
+    } catch (const Error& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(message("{").find("net.json") != std::string::npos);
+  CHECK(message("[]").find("an object") != std::string::npos);
+  nlohmann::json json = nlohmann::json::parse(to_json(network));
+  json["between"]["bandwidth_gbs"] = 0;
+  CHECK(message(json.dump()).find("between.bandwidth_gbs") != std::string::npos);
+  json = nlohmann::json::parse(to_json(network));
+  json["hosts_bandwidth_gbs"] = {1.0};
+  CHECK(message(json.dump()).find("hosts_bandwidth_gbs") != std::string::npos);
+  json.erase("ranks");
+  CHECK(message(json.dump()).find("'ranks'") != std::string::npos);
+}
+
+TEST_CASE("planner/measure: every rank gets one model, and a slow message shows") {
+  FakeWorldOptions options;
+  options.ranks_per_host = 2;
+  options.most_delay_seconds = 0.004;
+  FakeWorld world(4, options);
+  std::mutex mutex;
+  std::vector<NetworkModel> models;
+  world.run([&](Transport& transport) {
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    const NetworkModel model = measure_network(transport, *backend, {.seconds = 0.5});
+    const std::scoped_lock lock(mutex);
+    models.push_back(model);
+  });
+  REQUIRE(models.size() == 4);
+  for (const NetworkModel& model : models) {
+    CHECK(model.ranks_per_host == 2);
+    CHECK(model.hosts() == 2);
+    CHECK(model.between.latency == models[0].between.latency);
+    CHECK(model.inside.bandwidth == models[0].inside.bandwidth);
+    CHECK(model.memory_bandwidth > 1e8);
+    CHECK(model.host_bandwidth.size() == 2);
+    CHECK(model.between.latency > 2e-4);  // half of the messages take 2 ms and more
+    CHECK(model.between.latency < 0.1);
+  }
+}
+
+}  // namespace
+}  // namespace starling::tests
