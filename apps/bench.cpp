@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <string>
 
+#include "apps/bench/exchange.h"
 #include "apps/bench/floor.h"
 #include "apps/bench/gpu.h"
 #include "apps/bench/kernels.h"
@@ -42,6 +43,19 @@ int main(int argc, char** argv) {
   update->add_option("--threads", threads, "compute threads")->capture_default_str()->check(CLI::Range(1, 1024));
   update->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   update->add_flag("--json", json, "one JSON object");
+
+  ExchangeBench exchange_settings;
+  CLI::App* exchange = app.add_subcommand("exchange", "under mpirun -n 2: exchange and mixed update of one bucket, against MPI_Sendrecv");
+  exchange->add_option("--mb", exchange_settings.mb, "MiB of the bucket")->capture_default_str()->check(CLI::Range(0.001, 16384.0));
+  exchange->add_option("--optimizer", exchange_settings.optimizer, "average (plain averaging), or see starling-train --list optimizers")
+      ->capture_default_str();
+  exchange->add_option("--threads", exchange_settings.threads, "compute threads of a rank")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
+  exchange->add_option("--repeats", exchange_settings.repeats, "runs to take the median of")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  exchange->add_flag("--json", exchange_settings.json, "one JSON object");
 
   KernelsBench kernel_settings;
   CLI::App* kernels = app.add_subcommand("kernels", "single operations, against memory bandwidth or peak arithmetic");
@@ -108,6 +122,7 @@ int main(int argc, char** argv) {
     if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
     if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
+    if (*exchange) return bench_exchange(exchange_settings);
     if (*update) return bench_update(parameters, threads, repeats, json);
     kernel_settings.threads = threads;
     kernel_settings.repeats = repeats;

@@ -1,6 +1,7 @@
 #include "comm/algorithm.h"
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "comm/algorithms/builtin.h"
@@ -8,11 +9,21 @@
 
 namespace starling {
 
-void Algorithm::wait(Ticket ticket, int bucket) {
-  const TraceSpan span("exchange", "bucket " + std::to_string(bucket), TraceLane::kExchange);
+template <class Wait>
+void Algorithm::timed(const char* verb, int bucket, const Wait& wait_for_it) {
+  const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
   const auto begin = std::chrono::steady_clock::now();
-  site_.transport.wait(ticket);
+  wait_for_it();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+void Algorithm::wait(Ticket ticket, int bucket) {
+  timed("exchange", bucket, [&] { site_.transport.wait(ticket); });
+}
+
+void Algorithm::wait_until_writable(const ExchangeLabel& label) {
+  if (!site_.buckets[static_cast<std::size_t>(label.bucket)].spare) return;  // in place
+  timed("readers of", label.bucket, [&] { site_.transport.wait_until_writable(label); });
 }
 
 AlgorithmRegistry& algorithms() {

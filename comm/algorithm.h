@@ -32,6 +32,7 @@ struct AlgorithmSite {
   bool in_backward = true;      ///< false: update all buckets after the pass
   bool overlap = true;          ///< false: wait for every exchange right after its start
   bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
+  bool bf16_exchange = false;   ///< gossip: parameters travel as bf16, see comm/bf16_exchange.h
 };
 
 /// One step's numbers, the same on all ranks.
@@ -65,9 +66,13 @@ class Algorithm {
  protected:
   /// transport.wait with the time counted and traced.
   void wait(Ticket ticket, int bucket);
+  /// The same for transport.wait_until_writable.
+  void wait_until_writable(const ExchangeLabel& label);
   AlgorithmSite site_;
 
  private:
+  template <class Wait>
+  void timed(const char* verb, int bucket, const Wait& wait_for_it);
   double wait_seconds_ = 0.0;
 };
 

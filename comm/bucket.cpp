@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -78,6 +79,12 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   }
   backend.synchronize();  // the host vectors above die here
   return buckets;
+}
+
+void Bucket::flip() {
+  if (!spare) return;
+  std::swap(parameters, spare);
+  for (const BucketSlot& slot : layout->slots) slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
 }
 
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {

@@ -39,9 +39,16 @@ void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport);
 struct Bucket {
   const BucketLayout* layout = nullptr;
   Tensor parameters, gradients;
+  Tensor spare;  ///< where other ranks read the parameters where they lie: what the next update writes; otherwise empty, the update is in
+                 ///< place
   std::vector<Tensor> states;  ///< one per state of the optimizer's rule
   Tensor decay;                ///< uint8, one per 32 elements
   Tensor low;                  ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
+
+  /// What an update writes.
+  const Tensor& target() const { return spare ? spare : parameters; }
+  /// After an update of target(): it holds the parameters now, and the model's views follow.
+  void flip();
 };
 
 /// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad (and low, where it is a product's

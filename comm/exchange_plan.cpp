@@ -51,9 +51,44 @@ Exchange plan_rows(const Round& round, int rank) {
   return exchange;
 }
 
+/// Each rank of a node takes the mean of its shard over the node, mixes it with its peers' (the ranks of the same number on other nodes),
+/// and the node puts the shards together.
+Exchange plan_nodes(const Round& round, int rank) {
+  const int per_node = round.ranks_per_node, node = rank / per_node, number = rank % per_node;
+  Round between = round;
+  between.ranks_per_node = 1;
+  const Exchange nodes = plan_exchange(between, node);
+  Exchange exchange;
+  exchange.kind = Exchange::Kind::kNodes;
+  for (int r = 0; r < per_node; ++r) exchange.group.push_back(node * per_node + r);
+  exchange.self_weight = 0.0;
+  exchange.weights = {1.0};
+  const auto peers_of = [&](const std::vector<int>& of) {
+    std::vector<int> peers;
+    for (const int other : of) {
+      if (other != node) peers.push_back(other * per_node + number);
+    }
+    return peers;
+  };
+  if (nodes.kind == Exchange::Kind::kGroupSum) {
+    exchange.send_to = exchange.receive_from = peers_of(nodes.group);
+    exchange.own_share = nodes.self_weight + nodes.weights[0];
+    exchange.shares.assign(exchange.receive_from.size(), nodes.weights[0]);
+  } else {
+    exchange.send_to = peers_of(nodes.send_to);
+    exchange.receive_from = peers_of(nodes.receive_from);
+    exchange.own_share = nodes.self_weight;
+    exchange.shares = nodes.weights;
+  }
+  // Alone, a node takes its mean.
+  if (exchange.send_to.empty() && exchange.receive_from.empty()) return plan_group({exchange.group, 1.0 / per_node}, rank);
+  return exchange;
+}
+
 }  // namespace
 
-Exchange plan_exchange(const Round& round, int rank) {
+Exchange plan_exchange(const Round& round, int rank, bool flat) {
+  if (round.ranks_per_node > 1) return flat ? plan_exchange(over_ranks(round), rank) : plan_nodes(round, rank);
   if (!round.rows.empty()) {
     require(rank >= 0 && static_cast<std::size_t>(rank) < round.rows.size(), "exchange", "rank {} has no row in a round of {} rows", rank,
             round.rows.size());

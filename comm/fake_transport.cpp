@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/direct_transport.h"
 #include "comm/rank_order_sum.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
@@ -79,6 +80,11 @@ class FakeWorld::State {
     if (!first_error_) first_error_ = std::move(error);
     failure_ = why;
     changed_.notify_all();
+  }
+  /// Throws where a rank has thrown.
+  void check(int rank) {
+    const std::scoped_lock lock(mutex_);
+    throw_if_failed(rank);
   }
   std::exception_ptr first_error() {
     const std::scoped_lock lock(mutex_);
@@ -272,7 +278,7 @@ class FakeWorld::State {
     const Tensor& first = delivery.members[0]->send;
     std::vector<const std::byte*> in;
     for (const OperationPtr& member : delivery.members) in.push_back(member->send.raw());
-    std::vector<std::byte> total(first.bytes());
+    std::vector<std::byte> total(static_cast<std::size_t>(first.elements()) * size_of(sum_type(first.dtype())));
     sum_in_rank_order(first.dtype(), in.data(), static_cast<int>(in.size()), first.elements(), total.data());
     for (const OperationPtr& member : delivery.members) {
       if (!total.empty()) std::memcpy(member->receive[0].raw(), total.data(), total.size());
@@ -328,6 +334,7 @@ class FakeTransport final : public Transport {
     }
   }
 
+  int per_host() const { return world_->options().ranks_per_host > 0 ? world_->options().ranks_per_host : size(); }
   int rank() const override { return rank_; }
   int size() const override { return world_->ranks(); }
   int local_rank() const override { return rank_ % per_host(); }
@@ -341,7 +348,10 @@ class FakeTransport final : public Transport {
     if (exchange.kind == Exchange::Kind::kNeighbours) {
       return keep(world_->start_neighbours(rank_, exchange, send, receive, describe(exchange, label)));
     }
-    return keep(world_->start_sum(rank_, exchange.group, send, receive[0], describe(exchange, label)));
+    const Ticket inside = keep(world_->start_sum(
+        rank_, exchange.group, send, exchange.kind == Exchange::Kind::kNodes ? like(send) : receive[0], describe(exchange, label)));
+    if (exchange.kind == Exchange::Kind::kNodes) nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}});
+    return inside;
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
     check_sum(in, out);
@@ -349,9 +359,18 @@ class FakeTransport final : public Transport {
     for (int r = 0; r < size(); ++r) all.push_back(r);
     return keep(world_->start_sum(rank_, all, in, out, describe_sum(label)));
   }
-  bool done(Ticket ticket) override { return world_->done(*find(ticket)); }
+  bool done(Ticket ticket) override {
+    if (!world_->done(*find(ticket))) return false;
+    if (nodes_.count(ticket) == 0) return true;
+    go_between_nodes(ticket);
+    return world_->done(*nodes_.at(ticket).between);
+  }
   void wait(Ticket ticket) override {
     world_->wait(*find(ticket));
+    if (nodes_.count(ticket) != 0) {
+      go_between_nodes(ticket);
+      finish_nodes(ticket);
+    }
     tickets_.erase(ticket);
   }
 
@@ -374,7 +393,40 @@ class FakeTransport final : public Transport {
   }
 
  private:
-  int per_host() const { return world_->options().ranks_per_host > 0 ? world_->options().ranks_per_host : size(); }
+  /// A round over nodes: the node's sum first, of whole buffers, which gives the same numbers as that of shards; the rest when this rank
+  /// asks for it.
+  struct NodeExchange {
+    Exchange exchange;
+    ExchangeLabel label;
+    Tensor out;
+    std::vector<Tensor> arrived;
+    OperationPtr between;
+  };
+  static Tensor like(const Tensor& tensor) { return {tensor.backend(), tensor.shape(), tensor.dtype()}; }
+
+  void go_between_nodes(Ticket ticket) {
+    NodeExchange& nodes = nodes_.at(ticket);
+    if (nodes.between) return;
+    const Tensor& mean = find(ticket)->receive[0];
+    const std::byte* sum = mean.raw();
+    const double share = 1.0 / static_cast<double>(nodes.exchange.group.size());
+    weighted_sum_in_order(mean.dtype(), &sum, &share, 1, mean.elements(), mean.raw());
+    Exchange peers = nodes.exchange;
+    peers.kind = Exchange::Kind::kNeighbours;
+    for (std::size_t k = 0; k < peers.receive_from.size(); ++k) nodes.arrived.push_back(like(mean));
+    nodes.between = world_->start_neighbours(rank_, peers, mean, nodes.arrived, describe(nodes.exchange, nodes.label));
+  }
+  void finish_nodes(Ticket ticket) {
+    const NodeExchange& nodes = nodes_.at(ticket);
+    world_->wait(*nodes.between);
+    std::vector<const std::byte*> terms{find(ticket)->receive[0].raw()};
+    std::vector<double> weights{nodes.exchange.own_share};
+    for (const Tensor& arrived : nodes.arrived) terms.push_back(arrived.raw());
+    weights.insert(weights.end(), nodes.exchange.shares.begin(), nodes.exchange.shares.end());
+    weighted_sum_in_order(nodes.out.dtype(), terms.data(), weights.data(), static_cast<int>(terms.size()), nodes.out.elements(),
+                          nodes.out.raw());
+    nodes_.erase(ticket);
+  }
 
   Ticket keep(OperationPtr operation) {
     tickets_.emplace(++last_, std::move(operation));
@@ -407,6 +459,7 @@ class FakeTransport final : public Transport {
   Ticket last_ = 0;
   std::uint64_t meetings_ = 0;
   std::unordered_map<Ticket, OperationPtr> tickets_;
+  std::unordered_map<Ticket, NodeExchange> nodes_;  ///< those of tickets_ that go on between nodes
 };
 
 }  // namespace
@@ -420,7 +473,12 @@ FakeWorld::~FakeWorld() = default;
 int FakeWorld::size() const { return state_->ranks(); }
 std::unique_ptr<Transport> FakeWorld::transport(int rank) {
   require(rank >= 0 && rank < size(), "transport", "rank {} in a world of {}", rank, size());
-  return std::make_unique<FakeTransport>(state_, rank);
+  auto fake = std::make_unique<FakeTransport>(state_, rank);
+  const FakeWorldOptions& options = state_->options();
+  if (!options.direct) return fake;
+  auto sharing = make_thread_sharing("host " + std::to_string(rank / fake->per_host()), rank == options.refuse);
+  return make_direct_transport(std::move(fake), std::move(sharing),
+                               {options.timeout_seconds, false, [state = state_, rank] { state->check(rank); }});
 }
 void FakeWorld::stop(int rank) { state_->stop(rank); }
 

@@ -14,6 +14,8 @@ struct FakeWorldOptions {
   double most_delay_seconds = 0.0;
   std::uint64_t seed = 0;
   int ranks_per_host = 0;  ///< 0: all on one
+  bool direct = false;     ///< ranks of one host read each other's parameters where they lie (comm/direct_transport.h)
+  int refuse = -1;         ///< with `direct`: this rank has no memory to share
 };
 
 /// n ranks as threads of one process, for tests without MPI: the same sums in rank order, the same rules. Messages are delivered by a

@@ -7,6 +7,7 @@
 
 #include "comm/transport_checks.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace starling::detail {
 namespace {
@@ -21,6 +22,8 @@ constexpr auto kThreadSleep = microseconds(50);  // the same for the thread besi
 constexpr auto kThreadSleepMost = microseconds(400);
 constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
 constexpr auto kAskAfter = std::chrono::seconds(1);
+constexpr double kLateSeconds = 10.0;      // after which a rank is called late, at first: this, or a third of the limit,
+constexpr double kLeastLateSeconds = 1.5;  // but not before it could answer
 
 /// Operations whose memory MPI may still touch after a lost rank: kept for good.
 std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
@@ -42,6 +45,7 @@ MpiPulse& the_pulse() {
 MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
   const std::scoped_lock lock(mpi_lock());
   world_ = std::make_unique<MpiWorld>(the_pulse());
+  late_after_.assign(static_cast<std::size_t>(world_->size), std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
   thread_ = std::thread([this] { run(); });
 }
@@ -130,21 +134,28 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
     }
   } hand_back{*this};
 
-  auto moved_at = Clock::now();
+  const auto begin = Clock::now();
+  auto moved_at = begin;
   auto next_question = moved_at + kAskAfter;
+  std::vector<int> late;
+  const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
   auto sleep = kCallerSleep;
   while (true) {
     bool moved = false;
     {
       const std::scoped_lock lock(mpi_lock());
       moved = drive();
-      if (Clock::now() >= next_question) {
-        for (const int rank : operation.missing()) world_->pulse.ask(rank);
+      if (!failed_ && Clock::now() >= next_question) {
+        for (const int rank : operation.partners()) world_->pulse.ask(rank);
         next_question += kAskAfter;
+        warn_of_late_ranks(operation, waited(), late);
       }
     }
     if (failed_) throw_if_failed();
-    if (operation.finished()) return true;
+    if (operation.finished()) {
+      for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
+      return true;
+    }
     const auto now = Clock::now();
     if (now >= limit) return false;
     if (moved) {
@@ -163,7 +174,11 @@ void MpiEngine::give_up(const MpiOperation& operation) {
   std::vector<AwaitedRank> awaited;
   {
     const std::scoped_lock lock(mpi_lock());
-    for (const int rank : operation.missing()) awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank)});
+    const std::vector<int> missing = operation.missing();
+    for (const int rank : operation.partners()) {
+      const bool is_missing = std::binary_search(missing.begin(), missing.end(), rank);
+      awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank), is_missing, world_->pulse.host(rank)});
+    }
   }
   {
     const std::scoped_lock lock(mutex_);
@@ -171,6 +186,21 @@ void MpiEngine::give_up(const MpiOperation& operation) {
   }
   lost_ = true;
   fail_wait(world_->rank, operation.what(), timeout_, std::move(awaited));
+}
+
+void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late) {
+  if (operation.finished()) return;
+  for (const int rank : operation.missing()) {
+    double& after = late_after_[static_cast<std::size_t>(rank)];
+    if (waited < after || std::find(late.begin(), late.end(), rank) != late.end()) continue;
+    late.push_back(rank);
+    after *= 2;
+    const double heard = world_->pulse.seconds_since(rank);
+    const std::string doing = world_->pulse.doing(rank);
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited, operation.what(),
+                 heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
+                 doing.empty() ? "" : fmt::format(" ({})", doing));
+  }
 }
 
 void MpiEngine::throw_if_failed() {

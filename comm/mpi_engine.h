@@ -41,12 +41,15 @@ class MpiEngine {
   void throw_if_failed();
   bool wait_until(const MpiOperation& operation, Clock::time_point limit);
   [[noreturn]] void give_up(const MpiOperation& operation);
+  /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in later waits after twice as long.
+  void warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late);
 
   double timeout_;
   std::unique_ptr<MpiWorld> world_;
   std::vector<std::shared_ptr<MpiOperation>> active_;  ///< under mpi_lock()
   std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
   Ticket last_ticket_ = 0;
+  std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
 
   std::mutex mutex_;  ///< of the following
   std::condition_variable wake_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "comm/rank_order_sum.h"
@@ -11,9 +12,10 @@
 namespace starling::detail {
 namespace {
 
-constexpr std::size_t kMaxPieces = 64;        // of one neighbour's buffer
-constexpr std::size_t kPieceBytes = 4 << 20;  // at least; larger hides progress, smaller costs handshakes
-constexpr std::uint32_t kTagCycle = 4096;     // operations between two ranks under way at once; tags stay below 32768
+constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
+constexpr std::size_t kPieceBytes =
+    256 << 10;                             // at least. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on 25 MB
+constexpr std::uint32_t kTagCycle = 4096;  // operations between two ranks under way at once; tags stay below 32768
 
 int tag_of(std::uint32_t sequence) { return static_cast<int>(sequence % kTagCycle) * 2; }
 
@@ -129,6 +131,11 @@ class NeighbourOperation final : public MpiOperation {
   }
 
   std::vector<int> missing() const override { return requests_.peers(); }
+  std::vector<int> partners() const override {
+    std::vector<int> all;
+    std::set_union(to_.begin(), to_.end(), from_.begin(), from_.end(), std::back_inserter(all));
+    return all;
+  }
 
  private:
   void post() {
@@ -165,16 +172,17 @@ class SumOperation final : public MpiOperation {
       send_tags_.push_back(peer == world.rank ? 0 : world.next_send_tag(peer));
       receive_tags_.push_back(peer == world.rank ? 0 : world.next_receive_tag(peer));
     }
-    element_ = static_cast<std::int64_t>(size_of(in.dtype()));
+    in_element_ = static_cast<std::int64_t>(size_of(in.dtype()));
+    out_element_ = static_cast<std::int64_t>(size_of(out.dtype()));
     const std::int64_t chunk_bytes = std::clamp<std::int64_t>(kGroupBytes / members_, 16 << 10, 256 << 10);
-    largest_chunk_ = chunk_bytes / element_;
+    largest_chunk_ = chunk_bytes / out_element_;
     pieces_ = (in_.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_);
     sources_.resize(group_.size());
   }
 
   bool advance() override {
     bool moved = false;
-    if (scratch_.empty()) scratch_ = world_.take_scratch(static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * element_));
+    if (scratch_.empty()) scratch_ = world_.take_scratch(static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
     while (started_ < pieces_ && started_ - finished_ < kWindow) {
       post_chunks(started_++);
       moved = true;
@@ -197,6 +205,11 @@ class SumOperation final : public MpiOperation {
   }
 
   std::vector<int> missing() const override { return requests_.peers(); }
+  std::vector<int> partners() const override {
+    std::vector<int> others = group_;
+    std::erase(others, world_.rank);
+    return others;
+  }
 
  private:
   static constexpr std::int64_t kWindow = 4;            // pieces under way
@@ -214,10 +227,10 @@ class SumOperation final : public MpiOperation {
     return {first + begin, std::min(each, count - begin)};
   }
   std::byte* scratch(std::int64_t piece, std::int64_t member) {
-    return scratch_.data() + ((piece % kWindow) * members_ + member) * largest_chunk_ * element_;
+    return scratch_.data() + ((piece % kWindow) * members_ + member) * largest_chunk_ * in_element_;
   }
   static std::byte* at(const Tensor& tensor, Span span, std::int64_t element) { return tensor.raw() + span.first * element; }
-  std::size_t bytes(Span span) const { return static_cast<std::size_t>(span.count * element_); }
+  static std::size_t bytes(Span span, std::int64_t element) { return static_cast<std::size_t>(span.count * element); }
 
   void post_chunks(std::int64_t piece) {
     const int user = static_cast<int>(piece % kWindow);
@@ -225,14 +238,14 @@ class SumOperation final : public MpiOperation {
     const Span mine = chunk(piece, own_);
     for (std::int64_t m = 0; m < members_; ++m) {
       if (m == own_ || mine.count == 0) continue;
-      requests_.receive(scratch(piece, m), bytes(mine), group_[index(m)], receive_tags_[index(m)], user);
+      requests_.receive(scratch(piece, m), bytes(mine, in_element_), group_[index(m)], receive_tags_[index(m)], user);
       ++open;
     }
     for (std::int64_t k = 1; k < members_; ++k) {
       const std::int64_t m = (own_ + k) % members_;  // not all to the same member first
       const Span theirs = chunk(piece, m);
       if (theirs.count == 0) continue;
-      requests_.send(at(in_, theirs, element_), bytes(theirs), group_[index(m)], send_tags_[index(m)], user);
+      requests_.send(at(in_, theirs, in_element_), bytes(theirs, in_element_), group_[index(m)], send_tags_[index(m)], user);
       ++open;
     }
   }
@@ -240,8 +253,8 @@ class SumOperation final : public MpiOperation {
   void sum_chunk(std::int64_t piece) {
     const Span mine = chunk(piece, own_);
     if (mine.count == 0) return;
-    for (std::int64_t m = 0; m < members_; ++m) sources_[index(m)] = m == own_ ? at(in_, mine, element_) : scratch(piece, m);
-    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count, at(out_, mine, element_));
+    for (std::int64_t m = 0; m < members_; ++m) sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : scratch(piece, m);
+    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count, at(out_, mine, out_element_));
   }
 
   void post_sums(std::int64_t piece) {
@@ -251,12 +264,12 @@ class SumOperation final : public MpiOperation {
     for (std::int64_t m = 0; m < members_; ++m) {
       const Span theirs = chunk(piece, m);
       if (m == own_ || theirs.count == 0) continue;
-      requests_.receive(at(out_, theirs, element_), bytes(theirs), group_[index(m)], receive_tags_[index(m)] + 1, user);
+      requests_.receive(at(out_, theirs, out_element_), bytes(theirs, out_element_), group_[index(m)], receive_tags_[index(m)] + 1, user);
       ++open;
     }
     for (std::int64_t k = 1; k < members_ && mine.count > 0; ++k) {
       const std::int64_t m = (own_ + k) % members_;
-      requests_.send(at(out_, mine, element_), bytes(mine), group_[index(m)], send_tags_[index(m)] + 1, user);
+      requests_.send(at(out_, mine, out_element_), bytes(mine, out_element_), group_[index(m)], send_tags_[index(m)] + 1, user);
       ++open;
     }
   }
@@ -266,7 +279,7 @@ class SumOperation final : public MpiOperation {
   RequestSet requests_;
   std::vector<int> group_, send_tags_, receive_tags_;
   Tensor in_, out_;
-  std::int64_t members_ = 0, own_ = 0, element_ = 4, largest_chunk_ = 0;
+  std::int64_t members_ = 0, own_ = 0, in_element_ = 4, out_element_ = 4, largest_chunk_ = 0;
   std::int64_t pieces_ = 0, started_ = 0, summed_ = 0, finished_ = 0;
   int open_[kWindow][2] = {};  ///< per piece under way and phase: outstanding requests
   std::vector<std::byte> scratch_;
@@ -316,7 +329,7 @@ bool MpiControl::advance() {
   return flag || !posted;
 }
 
-std::vector<int> MpiControl::missing() const {
+std::vector<int> MpiControl::partners() const {
   std::vector<int> others;
   for (int rank = 0; rank < world_.size; ++rank) {
     if (rank != world_.rank) others.push_back(rank);

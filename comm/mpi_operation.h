@@ -76,7 +76,10 @@ class MpiOperation {
   MpiOperation& operator=(const MpiOperation&) = delete;
   /// Posts and tests; returns true if something moved. Sets finished().
   virtual bool advance() = 0;
+  /// Those that have not done their part yet.
   virtual std::vector<int> missing() const = 0;
+  /// All others that take part, ascending.
+  virtual std::vector<int> partners() const = 0;
   const std::string& what() const { return what_; }
   const ExchangeLabel& label() const { return label_; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
@@ -93,9 +96,13 @@ class MpiOperation {
 /// Sends one buffer to some ranks, receives one each from some.
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
                                                        const std::vector<Tensor>& receive, const ExchangeLabel& label);
-/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in.
+/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where the types are the same (sum_type()).
 std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
                                                  std::string what, const ExchangeLabel& label);
+
+/// Exchange::Kind::kNodes; see mpi_node_operation.cpp.
+std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
+                                                  const ExchangeLabel& label);
 
 /// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
 class MpiControl final : public MpiOperation {
@@ -104,7 +111,8 @@ class MpiControl final : public MpiOperation {
   /// kGather: `mine` has counts[rank] bytes; bytes() holds all ranks' afterwards. kBroadcast: `mine` is the root's data, or room for it.
   MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root);
   bool advance() override;
-  std::vector<int> missing() const override;
+  std::vector<int> missing() const override { return partners(); }
+  std::vector<int> partners() const override;
   std::vector<std::byte>& bytes() { return kind_ == Kind::kGather ? all_ : mine_; }
 
  private:

@@ -1,5 +1,7 @@
 #include "comm/mpi_pulse.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,6 +15,7 @@ namespace starling::detail {
 namespace {
 
 MpiPulse* the_pulse = nullptr;
+constexpr int kHostBytes = 64;  // of a name, its end included; what is longer is cut
 
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
@@ -62,11 +65,20 @@ MpiPulse::MpiPulse() {
   MPI_Comm_size(comm_, &size);
   heard_.resize(static_cast<std::size_t>(size));
   answers_.resize(static_cast<std::size_t>(size));
+  gather_hosts(size);
   post();
   the_pulse = this;
 }
 
 MpiPulse::~MpiPulse() { the_pulse = nullptr; }
+
+void MpiPulse::gather_hosts(int size) {
+  std::array<char, kHostBytes> mine{};
+  gethostname(mine.data(), mine.size() - 1);
+  std::vector<char> all(static_cast<std::size_t>(size) * kHostBytes);
+  mpi_check(MPI_Allgather(mine.data(), kHostBytes, MPI_CHAR, all.data(), kHostBytes, MPI_CHAR, comm_), "MPI_Allgather");
+  for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j) hosts_.emplace_back(all.data() + j * kHostBytes);
+}
 
 void MpiPulse::close() {
   if (receive_ != MPI_REQUEST_NULL) {

@@ -2,6 +2,7 @@
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -42,6 +43,7 @@ class MpiPulse {
   void note_started(const ExchangeLabel& label) { started_ = label; }
   double seconds_since(int rank) const;  ///< negative: never heard of
   std::string doing(int rank) const;
+  const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
 
   static MpiPulse* instance();
   /// Operations were left behind after a lost rank: MPI_Finalize would hang.
@@ -53,6 +55,7 @@ class MpiPulse {
     std::int64_t kind = kAsk, code = 0, step = -1, bucket = -1;
   };
   void post();
+  void gather_hosts(int size);
   void send(int rank, const Message& message);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
@@ -65,6 +68,7 @@ class MpiPulse {
   std::vector<std::unique_ptr<Sent>> sent_;
   std::vector<double> heard_;  ///< seconds of the steady clock; 0: never
   std::vector<Message> answers_;
+  std::vector<std::string> hosts_;
   ExchangeLabel started_{-1, -1, -1};
 };
 

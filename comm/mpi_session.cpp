@@ -11,7 +11,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <set>
+#include <string_view>
 #include <thread>
 
 #include "comm/mpi_pulse.h"
@@ -29,6 +32,30 @@ bool single_copy_works() {
   char from = 1, to = 0;
   const iovec local{&to, 1}, remote{&from, 1};
   return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+/// Open MPI uses PUT over TCP by default, and a pair exchange then often runs half-duplex: twice as slow. See docs/clusters.md.
+constexpr const char* kTcpFlags = "send,inplace,need-ack,need-csum,hetero-rdma";
+
+bool user_asked_for_binding() {
+  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
+  return policy && std::string_view(policy).substr(0, 4) != "none";
+}
+
+/// Whether all that this process may run on is one core, whose hyper-threads count as one.
+bool on_one_core() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return false;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    std::string siblings = std::to_string(cpu);
+    std::getline(file, siblings);
+    cores.insert(siblings);
+  }
+  return cores.size() == 1;
 }
 
 void widen_binding() {
@@ -51,6 +78,7 @@ MpiSession::MpiSession() {
   if (!launched()) return;
   widen_binding();  // before MPI starts threads, which inherit it
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -73,6 +101,12 @@ MpiSession::~MpiSession() {
   pulse->close();
   pulse.reset();
   MPI_Finalize();
+}
+
+std::string MpiSession::binding_warning() const {
+  if (!active_ || !user_asked_for_binding() || sysconf(_SC_NPROCESSORS_ONLN) < 2 || !on_one_core()) return {};
+  return "mpirun bound this rank to one core, which its communication and its computation share; start it by scripts/launch.sh, or with "
+         "mpirun --bind-to none";
 }
 
 std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) const {

@@ -12,8 +12,9 @@ namespace starling {
 /// touches MPI: it starts in milliseconds as rank 0 of 1.
 class MpiSession {
  public:
-  /// Initialises MPI if this process is one of several. Undoes Open MPI's default binding of small jobs to one core a rank, which would
-  /// also hold every helper thread; binding that the user asked for stays.
+  /// Initialises MPI if this process is one of several, with the settings that exchanges want (waiting yields the core, TCP runs in both
+  /// directions at once) where the user gave none. Undoes Open MPI's default binding of small jobs to one core a rank, which would also
+  /// hold every helper thread; binding that the user asked for stays.
   MpiSession();
   /// Finalises MPI. After a lost rank, where that would hang, it ends the job with ExitCode::kLost.
   ~MpiSession();
@@ -25,6 +26,9 @@ class MpiSession {
   bool active() const { return active_; }
   int rank() const { return rank_; }
   int size() const { return size_; }
+
+  /// One line where the user had mpirun bind all threads of this rank to one core; otherwise empty.
+  std::string binding_warning() const;
 
   /// The transport for this world: over MPI, or of a single rank.
   std::unique_ptr<Transport> make_transport(double timeout_seconds) const;

@@ -36,6 +36,7 @@ class MpiTransport final : public Transport {
     if (exchange.kind == Exchange::Kind::kNeighbours) {
       return engine_.start(make_neighbour_operation(world(), exchange, send, receive, label));
     }
+    if (exchange.kind == Exchange::Kind::kNodes) return engine_.start(make_node_operation(world(), exchange, send, receive[0], label));
     return engine_.start(make_sum_operation(world(), exchange.group, send, receive[0], describe(exchange, label), label));
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {

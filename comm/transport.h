@@ -10,20 +10,26 @@
 
 namespace starling {
 
+struct Bucket;
+
 /// What one rank does in one round of a topology: the cheapest way to get its row of the mixing matrix, made by plan_exchange().
 struct Exchange {
   enum class Kind : std::uint8_t {
     kNone,        ///< identity: nothing moves
     kNeighbours,  ///< sends to some ranks, receives from some; received buffers come one per neighbour
     kGroupSum,    ///< out-of-place all-reduce over a group of three or more: received buffer = Σ in rank order, own included
+    kNodes,       ///< mean in each node, mix of the nodes' means, back to all ranks of a node: received buffer = the whole mix
   } kind = Kind::kNone;
-  std::vector<int> send_to, receive_from;  ///< ascending; for kNeighbours
-  std::vector<int> group;                  ///< ascending; for kGroupSum
+  std::vector<int> send_to, receive_from;  ///< ascending; for kNeighbours, and for kNodes: this rank's peers on other nodes
+  std::vector<int> group;                  ///< ascending; for kGroupSum, and for kNodes: the ranks of this node
+  /// For kNodes, where each rank mixes one shard of the bucket: own_share · (its node's mean) + Σ_k shares[k] · (receive_from[k]'s).
+  double own_share = 1.0;
+  std::vector<double> shares;
   /// The mix: c = self_weight · x + Σ_k weights[k] · received[k]. For a group sum S with self weight w and ω = (1-w)/(m-1):
   /// self_weight = w - ω and weights = {ω}.
   double self_weight = 1.0;
   std::vector<double> weights;
-  std::size_t received() const { return kind == Kind::kGroupSum ? 1 : receive_from.size(); }
+  std::size_t received() const { return kind == Kind::kNeighbours ? receive_from.size() : kind == Kind::kNone ? 0 : 1; }
 };
 
 /// Names an exchange in errors and traces.
@@ -55,6 +61,26 @@ class Transport {
   virtual Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) = 0;
   virtual bool done(Ticket ticket) = 0;
   virtual void wait(Ticket ticket) = 0;
+
+  // Buckets whose parameters the ranks of one host read where they lie (comm/direct_transport.h). Elsewhere, as here by default, nothing is
+  // shared and everything goes through start_exchange() and its buffers.
+
+  /// Collective. Where ranks can read each other's memory, the buckets' parameters move there, with a second buffer each (Bucket::spare);
+  /// their numbers stay. Buckets that are shared already stay as they are.
+  virtual void share(Backend&, std::vector<Bucket>&) {}
+  /// Whether every rank reads every other one's parameters: then a round over nodes is best made of its flat matrix.
+  virtual bool shares_with_all() const { return false; }
+  /// How many buffers start_mix() needs for what the exchange brings.
+  virtual std::size_t buffers_for(const Exchange& exchange) const { return exchange.received(); }
+  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold what came, from the wait for the ticket
+  /// until release(): some of `buffers`, or other ranks' own parameters. Of a group sum they are either the sum, or all members' terms in
+  /// rank order, this rank's included. Called for rounds of kind kNone too (ticket 0: nothing to wait for), in the same order on all ranks.
+  virtual Ticket start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
+                           std::vector<Tensor>& received, const ExchangeLabel& label);
+  /// What the last exchange of the label's bucket brought is mixed or dropped; it is not read any more.
+  virtual void release(const ExchangeLabel&) {}
+  /// Waits until no rank reads what the label's bucket holds in Bucket::spare.
+  virtual void wait_until_writable(const ExchangeLabel&) {}
 
   // Collective calls of the control plane: blocking, in the same order on all ranks.
   virtual void barrier() = 0;

@@ -1,9 +1,12 @@
 #include "comm/transport_checks.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
 
+#include "comm/rank_order_sum.h"
 #include "core/error.h"
 
 namespace starling {
@@ -34,32 +37,41 @@ void check_peers(int rank, int size, const std::vector<int>& peers, bool own) {
 }  // namespace
 
 std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
-  std::vector<int> peers = exchange.group;
-  if (exchange.kind == Exchange::Kind::kNeighbours) {
-    std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(), exchange.receive_from.end(),
-                   std::back_inserter(peers));
-  }
-  return fmt::format("the exchange of {}, round {} {} {}", describe_label(label), label.round,
-                     exchange.kind == Exchange::Kind::kGroupSum ? "in the group of" : "with", rank_list(peers));
+  const std::string start = fmt::format("the exchange of {}, round {}", describe_label(label), label.round);
+  if (exchange.kind == Exchange::Kind::kGroupSum) return fmt::format("{} in the group of {}", start, rank_list(exchange.group));
+  std::vector<int> peers;
+  std::set_union(exchange.send_to.begin(), exchange.send_to.end(), exchange.receive_from.begin(), exchange.receive_from.end(),
+                 std::back_inserter(peers));
+  if (exchange.kind == Exchange::Kind::kNeighbours) return fmt::format("{} with {}", start, rank_list(peers));
+  return fmt::format("{} in the node of {} with {} of other nodes", start, rank_list(exchange.group), rank_list(peers));
 }
 
 std::string describe_sum(const ExchangeLabel& label) { return fmt::format("the sum over all ranks of {}", describe_label(label)); }
 
 void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited) {
-  // The longest silent first: most likely the one that is lost.
+  // The missing first, and of them the longest silent: most likely the one that is lost.
   std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
+    if (a.missing != b.missing) return a.missing;
     if ((a.seconds_ago < 0) != (b.seconds_ago < 0)) return a.seconds_ago < 0;
     return a.seconds_ago > b.seconds_ago;
   });
-  std::string heard;
-  for (std::size_t i = 0; i < awaited.size() && i < 8; ++i) {
-    heard += fmt::format("{}rank {} ", i ? ", " : "", awaited[i].rank);
-    heard += awaited[i].seconds_ago < 0 ? std::string("never heard of") : fmt::format("last heard of {:.1f} s ago", awaited[i].seconds_ago);
-    if (!awaited[i].doing.empty()) heard += fmt::format(" ({})", awaited[i].doing);
-  }
-  if (awaited.size() > 8) heard += fmt::format(", … ({} in all)", awaited.size());
-  fail(ExitCode::kLost, "transport", "rank {} waited {:g} s (sync.timeout_s) for {}; missing: {}", rank, limit_seconds, what,
-       heard.empty() ? std::string("nobody") : heard);
+  const auto list = [&](bool missing) {
+    std::string heard;
+    std::size_t count = 0;
+    for (const AwaitedRank& other : awaited) {
+      if (other.missing != missing || ++count > 8) continue;
+      heard += fmt::format("{}rank {} {}", count > 1 ? ", " : "", other.rank, other.host.empty() ? "" : "on host " + other.host + " ");
+      heard += other.seconds_ago < 0 ? std::string("never heard of") : fmt::format("last heard of {:.1f} s ago", other.seconds_ago);
+      if (!other.doing.empty()) heard += fmt::format(" ({})", other.doing);
+    }
+    if (count > 8) heard += fmt::format(", … ({} in all)", count);
+    return heard;
+  };
+  const std::string missing = list(true), present = list(false);
+  char host[256] = {};
+  gethostname(host, sizeof host - 1);
+  fail(ExitCode::kLost, "transport", "rank {} waited {:g} s (sync.timeout_s) on host {} for {}; missing: {}{}{}", rank, limit_seconds, host,
+       what, missing.empty() ? std::string("nobody") : missing, present.empty() ? "" : "; there: ", present);
 }
 
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive) {
@@ -67,20 +79,27 @@ void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& 
   require(receive.size() == exchange.received(), "transport", "an exchange that receives {} buffers was given {}", exchange.received(),
           receive.size());
   require(send.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
+  const DType expected = exchange.kind == Exchange::Kind::kGroupSum ? sum_type(send.dtype()) : send.dtype();
   for (const Tensor& buffer : receive) {
-    require(buffer.dtype() == send.dtype() && buffer.elements() == send.elements(), "transport",
+    require(buffer.dtype() == expected && buffer.elements() == send.elements(), "transport",
             "a receive buffer of {} {} for a send of {} {}", buffer.elements(), name_of(buffer.dtype()), send.elements(),
             name_of(send.dtype()));
     require(buffer.raw() != send.raw() || send.elements() == 0, "transport", "an exchange is out of place");
   }
-  if (exchange.kind == Exchange::Kind::kNeighbours) {
-    check_peers(rank, size, exchange.send_to, false);
-    check_peers(rank, size, exchange.receive_from, false);
-  } else {
+  check_peers(rank, size, exchange.send_to, false);
+  check_peers(rank, size, exchange.receive_from, false);
+  if (exchange.kind == Exchange::Kind::kNodes) {
+    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport", "a mean over nodes of {}",
+            name_of(send.dtype()));
+    require(exchange.shares.size() == exchange.receive_from.size(), "transport", "{} shares for {} peers", exchange.shares.size(),
+            exchange.receive_from.size());
+  }
+  if (exchange.kind != Exchange::Kind::kNeighbours) {
     check_peers(rank, size, exchange.group, true);
     require(std::find(exchange.group.begin(), exchange.group.end(), rank) != exchange.group.end(), "transport",
             "rank {} is not in its group", rank);
-    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64, "transport", "a group sum of {}", name_of(send.dtype()));
+    require(send.dtype() == DType::kFloat32 || send.dtype() == DType::kFloat64 || send.dtype() == DType::kBFloat16, "transport",
+            "a group sum of {}", name_of(send.dtype()));
   }
 }
 

@@ -8,11 +8,13 @@
 
 namespace starling {
 
-/// A rank that is waited for, and what is known about it.
+/// A rank of an exchange that takes too long, and what is known about it.
 struct AwaitedRank {
   int rank = 0;
   double seconds_ago = -1.0;  ///< since its last message; negative: never heard of
   std::string doing;          ///< what it last said that it started; may be empty
+  bool missing = true;        ///< false: it has done its part
+  std::string host = {};      ///< empty: this rank's own
 };
 
 /// "the exchange of step 12, bucket 3, round 11 with ranks 1, 4".

@@ -1,5 +1,6 @@
 #include "kernels/optimizer.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,8 +46,8 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
           args.states.size());
   for (const Tensor& state : args.states) check_tensor(state, args.x, "a state");
   for (const Tensor& received : args.received) check_tensor(received, args.x, "a received buffer");
-  require(args.weights.size() == args.received.size(), "update", "{} weights for {} received buffers", args.weights.size(),
-          args.received.size());
+  const std::size_t terms = args.sum_received ? std::min<std::size_t>(args.received.size(), 1) : args.received.size();
+  require(args.weights.size() == terms, "update", "{} weights for {} received buffers", args.weights.size(), args.received.size());
   require(args.decay && args.decay.dtype() == DType::kUInt8 && args.decay.elements() == n / kDecayBlock, "update",
           "decay must be one uint8 per {} elements", kDecayBlock);
   require(!args.control || (args.control.dtype() == DType::kFloat64 && args.control.elements() == 2), "update",

@@ -14,6 +14,7 @@ namespace starling {
 
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
 ///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
+///     c = self_weight · x + weights[0] · (received[0] + received[1] + …)     (where sum_received)
 ///     g = gradient_scale · control[0] · gradient          (control[0] = 1 where control is empty)
 ///     x_out, states = rule(c, g, states)                   (x_out = c, states kept, where control[1] is not 0)
 ///     low = x_out rounded                                  (where low is given)
@@ -25,6 +26,7 @@ struct UpdateArgs {
   std::vector<Tensor> states;    ///< as many as the rule's state_names(); all zero before the first step
   std::vector<Tensor> received;  ///< what the neighbours sent
   std::vector<double> weights;   ///< theirs, one each
+  bool sum_received = false;     ///< `received` are a sum's terms, added in this order; weights has one entry. A CPU's update only
   double self_weight = 1.0;
   double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
   Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl

@@ -60,10 +60,14 @@ std::string why_not_gpus(const std::vector<std::string>& answers) {
                      answers.size(), first - answers.begin(), first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
+int compute_threads(const TrainConfig& config, const Transport& transport) {
+  return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.local_size()));
+}
+
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport) {
   std::unique_ptr<Backend> backend;
   BackendSettings settings;
-  settings.threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / std::max(1, transport.local_size()));
+  settings.threads = compute_threads(config, transport);
   settings.local_rank = transport.local_rank();
   settings.local_size = transport.local_size();
   settings.tf32 = config.tf32;

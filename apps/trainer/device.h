@@ -9,6 +9,8 @@
 
 namespace starling {
 
+/// Compute threads of each rank on a CPU: as the config says, or an equal share of this host's cores.
+int compute_threads(const TrainConfig& config, const Transport& transport);
 /// Opens this rank's device as `device`, `threads` and the settings for GPUs ask. Collective; an unusable device is an AgreedError(kUsage),
 /// but with "auto", which then takes the CPU on every rank.
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport);

@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace starling {
@@ -16,6 +18,13 @@ int usable_cores() {
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+int cores_of_rank(int local_size) {
+  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
+  const std::string_view name = policy && std::getenv("OMPI_MCA_orte_bound_at_launch") ? policy : "";
+  const bool own = name.substr(0, 4) == "core" || name.substr(0, 8) == "hwthread";
+  return own ? usable_cores() : usable_cores() / std::max(1, local_size);
 }
 
 std::string host_name() {

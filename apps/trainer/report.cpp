@@ -14,6 +14,7 @@ namespace starling {
 namespace {
 
 std::string topology_text(const TrainConfig& config, const RunSite& site) {
+  if (config.auto_topology) return "auto (chosen at the start, by measurement)";
   if (!config.topology) return "none (all-reduce)";
   const TopologyReport report = analyse(*config.topology);
   std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
@@ -137,6 +138,10 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.states = flat * static_cast<double>(config.rule->state_names().size());
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
+  if (config.topology && config.transport != "mpi" && config.device != "cuda" && site.ranks_on_host > 1) {
+    need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
+    if (site.ranks_on_host == site.ranks) need.receive = 0.0;
+  }
   need.activations = static_cast<double>(trace.activation_bytes);
   need.batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * compute;
   return need;

@@ -9,6 +9,7 @@
 
 #include "apps/output/signals.h"
 #include "apps/trainer/agreement.h"
+#include "apps/trainer/auto_plan.h"
 #include "apps/trainer/device.h"
 #include "apps/trainer/host.h"
 #include "apps/trainer/model_file.h"
@@ -18,6 +19,8 @@
 #include "apps/trainer/report.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/version.h"
+#include "apps/trainer/world_check.h"
+#include "comm/direct_transport.h"
 #include "comm/mpi_session.h"
 #include "comm/staged_transport.h"
 #include "core/log.h"
@@ -145,12 +148,14 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
   }
+  const std::string chosen = folder.resume ? "" : choose_by_measurement(config, site, trace, backend, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   const std::string source = checkpoints.rank_file(folder.resume_step, transport.rank());
   together(transport, [&] {
     if (folder.resume) {
       state = checkpoints.read(folder.resume_step, transport.rank());
+      adopt_choice(config, site, saved_config(state, source), source);
       check_resumable(state, source, config.resolved, transport.size(), config.compute);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
       if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
@@ -165,6 +170,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
     fmt::print("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s",
                backend.description(),
                fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
+    fmt::print("{}", chosen);
     fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     std::fflush(stdout);
@@ -204,6 +210,8 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = session.make_transport(300.0);
   log::configure(transport->rank(), transport->size());
+  agree_on_build(*transport, version_report());
+  if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
   const RunSite site{transport->size(), transport->local_size()};
   TrainConfig config;
   ShapeTrace trace;
@@ -212,6 +220,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
     trace = trace_of(config);
   });
+  agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
     if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
@@ -223,6 +232,15 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   together(*transport, [&] { open_data(config, options.config, site); });
   backend = choose_backend(config, *transport);
   if (backend->device() != DeviceType::kCpu && transport->size() > 1) transport = make_staged_transport(std::move(transport));
+  if (backend->device() != DeviceType::kCpu && config.transport == "direct") {
+    together(*transport, [] {
+      fail(ExitCode::kUsage, "config", "sync.transport is direct, which needs parameters in a host's memory; on GPUs: auto or mpi");
+    });
+  }
+  if (backend->device() == DeviceType::kCpu && transport->size() > 1 && config.transport != "mpi") {
+    const bool own_cores = cores_of_rank(transport->local_size()) >= compute_threads(config, *transport);
+    transport = make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
+  }
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
   choose_deferred_norms(config, *backend, *transport);

@@ -43,6 +43,7 @@ void Trainer::write_summary() {
         {"consensus_distance", result_->consensus_distance},
     };
     if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
+    if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
     if (scaler_) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
       summary["test_accuracy"] = result_->accuracy;

@@ -118,12 +118,28 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
 
   ConfigSection sync = root.section("sync", "how ranks agree");
   config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
-  config.transport = sync.choice("transport", "auto", {"auto", "mpi"}, "what carries the exchanges");
+  config.transport =
+      sync.choice("transport", "auto", {"auto", "direct", "mpi"},
+                  "what carries gossip's exchanges: mpi, or between ranks of one host nothing (direct: they read each other's "
+                  "parameters where they lie); auto is direct on CPUs");
+  if (config.transport == "direct" && config.device == "cuda") {
+    sync.error("transport", "is direct, which reads parameters in a host's memory; for device cuda: auto or mpi");
+  }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
   std::string word;
-  config.bucket_bytes = kMebibyte * sync.number("bucket_mb", 25.0, Range::positive(), "MiB of parameters that close a bucket");
-  sync.choice("exchange", "fp32", {"fp32"}, "number format on the wire (a run in fp64 exchanges fp64)");
+  const double bucket_mb =
+      sync.number_or_word("bucket_mb", 25.0, Range::positive(), {"auto"}, word,
+                          "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
+  config.auto_bucket = word == "auto";
+  config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
+  config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
+                                     "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
+                                     "(a run in fp64 exchanges fp64)") == "bf16";
+  if (config.bf16_exchange && config.algorithm == "allreduce") {
+    sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
+  }
+  if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
   sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; without effect in this version");
 
   const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
@@ -150,13 +166,19 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
       sync.raw("topology", "object", "not used by all-reduce");
     } else {
       ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+      config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+      if (config.auto_topology) {
+        topology.finish();
+        config.topology_name = "auto";
+        return sync.finish();
+      }
       config.topology = make_topology(topology, {site.ranks, site.ranks_on_host});
       config.topology_name = topology.resolved().value("type", "");
     }
     sync.finish();
   } else {
     ConfigSection topology = sync.section("topology", "who mixes with whom");
-    topology.text("type", "base-2", "see `--list topologies`");
+    topology.text("type", "base-2", "see `--list topologies`; `auto`: chosen by measurement at the start");
   }
 }
 

@@ -64,9 +64,12 @@ struct TrainConfig {
 
   std::string algorithm;
   std::string topology_name;
-  std::unique_ptr<Topology> topology;  ///< null for an algorithm that needs none
+  std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
+  bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
+  nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0;
   bool in_backward = true, overlap = true, allow_unused = false;
+  bool bf16_exchange = false;  ///< see comm/bf16_exchange.h
   ClipSettings clip;
 
   Interval evaluate, checkpoint;

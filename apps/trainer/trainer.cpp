@@ -47,8 +47,8 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
-  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,   buckets_,          config.topology.get(),
-                                     config.clip, config.in_backward, config.overlap, scaler_ != nullptr};
+  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,   buckets_,           config.topology.get(),
+                                     config.clip, config.in_backward, config.overlap, scaler_ != nullptr, config.bf16_exchange};
   algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});

@@ -14,8 +14,9 @@ namespace {
 /// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of the precision, what it came to counts, not
 /// the word: check_resumable() compares that itself.
 const std::set<std::string>& changeable_keys() {
-  static const std::set<std::string> keys{"steps",  "epochs",  "log_every", "evaluate",    "checkpoint", "data.path",
-                                          "device", "plugins", "threads",   "tensorboard", "trace",      "precision"};
+  static const std::set<std::string> keys{"steps",     "epochs",    "log_every",      "evaluate",      "checkpoint",
+                                          "data.path", "device",    "plugins",        "threads",       "tensorboard",
+                                          "trace",     "precision", "sync.transport", "sync.timeout_s"};
   return keys;
 }
 
@@ -106,6 +107,10 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
   return counters;
 }
 
+nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source) {
+  return parse_json(metadata(file, source, "config"), source);
+}
+
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
                      DType compute) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
@@ -115,7 +120,7 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", "{}: ranks: the checkpoint was made by {} ranks, this run has {}; start as many", source,
          metadata(file, source, "ranks"), ranks);
   }
-  const nlohmann::json saved = parse_json(metadata(file, source, "config"), source);
+  const nlohmann::json saved = saved_config(file, source);
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";

@@ -20,7 +20,7 @@ struct PassTimes {
   std::vector<double> ready;  ///< seconds into the backward pass, in the order of readiness
 };
 
-PassTimes time_pass(Model& model, const Tensor& images, const Tensor& labels, Backend& backend) {
+PassTimes time_pass(const TrainConfig& config, const Tensor& images, const Tensor& labels, Backend& backend) {
   PassTimes times;
   Clock::time_point start = Clock::now();
   const auto lap = [&] {
@@ -29,8 +29,8 @@ PassTimes time_pass(Model& model, const Tensor& images, const Tensor& labels, Ba
   };
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
-  Pass pass{backend, &tape, true, 0, 0};
-  const Variable loss = functions::cross_entropy(model.forward(Variable(images), pass), labels, 0.0, 1.0, pass);
+  Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = config.defer_norms};
+  const Variable loss = functions::cross_entropy(config.model->forward(Variable(images), pass), labels, 0.0, 1.0, pass);
   times.forward = lap();
   start = Clock::now();
   tape.backward(loss);
@@ -64,10 +64,10 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
     Tensor labels(backend, Shape{config.batch_size}, DType::kInt32);
     backend.fill(images, 0.5);
     backend.fill(labels, 0.0);
-    PassTimes first = time_pass(model, images, labels, backend);
+    PassTimes first = time_pass(config, images, labels, backend);
     if (first.forward + first.backward > kLongPass) passes.push_back(std::move(first));
     while (passes.size() < kPasses && (passes.empty() || passes.front().forward + passes.front().backward <= kLongPass)) {
-      passes.push_back(time_pass(model, images, labels, backend));
+      passes.push_back(time_pass(config, images, labels, backend));
     }
   }
   model.drop_memory();

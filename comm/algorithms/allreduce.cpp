@@ -56,7 +56,7 @@ class AllReduce final : public Algorithm {
 
   void update_next() {
     wait_once(updated_);
-    updater_.update(static_cast<int>(updated_), info_, 1.0, {}, {});
+    updater_.update(static_cast<int>(updated_), info_);
     ++updated_;
   }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -12,20 +14,25 @@ namespace starling {
 /// What one rank does in round k: planned once for a topology with a period, round by round for one without.
 class ExchangeSchedule {
  public:
-  /// No topology: the identity (a single rank).
-  ExchangeSchedule(const Topology* topology, int rank);
+  /// No topology: the identity (a single rank). `flat` as for plan_exchange().
+  ExchangeSchedule(const Topology* topology, int rank, bool flat);
   /// The result is valid until round k + 2 is asked for.
   const Exchange& round(std::int64_t k);
-  /// The most receive buffers that any planned round needs; 0 before the first round of a topology without period.
-  std::size_t most_received() const { return most_received_; }
+  /// The largest of size(exchange) over a period's rounds; 0 for a topology without period.
+  template <class Size>
+  std::size_t most_over_period(const Size& size) const {
+    std::size_t most = 0;
+    for (const Exchange& exchange : period_) most = std::max<std::size_t>(most, size(exchange));
+    return most;
+  }
 
  private:
   const Topology* topology_;
   int rank_;
+  bool flat_;
   std::vector<Exchange> period_;
   std::array<Exchange, 2> recent_;  ///< of a topology without period: round t - 1 and round t are in use at once
   std::array<std::int64_t, 2> recent_round_{-1, -1};
-  std::size_t most_received_ = 0;
   Exchange identity_;
 };
 

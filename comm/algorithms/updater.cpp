@@ -28,8 +28,7 @@ Tensor Updater::control_of(int bucket, const StepInfo& info) {
   return of_bucket_;
 }
 
-void Updater::update(int bucket, const StepInfo& info, double self_weight, const std::vector<Tensor>& received,
-                     const std::vector<double>& weights) {
+void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   const TraceSpan span("update", names_[static_cast<std::size_t>(bucket)], TraceLane::kUpdate);
   require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
   Backend& backend = site_.backend;
@@ -38,12 +37,14 @@ void Updater::update(int bucket, const StepInfo& info, double self_weight, const
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
   UpdateArgs args;
-  args.x = args.x_out = b.parameters;
+  args.x = b.parameters;
+  args.x_out = b.target();
   args.gradient = b.gradients;
   args.states = b.states;
-  args.received = received;
-  args.weights = weights;
-  args.self_weight = self_weight;
+  args.received = mix.received;
+  args.weights = mix.weights;
+  args.self_weight = mix.self_weight;
+  args.sum_received = mix.sum;
   args.gradient_scale = scale(info);
   args.control = control_of(bucket, info);
   args.low = b.low;
@@ -51,6 +52,7 @@ void Updater::update(int bucket, const StepInfo& info, double self_weight, const
   args.lr = info.lr;
   args.step = info.optimizer_step;
   backend.update(site_.rule, args);
+  b.flip();
 }
 
 void Updater::join() {

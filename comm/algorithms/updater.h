@@ -9,6 +9,14 @@
 
 namespace starling {
 
+/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order.
+struct Mix {
+  double self_weight = 1.0;
+  std::vector<Tensor> received;
+  std::vector<double> weights;
+  bool sum = false;
+};
+
 /// What gossip and all-reduce share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
 /// whose gradients overflowed. Norms stay on the device: the host never waits for one.
 class Updater {
@@ -22,10 +30,9 @@ class Updater {
   bool in_backward() const { return site_.in_backward && !needs_all_gradients(); }
   /// Before the updates of a step that needs all gradients: measures the norm of the step's gradients, unscaled.
   void measure_all(const StepInfo& info);
-  /// x = rule(self_weight·x + Σ weights·received, scale · clip factor · gradient, states), in place. Issued to the update stream, after the
-  /// work that the compute stream holds so far.
-  void update(int bucket, const StepInfo& info, double self_weight, const std::vector<Tensor>& received,
-              const std::vector<double>& weights);
+  /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare buffer, which the model's views follow.
+  /// Issued to the update stream, after the work that the compute stream holds so far.
+  void update(int bucket, const StepInfo& info, const Mix& mix = {});
   /// The compute stream waits for the updates issued so far: the next forward pass reads the parameters.
   void join();
   /// {clip factor, skip} of all gradients, after measure_all; empty without an overflow check.

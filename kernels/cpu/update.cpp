@@ -4,7 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include "core/error.h"
 #include "kernels/math/rules.h"
@@ -15,28 +20,40 @@ namespace {
 
 constexpr std::int64_t kBlock = detail::kUpdateBlock;
 constexpr std::int64_t kGrain = 1024;  // elements; whole pages of fp32 for each thread
-/// Elements after which a low-precision copy is made, while they are in the cache.
-constexpr std::int64_t kPiece = 8192;
+/// Elements that go through all that is done to them while they are in the cache.
+constexpr std::int64_t kPiece = 4096;
+/// From so many bytes on, parameters that are written beside the old ones go past the caches: nobody reads them before the caches have been
+/// filled several times over, and a line that is not in a cache would have to be fetched just to be overwritten.
+constexpr std::size_t kStreamBytes = 4u << 20;
 
 template <class T>
 struct Whole {
   UpdateSpan<T> span;
   std::vector<const T*> received;
   std::vector<T> weights;
-  bool skip = false;  ///< mix only
+  std::vector<const T*> sum;  ///< with sum_received: the terms, whose sum is the one received
+  bool skip = false;          ///< mix only
+  bool stream = false;        ///< writes x_out past the caches
 };
 
 template <class T>
 Whole<T> whole_of(const UpdateArgs& args) {
   Whole<T> whole;
   const detail::Mixture mixture = detail::mixture_of(args);
-  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
-    whole.received.push_back(args.received[k].data<T>());
+  UpdateSpan<T>& span = whole.span;
+  if (args.sum_received) {
+    for (const Tensor& term : args.received) whole.sum.push_back(term.data<T>());
+    span.x = args.x.data<T>();
+  } else {
+    span.x = mixture.x->data<T>();
+  }
+  for (std::size_t k = mixture.skip; k < args.weights.size(); ++k) {
+    whole.received.push_back(args.sum_received ? nullptr : args.received[k].data<T>());
     whole.weights.push_back(static_cast<T>(args.weights[k]));
   }
-  UpdateSpan<T>& span = whole.span;
-  span.x = mixture.x->data<T>();
   span.x_out = args.x_out.data<T>();
+  whole.stream =
+      args.x_out.raw() != args.x.raw() && args.x_out.bytes() >= kStreamBytes && reinterpret_cast<std::uintptr_t>(span.x_out) % 64 == 0;
   span.gradient = args.gradient.data<T>();
   for (std::size_t k = 0; k < args.states.size(); ++k) span.states[k] = args.states[k].data<T>();
   span.weights = whole.weights.data();
@@ -52,11 +69,13 @@ Whole<T> whole_of(const UpdateArgs& args) {
   return whole;
 }
 
+/// [begin, end) of the bucket, into `out`. `sum`: what was received, from `begin` on, where it was added up.
 template <class T>
-void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
+void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
+                  const T* sum, T* out) {
   UpdateSpan<T> span = whole.span;
   span.x += begin;
-  span.x_out += begin;
+  span.x_out = out;
   span.gradient += begin;
   for (std::size_t k = 0; k < args.states.size(); ++k) span.states[k] += begin;
   std::array<const T*, 16> few;
@@ -66,7 +85,12 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
     many.resize(static_cast<std::size_t>(span.terms));
     terms = many.data();
   }
-  for (int k = 0; k < span.terms; ++k) terms[k] = whole.received[static_cast<std::size_t>(k)] + begin;
+  if (sum) {
+    if (span.terms == 0) span.x = sum;  // the sum holds this rank's share already
+    terms[0] = sum;
+  } else {
+    for (int k = 0; k < span.terms; ++k) terms[k] = whole.received[static_cast<std::size_t>(k)] + begin;
+  }
   span.received = terms;
   span.decay += begin / kBlock;
   span.n = end - begin;
@@ -77,25 +101,70 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
   }
 }
 
+/// What was received, added up in its order.
+template <class T>
+void add_up(const Whole<T>& whole, std::int64_t begin, std::int64_t end, T* sum) {
+  std::vector<const T*> terms;
+  for (std::size_t k = 1; k < whole.sum.size(); ++k) terms.push_back(whole.sum[k] + begin);
+  const std::vector<T> ones(terms.size(), T(1));
+  UpdateSpan<T> span;
+  span.x = span.gradient = whole.sum[0] + begin;  // the gradient is not read
+  span.x_out = sum;
+  span.received = terms.data();
+  span.weights = ones.data();
+  span.terms = static_cast<int>(terms.size());
+  span.decay = whole.span.decay;
+  span.n = end - begin;
+  IsaLaunch::run(rules::MixStep<T>{}, span);
+}
+
+/// Copies past the caches; `bytes` is a multiple of 64, and both are aligned to as many.
+void stream(const void* from, void* to, std::size_t bytes) {
+#if defined(__SSE2__)
+  const auto* source = static_cast<const __m128i*>(from);
+  auto* target = static_cast<__m128i*>(to);
+  for (std::size_t i = 0; i < bytes / sizeof(__m128i); ++i) _mm_stream_si128(target + i, _mm_load_si128(source + i));
+#else
+  std::memcpy(to, from, bytes);
+#endif
+}
+/// What was streamed is seen by other threads before what is stored from now on.
+void end_of_stream() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 template <class T, class Low>
-void round_piece(const T* from, Low* to, std::int64_t begin, std::int64_t end) {
-  for (std::int64_t i = begin; i < end; ++i) to[i] = Low(static_cast<float>(from[i]));
+void round_piece(const T* from, Low* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = Low(static_cast<float>(from[i]));
+}
+
+template <class T>
+void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
+  alignas(64) T sum[kPiece], streamed[kPiece];
+  for (std::int64_t first = begin; first < end; first += kPiece) {
+    const std::int64_t last = std::min(first + kPiece, end);
+    T* out = whole.stream ? streamed : whole.span.x_out + first;
+    if (!whole.sum.empty()) add_up(whole, first, last, sum);
+    update_piece<T>(rule, args, whole, first, last, whole.sum.empty() ? nullptr : sum, out);
+    if (args.low && args.low.dtype() == DType::kBFloat16) {
+      round_piece(out, args.low.data<BFloat16>() + first, last - first);
+    } else if (args.low) {
+      round_piece(out, args.low.data<Float16>() + first, last - first);
+    }
+    if (whole.stream) stream(streamed, whole.span.x_out + first, static_cast<std::size_t>(last - first) * sizeof(T));
+  }
+  if (whole.stream) end_of_stream();
 }
 
 template <class T>
 void run(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args) {
   const Whole<T> whole = whole_of<T>(args);
+  const bool pieces = args.low || whole.stream || !whole.sum.empty();
   threads.parallel_for(args.x.elements(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    if (!args.low) return update_piece(rule, args, whole, begin, end);
-    for (std::int64_t first = begin; first < end; first += kPiece) {
-      const std::int64_t last = std::min(first + kPiece, end);
-      update_piece(rule, args, whole, first, last);
-      if (args.low.dtype() == DType::kBFloat16) {
-        round_piece(whole.span.x_out, args.low.data<BFloat16>(), first, last);
-      } else {
-        round_piece(whole.span.x_out, args.low.data<Float16>(), first, last);
-      }
-    }
+    if (pieces) return run_pieces(rule, args, whole, begin, end);
+    update_piece<T>(rule, args, whole, begin, end, nullptr, whole.span.x_out + begin);
   });
 }
 

@@ -51,6 +51,7 @@ GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
 
 void CudaBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
   check_update(rule, args);
+  require(!args.sum_received, "update", "the terms of a sum are summed before a GPU's update");
   GpuUpdateLauncher launcher = builtin_update(rule);
   if (!launcher) launcher = find_gpu_update(rule);
   if (!launcher) fail_without_gpu_update(rule);

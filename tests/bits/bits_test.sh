@@ -45,3 +45,8 @@ train exposed 12 --set sync.overlap=false
 same whole exposed 12
 train small_buckets 12 --set sync.bucket_mb=0.001
 same whole small_buckets 12
+train by_messages 12 --set sync.transport=mpi
+same whole by_messages 12
+train read_again 6 --set sync.transport=mpi
+train read_again 12 --resume latest
+same whole read_again 12

@@ -52,7 +52,8 @@ TEST_CASE("comm/exchange_plan: rows become sends and receives") {
 }
 
 TEST_CASE("comm/exchange_plan: over every topology the plans of all ranks fit together and give back the matrix") {
-  for (const char* type : {"complete", "ring", "one-peer-exp", "base-2", "random-matching"}) {
+  for (const char* type : {"complete", "ring", "one-peer-exp", "base-2", "random-matching", "hypercube", "torus", "static-exp",
+                           "static-ring", "star", "directed-exp", "shift-one"}) {
     for (const int n : {2, 4, 8, 16}) {
       const auto topology = test::make_test_topology({{"type", type}}, n);
       for (int k = 0; k < 12; ++k) {
@@ -83,4 +84,37 @@ TEST_CASE("comm/exchange_plan: over every topology the plans of all ranks fit to
       }
     }
   }
+}
+
+TEST_CASE("comm/exchange: a round over nodes gives each rank its shard's peers, a lone node its mean, and flat the matrix over ranks") {
+  Round round;
+  round.ranks_per_node = 3;
+  round.groups = {{{0, 2}, 0.75}, {{1}, 1.0}};
+  const Exchange a = plan_exchange(round, 7);
+  CHECK(a.kind == Exchange::Kind::kNodes);
+  CHECK(a.group == std::vector<int>{6, 7, 8});
+  CHECK(a.send_to == std::vector<int>{1});
+  CHECK(a.receive_from == std::vector<int>{1});
+  CHECK(a.own_share == 0.75);
+  CHECK(a.shares == std::vector<double>{0.25});
+  CHECK(a.self_weight == 0.0);
+  CHECK(a.weights == std::vector<double>{1.0});
+  CHECK(a.received() == 1);
+  const Exchange b = plan_exchange(round, 4);
+  CHECK(b.kind == Exchange::Kind::kGroupSum);
+  CHECK(b.group == std::vector<int>{3, 4, 5});
+  const Exchange flat = plan_exchange(round, 7, true);
+  CHECK(flat.kind == Exchange::Kind::kNeighbours);
+  CHECK(flat.receive_from == std::vector<int>{0, 1, 2, 6, 8});
+  CHECK(flat.self_weight == doctest::Approx(0.25));
+  round.groups = {{{0, 1, 2}, 1.0 / 3}};
+  const Exchange c = plan_exchange(round, 4);
+  CHECK(c.receive_from == std::vector<int>{1, 7});
+  CHECK(c.own_share == doctest::Approx(1.0 / 3));
+  CHECK(c.shares.size() == 2);
+  round.groups.clear();
+  round.rows = {{{0, 0.5}, {2, 0.5}}, {{0, 0.5}, {1, 0.5}}, {{1, 0.5}, {2, 0.5}}};  // directed
+  const Exchange d = plan_exchange(round, 5);
+  CHECK(d.receive_from == std::vector<int>{2});
+  CHECK(d.send_to == std::vector<int>{8});
 }

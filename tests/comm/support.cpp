@@ -93,7 +93,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
-  const AlgorithmSite site{backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap, job.check_overflow};
+  const AlgorithmSite site{
+      backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap, job.check_overflow, job.bf16_exchange};
   auto algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
@@ -162,8 +163,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
 std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake) {
   std::vector<std::vector<double>> results(static_cast<std::size_t>(ranks));
   std::vector<std::unique_ptr<Backend>> backends;  // outlive the world, whose messages hold tensors
-  for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
-  FakeWorld world(ranks, {20.0, fake.most_delay_seconds, fake.seed, 0});
+  for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, fake.threads));
+  FakeWorld world(ranks, {20.0, fake.most_delay_seconds, fake.seed, fake.ranks_per_host, fake.direct, fake.refuse});
   world.run([&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
     results[r] = run_job(job, transport, *backends[r]);

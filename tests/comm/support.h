@@ -41,6 +41,7 @@ struct Job {
   int slow_rank = -1;        ///< sleeps in its backward pass
   double loss_scale = 1.0;   ///< the gradients hold it; halved by a rank after a skipped step
   bool check_overflow = false;
+  bool bf16_exchange = false;
   std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
   DType compute = DType::kFloat32;            ///< bf16 or fp16: the buckets have a low-precision copy, compared at the end
   int ready_shuffle = 0;                      ///< another order of readiness than the traced one
@@ -52,6 +53,10 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
 struct FakeRun {
   double most_delay_seconds = 0.0;
   std::uint64_t seed = 0;
+  bool direct = false;
+  int ranks_per_host = 0;
+  int refuse = -1;
+  int threads = 1;
 };
 std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake = {});
 

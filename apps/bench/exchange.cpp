@@ -1,0 +1,227 @@
+#include "apps/bench/exchange.h"
+
+#include <fmt/format.h>
+#include <mpi.h>
+
+#include <algorithm>
+#include <climits>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "apps/bench/statistics.h"
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/host.h"
+#include "comm/bucket.h"
+#include "comm/direct_transport.h"
+#include "comm/mpi_session.h"
+#include "core/backend.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "kernels/cpu/update.h"
+#include "kernels/math/rules.h"
+#include "kernels/optimizer.h"
+
+namespace starling {
+namespace {
+
+/// Plain averaging: the mix and nothing else.
+class AverageRule : public OptimizerRule {
+ public:
+  std::vector<std::string> state_names() const override { return {}; }
+  void update(const UpdateSpan<float>& span, double, std::int64_t) const override { cpu::IsaLaunch::run(rules::MixStep<float>{}, span); }
+  void update(const UpdateSpan<double>& span, double, std::int64_t) const override { cpu::IsaLaunch::run(rules::MixStep<double>{}, span); }
+  int bytes_per_parameter(int element_size) const override { return 2 * element_size; }
+};
+
+std::unique_ptr<OptimizerRule> make_rule(const std::string& type) {
+  if (type == "average") return std::make_unique<AverageRule>();
+  const nlohmann::json none = nlohmann::json::object();
+  ConfigSection section(none, "bench");
+  return optimizers().make(type, "--optimizer", section);
+}
+
+/// One bucket of one parameter, with its own optimizer state.
+struct Subject {
+  Subject(Backend& backend, const OptimizerRule& rule, std::int64_t elements) {
+    parameter.name = "p";
+    parameter.shape = Shape{elements};
+    parameter.index = 0;
+    plan = plan_buckets({&parameter}, {}, DType::kFloat32, 1.0);
+    buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), true);
+    backend.fill(buckets[0].parameters, 0.5);
+    backend.fill(buckets[0].gradients, 1e-3);
+  }
+  Parameter parameter;
+  BucketPlan plan;
+  std::vector<Bucket> buckets;
+};
+
+struct Line {
+  const char* name;
+  std::function<void()> work;
+  std::vector<double> seconds = {};  ///< per repeat
+};
+
+class Bench {
+ public:
+  Bench(const ExchangeBench& settings, MpiSession& session)
+      : settings_(settings),
+        backend_(open_backend(DeviceType::kCpu, settings.threads)),
+        rule_(make_rule(settings.optimizer)),
+        transport_(make_direct_transport(session.make_transport(60.0), {60.0, usable_cores() >= session.size() * settings.threads})) {}
+
+  int run() {
+    const int size = transport_->size(), rank = transport_->rank();
+    if (size < 2 || size % 2 != 0) {
+      fail(ExitCode::kUsage, "bench", "exchange measures pairs of ranks; start it with mpirun -n 2 (here: {} rank{})", size,
+           size == 1 ? "" : "s");
+    }
+    const auto elements = static_cast<std::int64_t>(settings_.mb * 1024 * 1024 / 4);
+    Subject direct(*backend_, *rule_, elements), plain(*backend_, *rule_, elements);
+    transport_->share(*backend_, direct.buckets);
+    const Tensor received(*backend_, plain.buckets[0].parameters.shape(), DType::kFloat32);
+    backend_->fill(received, 0.25);
+    const int peer = rank ^ 1;
+    Exchange pair;
+    pair.kind = Exchange::Kind::kNeighbours;
+    pair.send_to = pair.receive_from = {peer};
+    std::vector<Tensor> buffers, places;
+    for (std::size_t i = 0; i < transport_->buffers_for(pair); ++i) buffers.push_back(received);
+
+    std::int64_t step = 0;
+    std::vector<double> waits, waited;  // for the neighbour to be there, within the first line
+    std::vector<Line> lines;
+    lines.push_back({transport_->name() == "direct" ? "direct exchange + update" : "exchange + update (not direct)", [&] {
+                       Bucket& bucket = direct.buckets[0];
+                       const ExchangeLabel label{step++, 0, step};
+                       const Ticket ticket = transport_->start_mix(pair, bucket, buffers, places, label);
+                       waits.push_back(seconds_of([&] { transport_->wait(ticket); }));
+                       transport_->wait_until_writable(label);
+                       update(bucket, places);
+                       transport_->release(label);
+                     }});
+    lines.push_back({"MPI_Sendrecv + update", [&] {
+                       Bucket& bucket = plain.buckets[0];
+                       sendrecv(bucket.parameters, received, peer);
+                       update(bucket, {received});
+                     }});
+    lines.push_back({"our MPI transport + update", [&] {
+                       Bucket& bucket = plain.buckets[0];
+                       transport_->wait(transport_->start_exchange(pair, bucket.parameters, {received}, {step, 0, step}));
+                       update(bucket, {received});
+                     }});
+    lines.push_back({"update alone", [&] { update(plain.buckets[0], {}); }});
+    lines.push_back({"update + local mixing", [&] { update(plain.buckets[0], {received}); }});
+    for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // the first two warm up
+      for (Line& line : lines) {
+        // Once before, so that each finds the caches as it leaves them itself and not as another line did.
+        line.work();
+        waits.clear();
+        MPI_Barrier(MPI_COMM_WORLD);  // the tightest there is: what ranks start apart counts as waiting
+        const double took = seconds_of(line.work);
+        if (!waits.empty()) waited.push_back(waits.back());
+        if (repeat >= 0) line.seconds.push_back(took);
+      }
+    }
+    for (Line& line : lines) transport_->max(line.seconds.data(), line.seconds.size());
+    if (rank == 0) report(lines, elements, median(waited));
+    return 0;
+  }
+
+ private:
+  void update(Bucket& bucket, const std::vector<Tensor>& received) {
+    UpdateArgs args;
+    args.x = bucket.parameters;
+    args.x_out = bucket.target();
+    args.gradient = bucket.gradients;
+    args.states = bucket.states;
+    args.received = received;
+    args.weights.assign(received.size(), 0.5);
+    args.self_weight = received.empty() ? 1.0 : 0.5;
+    args.decay = bucket.decay;
+    args.lr = 1e-6;
+    backend_->update(*rule_, args);
+    bucket.flip();
+  }
+
+  static void sendrecv(const Tensor& from, const Tensor& to, int peer) {
+    constexpr std::size_t kMost = INT_MAX / 2;
+    for (std::size_t first = 0; first < from.bytes(); first += kMost) {
+      const int count = static_cast<int>(std::min(kMost, from.bytes() - first));
+      MPI_Sendrecv(from.raw() + first, count, MPI_BYTE, peer, 77, to.raw() + first, count, MPI_BYTE, peer, 77, MPI_COMM_WORLD,
+                   MPI_STATUS_IGNORE);
+    }
+  }
+
+  /// The median over repeats of a's time over b's.
+  static double ratio(const Line& a, const Line& b) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < a.seconds.size(); ++i) ratios.push_back(a.seconds[i] / b.seconds[i]);
+    return median(ratios);
+  }
+
+  void report(const std::vector<Line>& lines, std::int64_t elements, double waited) const {
+    const double alone = rule_->bytes_per_parameter(4), bytes = (alone + 4.0) / alone;
+    const double faster = ratio(lines[1], lines[0]), own = ratio(lines[2], lines[0]);
+    const double extra = ratio(lines[0], lines[3]) / bytes, against_local = ratio(lines[0], lines[4]);
+    if (settings_.json) {
+      nlohmann::json document = {{"ranks", transport_->size()},
+                                 {"transport", transport_->name()},
+                                 {"elements", elements},
+                                 {"optimizer", settings_.optimizer},
+                                 {"threads", settings_.threads},
+                                 {"repeats", settings_.repeats},
+                                 {"speedup_over_sendrecv", faster},
+                                 {"speedup_over_own_mpi", own},
+                                 {"extra_over_bytes", extra},
+                                 {"ratio_to_local_mixing", against_local},
+                                 {"waited_ms", 1e3 * waited}};
+      for (const Line& line : lines) {
+        document["ms"][line.name] = 1e3 * median(line.seconds);
+        document["least_ms"][line.name] = 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
+      }
+      fmt::print("{}\n", document.dump());
+      return;
+    }
+    fmt::print("{}, {} ranks, {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n", backend_->description(),
+               transport_->size(), settings_.mb, settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s",
+               transport_->name(), settings_.repeats);
+    fmt::print("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
+    for (const Line& line : lines) {
+      fmt::print("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),
+                 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end()));
+    }
+    fmt::print("\nof the first, waiting for the neighbour {:>7.3f} ms (rank 0)\n", 1e3 * waited);
+    fmt::print("direct against MPI_Sendrecv + update    {:>6.2f} x faster\n", faster);
+    fmt::print("direct against our MPI transport        {:>6.2f} x faster\n", own);
+    fmt::print("direct / update alone / bytes' ratio    {:>6.2f}   (mixing moves {:.3g} times the bytes)\n", extra, bytes);
+    fmt::print("direct / update with a local buffer     {:>6.2f}\n", against_local);
+  }
+
+  ExchangeBench settings_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<OptimizerRule> rule_;
+  std::unique_ptr<Transport> transport_;
+};
+
+}  // namespace
+
+int bench_exchange(const ExchangeBench& settings) {
+  MpiSession session;
+  try {
+    return Bench(settings, session).run();
+  } catch (...) {
+    const Failure failure = failure_of(std::current_exception());
+    session.abort(failure.code, failure.message);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,70 @@
+#include "apps/trainer/world_check.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "apps/trainer/agreement.h"
+#include "comm/fake_transport.h"
+
+namespace starling {
+namespace {
+
+/// What rank 1 of three throws.
+template <class Body>
+std::string agreed_error(const Body& body) {
+  std::string text;
+  FakeWorld world(3);
+  world.run([&](Transport& transport) {
+    std::string mine;
+    try {
+      body(transport);
+    } catch (const AgreedError& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      mine = error.what();
+    }
+    for (const std::string& other : transport.all_gather(mine)) CHECK(other == mine);  // all end, with the same words
+    if (transport.rank() == 1) text = mine;
+  });
+  return text;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("apps/world: different builds are an error that names both") {
+  const std::string report = "starling 0.1.0 (commit abc)\nOpen MPI v4.1.4\noneDNN 2.6.3\n";
+  CHECK(agreed_error([&](Transport& t) { agree_on_build(t, report); }).empty());
+  std::string text = agreed_error(
+      [&](Transport& t) { agree_on_build(t, t.rank() == 2 ? "starling 0.1.0 (commit abd)\nOpen MPI v4.1.4\noneDNN 2.6.3\n" : report); });
+  CAPTURE(text);
+  for (const char* part : {"rank 0 on host", "'starling 0.1.0 (commit abc)'", "rank 2 on host", "'starling 0.1.0 (commit abd)'"})
+    CHECK(contains(text, part));
+  text = agreed_error([&](Transport& t) { agree_on_build(t, t.rank() == 1 ? report + "cuDNN 9\n" : report); });
+  CHECK(contains(text, "rank 0"));
+  CHECK(contains(text, "'nothing', rank 1 on host"));
+}
+
+TEST_CASE("apps/world: ranks that disagree on the config name the first key") {
+  const nlohmann::json config = nlohmann::json::parse(R"({"batch_size": 16, "threads": 2, "data": {"type": "synthetic", "path": "a"},
+    "sync": {"topology": {"type": "ring"}}, "optimizer": {"betas": [0.9, 0.99]}})");
+  const auto with = [&](const char* patch) {
+    return agreed_error([&](Transport& t) {
+      nlohmann::json mine = config;
+      if (t.rank() == 2) mine.merge_patch(nlohmann::json::parse(patch));
+      agree_on_config(t, mine);
+    });
+  };
+  CHECK(with("{}").empty());
+  CHECK(with(R"({"threads": 7, "data": {"path": "b"}})").empty());  // a host's own affair
+  std::string text = with(R"({"batch_size": 32, "sync": {"topology": {"type": "star"}}})");
+  CAPTURE(text);
+  CHECK(contains(text, "batch_size is 16 on rank 0"));
+  CHECK(contains(text, "and 32 on rank 2"));
+  CHECK(contains(with(R"({"sync": {"topology": {"type": "star"}}})"), "sync.topology.type is \"ring\" on rank 0"));
+  CHECK(contains(with(R"({"optimizer": {"betas": [0.9, 0.999]}})"), "optimizer.betas is [0.9,0.99] on rank 0"));
+  CHECK(contains(with(R"({"seed": 3})"), "seed is not there on rank 0"));
+}
+
+}  // namespace starling

@@ -1,0 +1,419 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/direct_control.h"
+#include "comm/direct_transport.h"
+#include "comm/fake_transport.h"
+#include "core/error.h"
+#include "kernels/optimizer.h"
+#include "support.h"
+
+using namespace starling;
+using test::Job;
+using test::run_fake;
+
+namespace {
+
+const nlohmann::json kAdamW = {{"type", "adamw"}, {"weight_decay", 0.1}};
+
+/// Mixed: `per_host` ranks read each other directly, the others get messages.
+test::FakeRun direct(int per_host = 0) {
+  test::FakeRun run;
+  run.direct = true;
+  run.ranks_per_host = per_host;
+  return run;
+}
+
+/// Every registered type that takes n ranks without further keys.
+std::vector<std::string> types_for(int n) {
+  register_builtin_topologies();
+  std::vector<std::string> types;
+  for (const std::string& type : topologies().names()) {
+    try {
+      test::make_test_topology({{"type", type}}, n);
+      types.push_back(type);
+    } catch (const Error&) {  // this many ranks do not fit
+    }
+  }
+  return types;
+}
+
+double largest_difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t e = 0; e < a[i].size(); ++e) largest = std::max(largest, std::abs(a[i][e] - b[i][e]));
+  }
+  return largest;
+}
+
+std::vector<double> mean_of(const std::vector<std::vector<double>>& ranks) {
+  std::vector<double> mean(ranks[0].size());
+  for (const auto& rank : ranks) {
+    for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += rank[e] / static_cast<double>(ranks.size());
+  }
+  return mean;
+}
+
+/// Ranks with one bucket of 64 numbers; body(transport, bucket, backend) runs on each.
+struct OneBucket {
+  explicit OneBucket(Backend& backend) : model({Shape{64}}), plan(plan_buckets(model.order, {}, DType::kFloat32, 1)) {
+    buckets = make_buckets(plan, backend, DType::kFloat32, 0, false);
+  }
+  test::TinyModel model;
+  BucketPlan plan;
+  std::vector<Bucket> buckets;
+};
+
+template <class Body>
+void with_ranks(int n, const FakeWorldOptions& options, const Body& body) {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < n; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld world(n, options);
+  world.run([&](Transport& transport) {
+    Backend& backend = *backends[static_cast<std::size_t>(transport.rank())];
+    OneBucket one(backend);
+    body(transport, one.buckets, backend);
+  });
+}
+
+Exchange pair_with(int peer) {
+  Exchange exchange;
+  exchange.kind = Exchange::Kind::kNeighbours;
+  exchange.send_to = exchange.receive_from = {peer};
+  exchange.self_weight = 0.5;
+  exchange.weights = {0.5};
+  return exchange;
+}
+
+}  // namespace
+
+TEST_CASE("comm/direct: every topology over 1 to 9 ranks gives the same bits by messages, directly, and mixed") {
+  std::size_t compared = 0;
+  for (int n = 1; n <= 9; ++n) {
+    const std::vector<std::string> types = types_for(n);
+    CHECK(types.size() >= 4);
+    for (const std::string& type : types) {
+      Job job;
+      job.topology = {{"type", type}};
+      job.optimizer = kAdamW;
+      job.start_apart = true;
+      job.steps = 7;
+      CAPTURE(n);
+      CAPTURE(type);
+      const auto expected = run_fake(job, n);
+      CHECK(run_fake(job, n, direct()) == expected);
+      if (n > 1) CHECK(run_fake(job, n, direct(n == 2 ? 1 : 2)) == expected);
+      if (n > 3) CHECK(run_fake(job, n, direct(3)) == expected);
+      ++compared;
+    }
+  }
+  CHECK(compared >= 60);
+}
+
+TEST_CASE("comm/direct: every topology follows the formulas and keeps the mean") {
+  for (const int n : {2, 3, 6, 8}) {
+    for (const std::string& type : types_for(n)) {
+      Job job;
+      job.topology = {{"type", type}};
+      job.dtype = DType::kFloat64;
+      job.start_apart = true;
+      job.steps = 9;
+      CAPTURE(n);
+      CAPTURE(type);
+      CHECK(largest_difference(run_fake(job, n, direct()), test::run_plain(job, n)) < 1e-12);
+      job.lr = 0.0;
+      Job untouched = job;
+      untouched.steps = 1;
+      const auto mean = mean_of(run_fake(job, n, direct(2))), before = mean_of(run_fake(untouched, n));
+      CHECK(largest_difference({mean}, {before}) < 1e-13);
+    }
+  }
+}
+
+TEST_CASE("comm/direct: rounds over nodes follow the formulas by messages, directly and mixed, whatever the buckets") {
+  struct Case {
+    int n, per_node;
+    const char* inter;
+  };
+  for (const auto& [n, per_node, inter] : {Case{4, 2, "ring"}, Case{4, 2, "complete"}, Case{6, 2, "complete"}, Case{6, 3, "one-peer-exp"},
+                                           Case{8, 2, "static-ring"}, Case{8, 4, "directed-exp"}, Case{9, 3, "star"}, Case{6, 6, "ring"}}) {
+    Job job;
+    job.topology = {{"type", "hierarchical"}, {"ranks_per_node", per_node}, {"inter", inter}};
+    if (n == per_node) job.topology["inter"] = "complete";
+    job.start_apart = true;
+    job.steps = 7;
+    CAPTURE(n);
+    CAPTURE(per_node);
+    CAPTURE(inter);
+    const auto expected = run_fake(job, n);
+    CHECK(run_fake(job, n, direct(per_node)) == (n == per_node ? run_fake(job, n, direct()) : expected));
+    for (const double bytes : {1.0, 1e9}) {
+      Job other = job;
+      other.bucket_bytes = bytes;
+      other.slow_rank = 1;
+      CHECK(run_fake(other, n) == expected);
+    }
+    Job other = job;
+    other.finish_every = 2;
+    other.resume_after = 3;
+    CHECK(run_fake(other, n) == expected);
+    job.dtype = DType::kFloat64;
+    const auto plain = test::run_plain(job, n);
+    CHECK(largest_difference(run_fake(job, n), plain) < 1e-12);
+    CHECK(largest_difference(run_fake(job, n, direct()), plain) < 1e-12);
+    CHECK(largest_difference(run_fake(job, n, direct(per_node)), plain) < 1e-12);
+  }
+}
+
+TEST_CASE("comm/direct: modes, bucket sizes, slow ranks, accumulated optimizers, low precision, evaluation and resume change no bit") {
+  for (const char* type : {"one-peer-exp", "complete", "random-matching"}) {
+    Job job;
+    job.topology = {{"type", type}};
+    job.optimizer = {{"type", "accum_adamw"}, {"weight_decay", 0.1}, {"accum_iter", 2}};
+    job.steps = 8;
+    const auto expected = run_fake(job, 4);
+    CAPTURE(type);
+    for (const int per_host : {0, 2}) {
+      const auto same = [&](const Job& other) { return run_fake(other, 4, direct(per_host)) == expected; };
+      CAPTURE(per_host);
+      CHECK(same(job));
+      Job other = job;
+      other.in_backward = false;
+      CHECK(same(other));
+      other = job;
+      other.overlap = false;
+      CHECK(same(other));
+      for (const double bytes : {1.0, 1e9}) {
+        other = job;
+        other.bucket_bytes = bytes;
+        CHECK(same(other));
+      }
+      for (const int slow : {0, 2}) {
+        other = job;
+        other.slow_rank = slow;
+        CHECK(same(other));
+      }
+      other = job;
+      other.ready_shuffle = 5;
+      CHECK(same(other));
+      other = job;
+      other.compute = DType::kBFloat16;
+      CHECK(same(other));
+      for (const int every : {1, 3}) {
+        other = job;
+        other.finish_every = every;
+        CHECK(same(other));
+      }
+      for (const int after : {1, 4, 7}) {
+        other = job;
+        other.resume_after = after;
+        CHECK(same(other));
+      }
+    }
+  }
+}
+
+TEST_CASE("comm/direct: an overflow mixes without an update, as by messages") {
+  Job job;
+  job.topology = {{"type", "complete"}};
+  job.in_backward = false;
+  job.check_overflow = true;
+  job.loss_scale = 1024;
+  job.overflows = {{0, 0}, {2, 3}, {1, 5}};
+  job.steps = 7;
+  CHECK(run_fake(job, 3, direct()) == run_fake(job, 3));
+}
+
+TEST_CASE("comm/direct: a group's sum gives the same bits on several compute threads") {
+  Job job;
+  job.topology = {{"type", "complete"}};
+  job.start_apart = true;
+  test::FakeRun two = direct();
+  two.threads = 2;
+  CHECK(run_fake(job, 5, two) == run_fake(job, 5));
+}
+
+TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is the others' memory, and the views follow the update") {
+  with_ranks(3, {20.0, 0.0, 0, 0, true}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    Parameter& parameter = *buckets[0].layout->slots[0].parameter;
+    test::set_numbers(buckets[0].parameters, [&](std::int64_t i) { return 100.0 * t.rank() + static_cast<double>(i); });
+    CHECK(t.name() == "fake");
+    t.share(backend, buckets);
+    CHECK(t.name() == "direct");
+    const std::byte* first = buckets[0].parameters.raw();
+    t.share(backend, buckets);  // again: as they are
+    REQUIRE(buckets[0].parameters.raw() == first);
+    REQUIRE(parameter.value.raw() == first);
+    REQUIRE(buckets[0].spare.raw() != first);
+    CHECK(parameter.value.data<float>()[7] == 100.0f * static_cast<float>(t.rank()) + 7.0f);
+    Exchange group;
+    group.kind = Exchange::Kind::kGroupSum;
+    group.group = {0, 1, 2};
+    CHECK(t.buffers_for(group) == 0);
+    std::vector<Tensor> received;
+    t.wait(t.start_mix(group, buckets[0], {}, received, {0, 0, 0}));
+    REQUIRE(received.size() == 3);
+    CHECK(received[static_cast<std::size_t>(t.rank())].raw() == first);
+    for (int r = 0; r < 3; ++r) CHECK(received[static_cast<std::size_t>(r)].data<float>()[5] == 100.0f * static_cast<float>(r) + 5.0f);
+    t.wait_until_writable({1, 0, 0});
+    test::set_numbers(buckets[0].spare, [&](std::int64_t) { return -1.0 * t.rank(); });
+    buckets[0].flip();
+    CHECK(parameter.value.data<float>()[0] == -1.0f * static_cast<float>(t.rank()));
+    for (int r = 0; r < 3; ++r) CHECK(received[static_cast<std::size_t>(r)].data<float>()[5] == 100.0f * static_cast<float>(r) + 5.0f);
+    t.release({1, 0, 0});
+    t.start_mix({}, buckets[0], {}, received, {1, 0, 1});
+    CHECK(received.empty());
+    OneBucket other(backend);  // a new set takes the place of the old one
+    t.share(backend, other.buckets);
+    t.wait(t.start_mix(group, other.buckets[0], {}, received, {0, 0, 0}));
+    CHECK(received[static_cast<std::size_t>(t.rank())].raw() == other.buckets[0].parameters.raw());
+  });
+}
+
+TEST_CASE("comm/direct: a fast rank does not overwrite what a slow one still reads") {
+  std::atomic<bool> released{false};
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    t.share(backend, buckets);
+    std::vector<Tensor> received;
+    const Ticket first = t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
+    t.wait(first);
+    if (t.rank() == 0) {
+      t.wait_until_writable({1, 0, 0});  // nobody has read the other buffer: no wait
+      buckets[0].flip();
+      t.release({1, 0, 0});
+      t.start_mix(pair_with(1), buckets[0], {}, received, {1, 0, 1});
+      t.wait_until_writable({2, 0, 1});  // rank 1 still reads what is there
+      CHECK(released);
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      released = true;
+      t.release({1, 0, 0});
+    }
+  });
+}
+
+TEST_CASE("comm/direct: an exchange that is not complete is not done") {
+  std::atomic<bool> asked{false};
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    t.share(backend, buckets);
+    std::vector<Tensor> received;
+    if (t.rank() == 1) {
+      while (!asked) std::this_thread::yield();
+    }
+    const Ticket ticket = t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
+    if (t.rank() == 0) {
+      CHECK_FALSE(t.done(ticket));
+      asked = true;
+    }
+    t.wait(ticket);
+    CHECK(test::error_text([&] { t.wait(ticket); }).find("not under way") != std::string::npos);
+  });
+}
+
+TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and when it was last heard of") {
+  std::vector<std::string> texts(3);
+  with_ranks(3, {0.2, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    t.share(backend, buckets);
+    Exchange group;
+    group.kind = Exchange::Kind::kGroupSum;
+    group.group = {0, 1, 2};
+    std::vector<Tensor> received;
+    t.wait(t.start_mix(group, buckets[0], {}, received, {11, 0, 10}));
+    t.barrier();
+    if (t.rank() == 2) {
+      t.release({12, 0, 11});
+      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+      return;
+    }
+    const auto r = static_cast<std::size_t>(t.rank());
+    if (t.rank() == 0) {
+      const Ticket ticket = t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
+      texts[r] = test::error_text([&] { t.wait(ticket); });
+    } else {
+      // The other two published: this rank alone cannot go on, for rank 0 has not released what it reads.
+      t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    }
+  });
+  CAPTURE(texts[0]);
+  for (const char* part : {"rank 0 waited 0.2 s", " on host ", "step 12, bucket 0, round 11", "in the group of ranks 0, 1, 2",
+                           "missing: rank 2 last heard of 0.", "(mixed bucket 0 of step 12)", "; there: rank 1 last heard of"}) {
+    CHECK(texts[0].find(part) != std::string::npos);
+  }
+  CHECK(texts[0].find('\n') == std::string::npos);
+}
+
+TEST_CASE("comm/direct: a reader that never lets go is named") {
+  std::string text;
+  with_ranks(2, {0.2, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    t.share(backend, buckets);
+    std::vector<Tensor> received;
+    t.wait(t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0}));
+    if (t.rank() == 1) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      return;
+    }
+    buckets[0].flip();
+    t.start_mix(pair_with(1), buckets[0], {}, received, {1, 0, 1});
+    text = test::error_text([&] { t.wait_until_writable({2, 0, 1}); });
+  });
+  CAPTURE(text);
+  CHECK(text.find("for the readers of step 1, bucket 0; missing: rank 1 last heard of") != std::string::npos);
+}
+
+TEST_CASE("comm/direct: a rank that throws ends the waits of the others") {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string text = test::error_text([&] {
+    with_ranks(3, {30.0, 0.0, 0, 0, true}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+      t.share(backend, buckets);
+      if (t.rank() == 1) fail(ExitCode::kUsage, "data", "no file");
+      std::vector<Tensor> received;
+      Exchange from_one = pair_with(1);
+      t.wait(t.start_mix(from_one, buckets[0], {}, received, {0, 0, 0}));
+    });
+  });
+  CHECK(text == "[data] no file");
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+}
+
+TEST_CASE("comm/direct: where a rank has no memory to share, all go on by messages, to the same bits") {
+  Job job;
+  job.topology = {{"type", "one-peer-exp"}};
+  test::FakeRun refused = direct();
+  refused.refuse = 2;
+  CHECK(run_fake(job, 4, refused) == run_fake(job, 4));
+  with_ranks(2, {20.0, 0.0, 0, 0, true, 1}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    const std::byte* before = buckets[0].parameters.raw();
+    t.share(backend, buckets);
+    CHECK(t.name() == "fake");
+    CHECK(buckets[0].parameters.raw() == before);
+    CHECK_FALSE(buckets[0].spare);
+    CHECK(t.buffers_for(pair_with(1 - t.rank())) == 1);
+  });
+}
+
+TEST_CASE("comm/direct: counts wait, wake, and go past the end of their range") {
+  std::atomic<std::uint32_t> count{0xfffffffeu};
+  const auto soon = [] { return std::chrono::steady_clock::now() + std::chrono::milliseconds(20); };
+  CHECK(detail::wait_for(count, 0xfffffffeu, {}, soon()));
+  CHECK_FALSE(detail::wait_for(count, 1u, std::chrono::microseconds(5), soon()));
+  std::thread other([&] {
+    for (const std::uint32_t value : {0xffffffffu, 0u, 1u}) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      detail::advance(count, value);
+    }
+  });
+  CHECK(detail::wait_for(count, 1u, {}, std::chrono::steady_clock::now() + std::chrono::seconds(20)));
+  other.join();
+  CHECK(detail::reached(count, 0xffffffffu));
+  CHECK_FALSE(detail::reached(count, 2u));
+}

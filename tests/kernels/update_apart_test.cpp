@@ -1,0 +1,131 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/config.h"
+#include "kernels/optimizer.h"
+
+using namespace starling;
+
+namespace {
+
+std::unique_ptr<OptimizerRule> adamw() {
+  register_builtin_optimizers();
+  const nlohmann::json config = {{"weight_decay", 0.1}};
+  ConfigSection section(config, "test");
+  return optimizers().make("adamw", "type", section);
+}
+
+Tensor numbers(Backend& backend, std::int64_t n, DType dtype, double phase) {
+  Tensor tensor(backend, Shape{n}, dtype);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const double value = std::sin(0.37 * static_cast<double>(i) + phase);
+    if (dtype == DType::kFloat64) {
+      tensor.data<double>()[i] = value;
+    } else {
+      tensor.data<float>()[i] = static_cast<float>(value);
+    }
+  }
+  return tensor;
+}
+
+bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
+
+/// One update of n elements; x_out is x, or memory of its own.
+struct Update {
+  Update(Backend& backend, std::int64_t n, DType dtype, bool apart) {
+    args.x = numbers(backend, n, dtype, 0.0);
+    args.x_out = apart ? Tensor(backend, Shape{n}, dtype) : args.x;
+    args.gradient = numbers(backend, n, dtype, 1.0);
+    for (int k = 0; k < 2; ++k) {
+      args.states.emplace_back(backend, Shape{n}, dtype);
+      backend.fill(args.states.back(), 0.0);
+    }
+    args.decay = Tensor(backend, Shape{n / 32}, DType::kUInt8);
+    backend.fill(args.decay, 1.0);
+    args.lr = 0.01;
+  }
+  UpdateArgs args;
+};
+
+}  // namespace
+
+TEST_CASE("kernels/update: the terms of a sum give the bits of the sum made before, for any weight, size and number of threads") {
+  const auto rule = adamw();
+  for (const int threads : {1, 3}) {
+    const auto backend = open_backend(DeviceType::kCpu, threads);
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+      for (const std::int64_t n : {32, 4096, 4128, 20'000}) {
+        for (const double self_weight : {0.0, 0.3, -0.1}) {
+          for (const int terms : {2, 3, 5, 20}) {
+            Update once(*backend, n, dtype, false), summed(*backend, n, dtype, true);
+            Tensor total;
+            for (int k = 0; k < terms; ++k) {
+              summed.args.received.push_back(numbers(*backend, n, dtype, 2.0 + k));
+              const Tensor& term = summed.args.received.back();
+              if (k == 0) {
+                total = numbers(*backend, n, dtype, 2.0);
+                continue;
+              }
+              for (std::int64_t i = 0; i < n; ++i) {
+                if (dtype == DType::kFloat64) {
+                  total.data<double>()[i] += term.data<double>()[i];
+                } else {
+                  total.data<float>()[i] += term.data<float>()[i];
+                }
+              }
+            }
+            once.args.received = {total};
+            once.args.weights = summed.args.weights = {0.2};
+            once.args.self_weight = summed.args.self_weight = self_weight;
+            summed.args.sum_received = true;
+            backend->update(*rule, once.args);
+            backend->update(*rule, summed.args);
+            CAPTURE(n);
+            CAPTURE(self_weight);
+            CAPTURE(terms);
+            CHECK(same(once.args.x_out, summed.args.x_out));
+            CHECK(same(once.args.states[1], summed.args.states[1]));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/update: parameters written apart have the bits of an update in place, also where they go past the caches") {
+  const auto rule = adamw();
+  for (const int threads : {1, 3}) {
+    const auto backend = open_backend(DeviceType::kCpu, threads);
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+      for (const std::int64_t n : {64, 1'100'000}) {
+        Update in_place(*backend, n / 32 * 32, dtype, false), apart(*backend, n / 32 * 32, dtype, true);
+        const Tensor before = numbers(*backend, n / 32 * 32, dtype, 0.0), received = numbers(*backend, n / 32 * 32, dtype, 3.0);
+        for (Update* update : {&in_place, &apart}) {
+          update->args.received = {received};
+          update->args.weights = {0.5};
+          update->args.self_weight = 0.5;
+          update->args.low = Tensor(*backend, before.shape(), DType::kBFloat16);
+          backend->update(*rule, update->args);
+        }
+        CHECK(same(in_place.args.x_out, apart.args.x_out));
+        CHECK(same(in_place.args.low, apart.args.low));
+        CHECK(same(apart.args.x, before));
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/update: a sum's terms have one weight") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  Update update(*backend, 32, DType::kFloat32, false);
+  update.args.received = {numbers(*backend, 32, DType::kFloat32, 1.0), numbers(*backend, 32, DType::kFloat32, 2.0)};
+  update.args.weights = {0.25, 0.25};
+  update.args.sum_received = true;
+  CHECK_THROWS(backend->update(*adamw(), update.args));
+}
