@@ -9,8 +9,8 @@ namespace starling {
 struct PlanOptions {
   int ranks = 0, ranks_per_node = 1;
   std::string measured;
-  double bandwidth_gbits = 0.0, latency_us = 0.0;               ///< between hosts
-  double inside_gbytes = 0.0, inside_latency_us = 0.0;          ///< inside a host, by messages
+  double bandwidth_gbits = 0.0, latency_us = 0.0;       ///< between hosts
+  double inside_gbytes = 0.0, inside_latency_us = 0.0;  ///< inside a host, by messages
   double memory_gbytes = 0.0;
   bool no_direct = false;
   std::string model;
