@@ -13,7 +13,8 @@ constexpr double kMostKept = 4e6;  ///< ranks × rounds that are kept as matrice
 std::vector<double> mean_of(const std::vector<double>& x, std::size_t width) {
   std::vector<double> mean(width, 0.0);
   for (std::size_t i = 0; i < x.size(); ++i) mean[i % width] += x[i];
-  for (double& value : mean) value /= static_cast<double>(x.size() / width);
+  const std::size_t ranks = x.size() / width;
+  for (double& value : mean) value /= static_cast<double>(ranks);
   return mean;
 }
 

@@ -44,9 +44,9 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   StepModel step;
   const auto element = static_cast<double>(size_of(config.dtype));
   for (const Parameter* parameter : trace.ready_order) {
-    const auto padded = static_cast<double>((parameter->shape.elements() + 31) / 32 * 32);
+    const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
     const double ready = static_cast<double>(step.tensors.size() + 1) / static_cast<double>(trace.ready_order.size());
-    step.tensors.push_back({padded * element, ready});
+    step.tensors.push_back({static_cast<double>(padded) * element, ready});
   }
   step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
   return step;

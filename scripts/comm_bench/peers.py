@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""One rank of a PyTorch job, one thread, fp32: prints {"step_ms": ...}. The only file of this folder that needs torch.
+
+  peers.py none|ddp|decent-dp MODEL BATCH STEPS WINDOW TOPOLOGY sgd|adamw
+
+The job is described by torchrun's variables in the environment (RANK, WORLD_SIZE, MASTER_ADDR, ...). step_ms is the median over windows of
+WINDOW steps after the first, as for the trainer.
+"""
+
+import json
+import pathlib
+import statistics
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+
+
+def make_model(name):
+    from torch import nn
+
+    from compare_pytorch import make_torch_model
+    from jobs import MODELS
+
+    section = MODELS[name][0]
+    if section["type"] != "mlp":
+        return make_torch_model(section["type"])
+    layers, inputs = [nn.Flatten()], 3072
+    for width in section["hidden"]:
+        layers += [nn.Linear(inputs, width), nn.ReLU()]
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(inputs, 10))
+
+
+def main():
+    kind, name, batch, steps, window, topology, rule = sys.argv[1:8]
+    batch, steps, window = int(batch), int(steps), int(window)
+
+    import torch
+    from torch import distributed
+    from torch.nn import functional
+
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)
+    torch.manual_seed(0)
+    model, images = make_model(name), torch.randn(batch, 3, 32, 32)
+    if not name.startswith("mlp"):
+        model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+    labels = torch.randint(0, 10, (batch,))
+
+    def make_optimizer(parameters):
+        if rule == "sgd":
+            return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, fused=True)
+        return torch.optim.AdamW(parameters, lr=1e-3, weight_decay=0.1, fused=True)
+
+    optimizer = None
+    if kind != "none":
+        distributed.init_process_group("gloo")
+    if kind == "decent-dp":
+        from decent_dp.ddp import DecentralizedDataParallel
+
+        # The optimizers that it brings run slower loops over tensors.
+        model = DecentralizedDataParallel(model, lambda named: make_optimizer([tensor for _, tensor in named]), topology=topology)
+    else:
+        if kind == "ddp":
+            model = torch.nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        optimizer = make_optimizer(model.parameters())
+    model.train()
+
+    times = []
+    begin = time.perf_counter()
+    for step in range(1, steps + 1):
+        loss = functional.cross_entropy(model(images), labels)
+        if optimizer is not None:
+            optimizer.zero_grad()
+        loss.backward()
+        if optimizer is not None:
+            optimizer.step()
+        if step % window == 0:
+            now = time.perf_counter()
+            times.append(1e3 * (now - begin) / window)
+            begin = now
+    print(json.dumps({"step_ms": statistics.median(times[1:])}), flush=True)
+    if distributed.is_initialized():
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

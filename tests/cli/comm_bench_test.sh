@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# scripts/comm_bench: its arguments, the commands that it would run, and the rows that take seconds.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+export bench=$root/scripts/comm_bench/comm_bench.py NETLAB_NAME=cb$$
+trap '"$root/scripts/netlab/netlab" down >/dev/null 2>&1; rm -rf "$work"' EXIT
+
+check "help" 0 "exchange, two-ranks" "$bench" --help
+check "an unknown row" 2 "no-such-row is unknown; known: exchange" "$bench" --only no-such-row
+check "an unknown disturbance" 2 "none, slow-rank, slow-link" "$bench" --disturb rain
+check "a rate that is none" 2 "whole numbers of Mbit/s" "$bench" --rates fast
+check "a seed that is none" 2 "whole numbers" "$bench" learning --seeds one
+check "a dry run of everything" 0 "netlab run 2 .*starling-train" "$bench" --dry-run
+verify "shows every program" bash -c 'for word in "starling-bench exchange" "netlab up 4 100" "netlab rate 3 500" slow_rank.py "starling-topo measure" "--ranks 4096"; do
+  grep -q -e "$word" "$1" || { echo "no $word"; exit 1; }; done' _ "$work/.stdout"
+verify "and leaves nothing" bash -c '! ls -d runs /etc/netns/"$NETLAB_NAME"-* 2>/dev/null'
+check "a dry run of learning" 0 "one-peer-exp-8-2\b" "$bench" learning --dry-run --seeds 1,2 --verbose
+
+check "exchange and plan" 0 "^\| 4096 \| 8 \| [0-9.]+ \|" "$bench" --quick --only exchange,plan4096 --out out
+verify "have their rows in JSON" python3 -c '
+import json
+rows = {row["row"]: row for row in json.load(open("out/comm.json"))["rows"]}
+assert [line[0] for line in rows["exchange"]["rows"]] == ["adamw", "average"], rows
+assert all(memory < 400 for data in rows["plan4096"]["data"] for memory in data["memory_mb"]), rows'
+check "a program that is missing is said" 0 "skipped: .*no-build/bin/starling-bench is missing" env STARLING_BUILD="$work/no-build" "$bench" --only exchange --out none
+if command -v setpriv >/dev/null && [ "$(id -u)" = 0 ] && setpriv --reuid 65534 --clear-groups test -x "$train" -a -r "$bench"; then
+  open=$(mktemp -d "${TMPDIR:-/tmp}/starling-open.XXXXXX") && chmod 777 "$open"
+  check "emulated hosts without root are skipped" 0 "skipped: .*root" setpriv --reuid 65534 --clear-groups "$bench" --quick --only hierarchical --out "$open/out"
+  rm -rf "$open"
+fi
+finish
