@@ -13,6 +13,7 @@ namespace starling::detail {
 namespace {
 
 constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
+constexpr int kPiecesUnderWay = 3;       // to one peer, see MpiWorld::pieces_to
 constexpr std::size_t kPieceBytes =
     256 << 10;                             // at least. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on 25 MB
 constexpr std::uint32_t kTagCycle = 4096;  // operations between two ranks under way at once; tags stay below 32768
@@ -35,6 +36,7 @@ MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
   MPI_Comm_free(&local);
   sent_.resize(static_cast<std::size_t>(size));
   received_.resize(static_cast<std::size_t>(size));
+  pieces_to_.resize(static_cast<std::size_t>(size));
 }
 
 MpiWorld::~MpiWorld() {
@@ -110,6 +112,7 @@ class NeighbourOperation final : public MpiOperation {
   NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
                      const ExchangeLabel& label)
       : MpiOperation(describe(exchange, label), label),
+        world_(world),
         requests_(world),
         send_(send),
         receive_(receive),
@@ -122,15 +125,28 @@ class NeighbourOperation final : public MpiOperation {
   bool advance() override {
     bool moved = false;
     if (!posted_) {
-      post();
+      post_receives();
       posted_ = moved = true;
     }
-    if (requests_.test([](int) {}) > 0) moved = true;
-    if (requests_.empty()) finish();
+    if (requests_.test([&](int peer) {
+          if (peer >= 0) --world_.pieces_to(peer);
+        }) > 0) {
+      moved = true;
+    }
+    moved |= post_sends();
+    if (requests_.empty() && all_sent()) finish();
     return moved;
   }
 
-  std::vector<int> missing() const override { return requests_.peers(); }
+  std::vector<int> missing() const override {
+    std::vector<int> peers = requests_.peers();
+    for (std::size_t k = 0; k < sent_.size(); ++k) {
+      if (sent_[k] < send_.bytes()) peers.push_back(to_[k]);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    return peers;
+  }
   std::vector<int> partners() const override {
     std::vector<int> all;
     std::set_union(to_.begin(), to_.end(), from_.begin(), from_.end(), std::back_inserter(all));
@@ -138,24 +154,42 @@ class NeighbourOperation final : public MpiOperation {
   }
 
  private:
-  void post() {
+  std::size_t piece_bytes() const {
     const std::size_t total = send_.bytes();
-    const std::size_t piece =
-        std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
+    return std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
+  }
+  void post_receives() {
+    const std::size_t total = send_.bytes(), piece = piece_bytes();
     for (std::size_t k = 0; k < from_.size(); ++k) {
       for (std::size_t at = 0; at < total; at += piece) {
-        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], 0);
+        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], -1);
       }
     }
-    for (std::size_t at = 0; at < total; at += piece) {
-      for (std::size_t k = 0; k < to_.size(); ++k) requests_.send(send_.raw() + at, std::min(piece, total - at), to_[k], send_tags_[k], 0);
+    sent_.assign(to_.size(), 0);
+  }
+  bool all_sent() const {
+    return std::all_of(sent_.begin(), sent_.end(), [&](std::size_t bytes) { return bytes >= send_.bytes(); });
+  }
+  bool post_sends() {
+    const std::size_t total = send_.bytes(), piece = piece_bytes();
+    bool moved = false;
+    for (std::size_t k = 0; k < to_.size(); ++k) {
+      while (sent_[k] < total && world_.pieces_to(to_[k]) < kPiecesUnderWay) {
+        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k], to_[k]);
+        sent_[k] += piece;
+        ++world_.pieces_to(to_[k]);
+        moved = true;
+      }
     }
+    return moved;
   }
 
+  MpiWorld& world_;
   RequestSet requests_;
   Tensor send_;
   std::vector<Tensor> receive_;
   std::vector<int> to_, from_, send_tags_, receive_tags_;
+  std::vector<std::size_t> sent_;  ///< bytes posted, per receiver
   bool posted_ = false;
 };
 

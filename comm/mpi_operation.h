@@ -21,6 +21,10 @@ struct MpiWorld {
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer);
   int next_receive_tag(int peer);
+  /// Pieces of neighbours' exchanges on their way to a peer, of all operations; callers hold mpi_lock(). Few at a time, and the oldest
+  /// operation's first: more would have the handshakes of the other direction, and of other exchanges, wait behind them in the link's queue
+  /// (four hosts in pairs at 100 Mbit/s: 1.7 × the link's limit without a bound, 1.04 × with it).
+  int& pieces_to(int peer) { return pieces_to_[static_cast<std::size_t>(peer)]; }
   /// Working memory of operations under way; callers hold mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
   void give_scratch(std::vector<std::byte> scratch) { scratch_.push_back(std::move(scratch)); }
@@ -31,6 +35,7 @@ struct MpiWorld {
 
  private:
   std::vector<std::uint32_t> sent_, received_;
+  std::vector<int> pieces_to_;
   std::vector<std::vector<std::byte>> scratch_;
 };
 
