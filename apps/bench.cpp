@@ -52,6 +52,9 @@ int main(int argc, char** argv) {
   exchange->add_option("--threads", exchange_settings.threads, "compute threads of a rank")
       ->capture_default_str()
       ->check(CLI::Range(1, 1024));
+  exchange->add_option("--buckets", exchange_settings.buckets, "buckets taken in turn; many find the caches cold")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1024));
   exchange->add_option("--repeats", exchange_settings.repeats, "runs to take the median of")
       ->capture_default_str()
       ->check(CLI::Range(1, 100000));

@@ -48,20 +48,31 @@ std::unique_ptr<OptimizerRule> make_rule(const std::string& type) {
   return optimizers().make(type, "--optimizer", section);
 }
 
-/// One bucket of one parameter, with its own optimizer state.
+/// Buckets of one parameter each, with their own optimizer state, taken in turn.
 struct Subject {
-  Subject(Backend& backend, const OptimizerRule& rule, std::int64_t elements) {
-    parameter.name = "p";
-    parameter.shape = Shape{elements};
-    parameter.index = 0;
-    plan = plan_buckets({&parameter}, {}, DType::kFloat32, 1.0);
+  Subject(Backend& backend, const OptimizerRule& rule, std::int64_t elements, int count) : parameters(static_cast<std::size_t>(count)) {
+    std::vector<Parameter*> order;
+    for (Parameter& parameter : parameters) {
+      parameter.name = fmt::format("p{}", order.size());
+      parameter.shape = Shape{elements};
+      parameter.index = static_cast<int>(order.size());
+      order.push_back(&parameter);
+    }
+    plan = plan_buckets(order, {}, DType::kFloat32, 1.0);
     buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), true);
-    backend.fill(buckets[0].parameters, 0.5);
-    backend.fill(buckets[0].gradients, 1e-3);
+    for (const Bucket& bucket : buckets) {
+      backend.fill(bucket.parameters, 0.5);
+      backend.fill(bucket.gradients, 1e-3);
+      received.emplace_back(backend, bucket.parameters.shape(), DType::kFloat32);
+      backend.fill(received.back(), 0.25);
+    }
   }
-  Parameter parameter;
+  int next() { return at = (at + 1) % static_cast<int>(buckets.size()); }
+  std::vector<Parameter> parameters;
   BucketPlan plan;
   std::vector<Bucket> buckets;
+  std::vector<Tensor> received;  ///< one a bucket
+  int at = 0;
 };
 
 struct Line {
@@ -85,45 +96,54 @@ class Bench {
            size == 1 ? "" : "s");
     }
     const auto elements = static_cast<std::int64_t>(settings_.mb * 1024 * 1024 / 4);
-    Subject direct(*backend_, *rule_, elements), plain(*backend_, *rule_, elements);
+    Subject direct(*backend_, *rule_, elements, settings_.buckets), plain(*backend_, *rule_, elements, settings_.buckets);
     transport_->share(*backend_, direct.buckets);
-    const Tensor received(*backend_, plain.buckets[0].parameters.shape(), DType::kFloat32);
-    backend_->fill(received, 0.25);
     const int peer = rank ^ 1;
     Exchange pair;
     pair.kind = Exchange::Kind::kNeighbours;
     pair.send_to = pair.receive_from = {peer};
-    std::vector<Tensor> buffers, places;
-    for (std::size_t i = 0; i < transport_->buffers_for(pair); ++i) buffers.push_back(received);
+    std::vector<Tensor> buffers(direct.received.begin(),
+                                direct.received.begin() + static_cast<std::ptrdiff_t>(transport_->buffers_for(pair)));
+    std::vector<Tensor> places;
 
     std::int64_t step = 0;
     std::vector<double> waits, waited;  // for the neighbour to be there, within the first line
     std::vector<Line> lines;
+    // Runs work(bucket, its buffer, its number) on the next of a subject's buckets.
+    const auto on_next = [](Subject& subject, const auto& work) {
+      const int at = subject.next();
+      const auto index = static_cast<std::size_t>(at);
+      work(subject.buckets[index], subject.received[index], at);
+    };
     lines.push_back({transport_->name() == "direct" ? "direct exchange + update" : "exchange + update (not direct)", [&] {
-                       Bucket& bucket = direct.buckets[0];
-                       const ExchangeLabel label{step++, 0, step};
-                       const Ticket ticket = transport_->start_mix(pair, bucket, buffers, places, label);
-                       waits.push_back(seconds_of([&] { transport_->wait(ticket); }));
-                       transport_->wait_until_writable(label);
-                       update(bucket, places);
-                       transport_->release(label);
+                       on_next(direct, [&](Bucket& bucket, const Tensor&, int at) {
+                         const ExchangeLabel label{step++, at, step};
+                         const Ticket ticket = transport_->start_mix(pair, bucket, buffers, places, label);
+                         waits.push_back(seconds_of([&] { transport_->wait(ticket); }));
+                         transport_->wait_until_writable(label);
+                         update(bucket, places);
+                         transport_->release(label);
+                       });
                      }});
     lines.push_back({"MPI_Sendrecv + update", [&] {
-                       Bucket& bucket = plain.buckets[0];
-                       sendrecv(bucket.parameters, received, peer);
-                       update(bucket, {received});
+                       on_next(plain, [&](Bucket& bucket, const Tensor& received, int) {
+                         sendrecv(bucket.parameters, received, peer);
+                         update(bucket, {received});
+                       });
                      }});
     lines.push_back({"our MPI transport + update", [&] {
-                       Bucket& bucket = plain.buckets[0];
-                       transport_->wait(transport_->start_exchange(pair, bucket.parameters, {received}, {step, 0, step}));
-                       update(bucket, {received});
+                       on_next(plain, [&](Bucket& bucket, const Tensor& received, int at) {
+                         transport_->wait(transport_->start_exchange(pair, bucket.parameters, {received}, {step, at, step}));
+                         update(bucket, {received});
+                       });
                      }});
-    lines.push_back({"update alone", [&] { update(plain.buckets[0], {}); }});
-    lines.push_back({"update + local mixing", [&] { update(plain.buckets[0], {received}); }});
+    lines.push_back({"update alone", [&] { on_next(plain, [&](Bucket& bucket, const Tensor&, int) { update(bucket, {}); }); }});
+    lines.push_back({"update + local mixing",
+                     [&] { on_next(plain, [&](Bucket& bucket, const Tensor& received, int) { update(bucket, {received}); }); }});
     for (int repeat = -2; repeat < settings_.repeats; ++repeat) {  // the first two warm up
       for (Line& line : lines) {
-        // Once before, so that each finds the caches as it leaves them itself and not as another line did.
-        line.work();
+        // All buckets once before, so that each finds the caches as it leaves them itself and not as another line did.
+        for (int i = 0; i < settings_.buckets; ++i) line.work();
         waits.clear();
         MPI_Barrier(MPI_COMM_WORLD);  // the tightest there is: what ranks start apart counts as waiting
         const double took = seconds_of(line.work);
@@ -173,17 +193,10 @@ class Bench {
     const double faster = ratio(lines[1], lines[0]), own = ratio(lines[2], lines[0]);
     const double extra = ratio(lines[0], lines[3]) / bytes, against_local = ratio(lines[0], lines[4]);
     if (settings_.json) {
-      nlohmann::json document = {{"ranks", transport_->size()},
-                                 {"transport", transport_->name()},
-                                 {"elements", elements},
-                                 {"optimizer", settings_.optimizer},
-                                 {"threads", settings_.threads},
-                                 {"repeats", settings_.repeats},
-                                 {"speedup_over_sendrecv", faster},
-                                 {"speedup_over_own_mpi", own},
-                                 {"extra_over_bytes", extra},
-                                 {"ratio_to_local_mixing", against_local},
-                                 {"waited_ms", 1e3 * waited}};
+      nlohmann::json document = {{"ranks", transport_->size()},  {"transport", transport_->name()},        {"elements", elements},
+                                 {"buckets", settings_.buckets}, {"optimizer", settings_.optimizer},       {"threads", settings_.threads},
+                                 {"repeats", settings_.repeats}, {"speedup_over_sendrecv", faster},        {"speedup_over_own_mpi", own},
+                                 {"extra_over_bytes", extra},    {"ratio_to_local_mixing", against_local}, {"waited_ms", 1e3 * waited}};
       for (const Line& line : lines) {
         document["ms"][line.name] = 1e3 * median(line.seconds);
         document["least_ms"][line.name] = 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
@@ -191,9 +204,10 @@ class Bench {
       fmt::print("{}\n", document.dump());
       return;
     }
-    fmt::print("{}, {} ranks, {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n", backend_->description(),
-               transport_->size(), settings_.mb, settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s",
-               transport_->name(), settings_.repeats);
+    fmt::print("{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n",
+               backend_->description(), transport_->size(),
+               settings_.buckets == 1 ? std::string("a bucket") : fmt::format("{} buckets in turn", settings_.buckets), settings_.mb,
+               settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport_->name(), settings_.repeats);
     fmt::print("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
     for (const Line& line : lines) {
       fmt::print("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),

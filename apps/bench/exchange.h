@@ -8,6 +8,7 @@ struct ExchangeBench {
   double mb = 25.0;  ///< MiB of the bucket
   std::string optimizer = "adamw";
   int threads = 1, repeats = 30;
+  int buckets = 1;  ///< taken in turn: many find the caches cold, one finds them as it left them
   bool json = false;
 };
 

@@ -21,7 +21,7 @@ namespace {
 constexpr std::int64_t kBlock = detail::kUpdateBlock;
 constexpr std::int64_t kGrain = 1024;  // elements; whole pages of fp32 for each thread
 /// Elements that go through all that is done to them while they are in the cache.
-constexpr std::int64_t kPiece = 4096;
+constexpr std::int64_t kPiece = 1024;
 /// From so many bytes on, parameters that are written beside the old ones go past the caches: nobody reads them before the caches have been
 /// filled several times over, and a line that is not in a cache would have to be fetched just to be overwritten.
 constexpr std::size_t kStreamBytes = 4u << 20;
