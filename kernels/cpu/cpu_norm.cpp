@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/batch_norm_parts.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp.
@@ -122,18 +123,14 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
   const Index rows = matrix.rows, channels = matrix.channels;
   const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
-  const T* x = args.x.data<T>();
+  const cpu::NormInputs<T> in(args, matrix, kName);
+  const T *x = in.x, *dy = in.dy;
+  const R *mean = in.mean, *inv_std = in.inv_std, *gamma = in.gamma;
   const R* beta = args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
   const T* y = args.relu && !beta ? cpu::numbers<T>(args.y, elements, kName, "y") : nullptr;
-  const T* dy = cpu::numbers<T>(args.dy, elements, kName, "dy");
   const T* dy2 = cpu::optional_numbers<T>(args.dy2, elements, kName, "dy2");
-  const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-  const R* mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
-  const R* inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
   T* dx = cpu::optional_numbers<T>(args.dx, elements, kName, "dx");
   T* dresidual = cpu::optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
-  R* dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma");
-  R* dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta");
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Index parts = threads_.count();
@@ -165,21 +162,19 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
     const double* own = sums.data() + part * 2 * channels;
     for (Index c = 0; c < 2 * channels; ++c) sums.data()[c] += own[c];
   }
-  const double share = 1.0 / static_cast<double>(rows);
-  for (Index c = 0; c < channels; ++c) {
-    const double inv = static_cast<double>(inv_std[c]), factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
-    const double gx = sum_gx[c] * inv;  // Σ g·x̂
-    if (dgamma) dgamma[c] = static_cast<R>((args.accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
-    if (dbeta) dbeta[c] = static_cast<R>((args.accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum_g[c]);
-    // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
-    a[c] = static_cast<R>(factor);
-    b[c] = static_cast<R>(args.training ? -factor * inv * gx * share : 0.0);
-    c0[c] = static_cast<R>(args.training ? -factor * sum_g[c] * share : 0.0);
-  }
+  const cpu::NormGradients<R> gradients{.inv_std = inv_std,
+                                        .gamma = gamma,
+                                        .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+                                        .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+                                        .a = a,
+                                        .b = b,
+                                        .shift = c0,
+                                        .rows = rows,
+                                        .accumulate = args.accumulate,
+                                        .training = args.training};
+  for (Index c = 0; c < channels; ++c) gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
   if (!dx) return;
-  cpu::repeat(a, channels);
-  cpu::repeat(b, channels);
-  cpu::repeat(c0, channels);
+  gradients.repeat_all(channels);
   // The masked sum is at hand where the first pass wrote it.
   const T* g_y = dresidual ? nullptr : y;
   const T* g_dy = dresidual ? dresidual : dy;

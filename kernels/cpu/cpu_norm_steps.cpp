@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/batch_norm_parts.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
 // A batch norm in steps: what convolutions that carry out parts of it are composed with.
@@ -143,29 +144,25 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
     using R = Compute<T>;
     const Index rows = matrix.rows, channels = matrix.channels, elements = rows * channels, parts = threads_.count();
     const Index width = cpu::fold_width(channels), block = cpu::block_rows(channels);
-    const T* x = args.x.data<T>();
-    const T* dy = cpu::numbers<T>(args.dy, elements, kName, "dy");
+    const cpu::NormInputs<T> in(args, matrix, kName);
     T* masked = cpu::numbers<T>(args.masked, elements, kName, "masked");
-    const R* mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
-    const R* inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
     R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
     R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
     const Workspace<R> vectors(*allocator_, (3 + 2 * parts) * width);
     R* scale = vectors.data();
     R* shift = scale + width;
     R* scratch = shift + 2 * width;
-    cpu::affine_form(channels, mean, inv_std, cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma"),
-                     cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale, shift);
+    cpu::affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale, shift);
     cpu::repeat(scale, channels);
     cpu::repeat(shift, channels);
-    const R* means = repeated(mean, channels, shift + width);
+    const R* means = repeated(in.mean, channels, shift + width);
     const Workspace<double> sums(*allocator_, parts * 2 * channels);
     std::fill_n(sums.data(), parts * 2 * channels, 0.0);
     threads_.parallel_parts(rows, block, [&, c = channels](Index part, Index begin, Index end) {
       double* own = sums.data() + part * 2 * c;
       for (Index r = begin; r < end; r += block) {
-        kernels<T>().masked_sums(x + r * c, nullptr, dy + r * c, nullptr, masked + r * c, std::min(block, end - r), c, means, scale, shift,
-                                 scratch + part * 2 * width, own, own + c);
+        kernels<T>().masked_sums(in.x + r * c, nullptr, in.dy + r * c, nullptr, masked + r * c, std::min(block, end - r), c, means, scale,
+                                 shift, scratch + part * 2 * width, own, own + c);
       }
     });
     for (Index c = 0; c < channels; ++c) {
@@ -175,7 +172,7 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
         sum_x += sums.data()[part * 2 * channels + channels + c];
       }
       sum_dy[c] = static_cast<R>(sum);
-      sum_dy_xhat[c] = static_cast<R>(sum_x * static_cast<double>(inv_std[c]));
+      sum_dy_xhat[c] = static_cast<R>(sum_x * static_cast<double>(in.inv_std[c]));
     }
   });
 }
@@ -188,38 +185,30 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
     using R = Compute<T>;
     const Index rows = matrix.rows, channels = matrix.channels, elements = rows * channels;
     const Index width = cpu::fold_width(channels), block = cpu::block_rows(channels);
-    const T* x = args.x.data<T>();
-    const T* dy = cpu::numbers<T>(args.dy, elements, kName, "dy");
-    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
-    const R* mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
-    const R* inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
+    const cpu::NormInputs<T> in(args, matrix, kName);
     const R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
     const R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
     T* dx = cpu::optional_numbers<T>(args.dx, elements, kName, "dx");
-    R* dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma");
-    R* dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta");
     const Workspace<R> vectors(*allocator_, 4 * width);
-    const R* means = repeated(mean, channels, vectors.data());
+    const R* means = repeated(in.mean, channels, vectors.data());
     R* a = vectors.data() + width;
-    R* b = a + width;
-    R* shift = b + width;
-    const double share = 1.0 / static_cast<double>(rows);
-    for (Index c = 0; c < channels; ++c) {
-      const auto inv = static_cast<double>(inv_std[c]), g = static_cast<double>(sum_dy[c]), gx = static_cast<double>(sum_dy_xhat[c]);
-      const double factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
-      if (dgamma) dgamma[c] = static_cast<R>((args.accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
-      if (dbeta) dbeta[c] = static_cast<R>((args.accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
-      a[c] = static_cast<R>(factor);
-      b[c] = static_cast<R>(-factor * inv * gx * share);
-      shift[c] = static_cast<R>(-factor * g * share);
-    }
+    const cpu::NormGradients<R> gradients{.inv_std = in.inv_std,
+                                          .gamma = in.gamma,
+                                          .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+                                          .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+                                          .a = a,
+                                          .b = a + width,
+                                          .shift = a + 2 * width,
+                                          .rows = rows,
+                                          .accumulate = args.accumulate,
+                                          .training = true};
+    for (Index c = 0; c < channels; ++c) gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
     if (!dx) return;
-    cpu::repeat(a, channels);
-    cpu::repeat(b, channels);
-    cpu::repeat(shift, channels);
+    gradients.repeat_all(channels);
     threads_.parallel_for(rows, block, [&](Index begin, Index end) {
       const Index o = begin * channels;
-      kernels<T>().masked_affine(x + o, nullptr, dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, a, b, shift);
+      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, gradients.a,
+                                 gradients.b, gradients.shift);
     });
   });
 }

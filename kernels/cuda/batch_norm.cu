@@ -152,11 +152,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     at -= kRows * stride;
   };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kUnroll; left -= kUnroll) rows.template operator()<kUnroll>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
+  in_groups_of<kUnroll>(place.count, rows);
 }
 
 template <class C>
@@ -205,13 +201,7 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
     const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
     const Launch how_many{.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()};
     if (args.training) {
-      const Statistics<C> statistics{.saved_mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                                     .saved_inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                                     .running_mean = running_mean,
-                                     .running_var = running_var,
-                                     .batches_tracked = optional_numbers<std::int64_t>(args.batches_tracked, 1, kName, "batches_tracked"),
-                                     .eps = args.eps,
-                                     .momentum = args.momentum};
+      const auto statistics = statistics_of<C>(args, channels, kName);
       const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
       launch(moments<T, kSize>, how_many, x, t, partial.data<C>());
       launch(combine_moments<C>, {.grid = {combine_blocks(channels)}, .block = {kCombineThreads}, .stream = backend.handle()},
@@ -227,11 +217,7 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
     }
     launch(residual ? normalise<T, kSize, true> : normalise<T, kSize, false>, how_many, x, residual, y, t, how);
   };
-  if (channels % Pack<T>::kSize == 0 && aligned16(x, residual, y)) {
-    run.template operator()<Pack<T>::kSize>();
-  } else {
-    run.template operator()<1>();
-  }
+  with_group<T>(channels, run, x, residual, y);
 }
 
 template <class T>
@@ -240,13 +226,9 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
   const auto [rows, channels] = rows_and_channels(args.x, kName);
   const Index elements = rows * channels;
-  detail::Gradient<T> from{.x = args.x.data<T>(),
-                           .dy = numbers<T>(args.dy, elements, kName, "dy"),
-                           .dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2"),
-                           .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                           .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                           .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                           .beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr};
+  detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  from.dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2");
+  from.beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr;
   if (args.relu && !from.beta) from.y = numbers<T>(args.y, elements, kName, "y");
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   T* dresidual = optional_numbers<T>(args.dresidual, elements, kName, "dresidual");
@@ -277,11 +259,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     launch(from.beta ? detail::input_gradient<T, kSize, true> : detail::input_gradient<T, kSize, false>, how_many, from, dx, t, to.slope,
            to.offset);
   };
-  if (channels % Pack<T>::kSize == 0 && aligned16(from.x, from.y, from.dy, from.dy2, dx, dresidual)) {
-    run.template operator()<Pack<T>::kSize>();
-  } else {
-    run.template operator()<1>();
-  }
+  with_group<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/column_tiles.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 
 // What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one operation each) share.
@@ -27,11 +28,42 @@ struct Statistics {
   }
 };
 
+/// From BatchNormForward or BatchNormFinish.
+template <class C, class Args>
+Statistics<C> statistics_of(const Args& args, Index channels, const char* operation) {
+  return {.saved_mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
+          .saved_inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
+          .running_mean = optional_numbers<C>(args.running_mean, channels, operation, "running_mean"),
+          .running_var = optional_numbers<C>(args.running_var, channels, operation, "running_var"),
+          .batches_tracked = optional_numbers<std::int64_t>(args.batches_tracked, 1, operation, "batches_tracked"),
+          .eps = args.eps,
+          .momentum = args.momentum};
+}
+
 /// A channel group's numbers, or `otherwise` for each where there are none.
 template <class C, int kSize>
 __device__ __forceinline__ void load_channels(const C* from, Index channel, bool inside, C otherwise, C (&to)[kSize]) {
 #pragma unroll
   for (int j = 0; j < kSize; ++j) to[j] = from && inside ? from[channel + j] : otherwise;
+}
+
+/// rows<kRows>() until `count` rows are done: kRows at a time, the last ones one by one.
+template <int kRows, class Rows>
+__device__ __forceinline__ void in_groups_of(Index count, Rows&& rows) {
+#pragma unroll 1
+  for (; count >= kRows; count -= kRows) rows.template operator()<kRows>();
+#pragma unroll 1
+  for (; count > 0; --count) rows.template operator()<1>();
+}
+
+/// Calls run with the width of a thread's loads: 16 bytes, or one element where the channels or a tensor's start do not allow that.
+template <class T, class F, class... P>
+void with_group(Index channels, F&& run, const P*... tensors) {
+  if (channels % Pack<T>::kSize == 0 && aligned16(tensors...)) {
+    run.template operator()<Pack<T>::kSize>();
+  } else {
+    run.template operator()<1>();
+  }
 }
 
 /// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass finds the sign of y again. (Batch norms
@@ -49,6 +81,17 @@ struct Gradient {
   const T *x, *y, *dy, *dy2;  ///< y and dy2 are optional. No __restrict__: results may go where one of these was
   const Compute<T>*mean, *inv_std, *gamma, *beta;
 };
+
+/// What BatchNormBackward and its steps all have.
+template <class T, class Args>
+Gradient<T> gradient_of(const Args& args, Index rows, Index channels, const char* operation) {
+  using C = Compute<T>;
+  return {.x = args.x.template data<T>(),
+          .dy = numbers<T>(args.dy, rows * channels, operation, "dy"),
+          .mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
+          .inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
+          .gamma = optional_numbers<C>(args.gamma, channels, operation, "gamma")};
+}
 
 /// kRows rows of the masked gradient and of x, `stride` elements apart.
 template <class T, int kSize, bool kMaskX, int kRows>
@@ -125,11 +168,7 @@ __global__ void __launch_bounds__(kColumnThreads, 2)
     }
     at += kRows * stride;
   };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kGradientRows; left -= kGradientRows) rows.template operator()<kGradientRows>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
+  in_groups_of<kGradientRows>(place.count, rows);
   sum_over_rows<kColumnThreads>(sums, shared, t.width);
   store_partial<kSize>(sums, partial, part, t, place);
 }
@@ -162,11 +201,7 @@ __global__ void __launch_bounds__(kColumnThreads, 2)
     }
     at -= kRows * stride;
   };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kGradientRows; left -= kGradientRows) rows.template operator()<kGradientRows>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
+  in_groups_of<kGradientRows>(place.count, rows);
 }
 
 }  // namespace detail

@@ -36,11 +36,7 @@ __global__ void __launch_bounds__(kThreads, 3) channel_sums(const T* __restrict_
     }
     row += kRows * stride;
   };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kUnroll; left -= kUnroll) rows.template operator()<kUnroll>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
+  in_groups_of<kUnroll>(place.count, rows);
   sum_over_rows<kThreads>(sums, shared, t.width);
   store_partial<kSize>(sums, partial, part, t, place);
 }
@@ -131,11 +127,7 @@ __global__ void __launch_bounds__(kThreads, 3)
     }
     at -= kRows * stride;
   };
-  Index left = place.count;
-#pragma unroll 1
-  for (; left >= kUnroll; left -= kUnroll) rows.template operator()<kUnroll>();
-#pragma unroll 1
-  for (; left > 0; --left) rows.template operator()<1>();
+  in_groups_of<kUnroll>(place.count, rows);
 }
 
 template <class C>
@@ -157,16 +149,6 @@ __global__ void __launch_bounds__(kThreads) take_gradient_sums(ApplyResults<C> a
     const double share = (a.gamma ? static_cast<double>(a.gamma[c]) : 1.0) * inverse / static_cast<double>(a.rows);
     a.slope[c] = static_cast<C>(-share * inverse * static_cast<double>(product));
     a.offset[c] = static_cast<C>(-share * static_cast<double>(sum));
-  }
-}
-
-/// Calls run with the width of a thread's loads: 16 bytes, or one element where the channels or a tensor's start do not allow that.
-template <class T, class F, class... P>
-void with_group(Index channels, F&& run, const P*... tensors) {
-  if (channels % Pack<T>::kSize == 0 && aligned16(tensors...)) {
-    run.template operator()<Pack<T>::kSize>();
-  } else {
-    run.template operator()<1>();
   }
 }
 
@@ -202,13 +184,7 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
                     .square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum"),
                     .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
                     .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
-                    .statistics = {.saved_mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                                   .saved_inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                                   .running_mean = optional_numbers<C>(args.running_mean, channels, kName, "running_mean"),
-                                   .running_var = optional_numbers<C>(args.running_var, channels, kName, "running_var"),
-                                   .batches_tracked = optional_numbers<std::int64_t>(args.batches_tracked, 1, kName, "batches_tracked"),
-                                   .eps = args.eps,
-                                   .momentum = args.momentum},
+                    .statistics = statistics_of<C>(args, channels, kName),
                     .scale = numbers<C>(args.scale, channels, kName, "scale"),
                     .shift = numbers<C>(args.shift, channels, kName, "shift"),
                     .channels = channels,
@@ -248,12 +224,8 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   constexpr const char* kName = "batch norm backward sums";
   const auto [rows, channels] = rows_and_channels(args.x, kName);
   const Index elements = rows * channels;
-  const detail::Gradient<T> from{.x = args.x.data<T>(),
-                                 .dy = numbers<T>(args.dy, elements, kName, "dy"),
-                                 .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                                 .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                                 .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                                 .beta = optional_numbers<C>(args.beta, channels, kName, "beta")};
+  detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
   T* masked = numbers<T>(args.masked, elements, kName, "masked");
   C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
   C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
@@ -273,11 +245,7 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   constexpr const char* kName = "batch norm backward apply";
   const auto [rows, channels] = rows_and_channels(args.x, kName);
   const Index elements = rows * channels;
-  const detail::Gradient<T> from{.x = args.x.data<T>(),
-                                 .dy = numbers<T>(args.dy, elements, kName, "dy"),
-                                 .mean = numbers<C>(args.saved_mean, channels, kName, "saved_mean"),
-                                 .inv_std = numbers<C>(args.saved_inv_std, channels, kName, "saved_inv_std"),
-                                 .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma")};
+  const detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   const Tensor scratch = backend.scratch(2 * channels, DTypeOf<C>::value);
   const ApplyResults<C> results{.inv_std = from.inv_std,
