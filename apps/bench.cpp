@@ -10,12 +10,13 @@
 #include "apps/bench/kernels.h"
 #include "apps/bench/step.h"
 #include "apps/bench/update.h"
+#include "apps/output/arguments.h"
 #include "apps/trainer/agreement.h"
 #include "apps/trainer/plugins.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
-  CLI::App app{"Measures parts of Starling against a limit of the same run."};
+  CLI::App app{"Measures parts of Starling against a limit of the same run.", "starling-bench"};
   app.name("starling-bench");
   app.require_subcommand(1);
   bool json = false;
@@ -112,7 +113,7 @@ int main(int argc, char** argv) {
     fmt::print("{}", app.help());
     return 0;
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "[arguments] {}; see starling-bench --help\n", error.what());
+    fmt::print(stderr, "[arguments] {}\n", argument_error(app, error, argc, argv));
     return static_cast<int>(ExitCode::kUsage);
   }
   try {

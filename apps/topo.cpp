@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/output/arguments.h"
 #include "apps/topo/measure.h"
 #include "apps/topo/plan.h"
 #include "apps/topo/show.h"
@@ -46,10 +47,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    std::string message = error.what();
-    std::replace(message.begin(), message.end(), '\n', ' ');
-    const std::vector<CLI::App*> parsed = app.get_subcommands();
-    fail(ExitCode::kUsage, "arguments", "{}; see starling-topo {}--help", message, parsed.empty() ? "" : parsed[0]->get_name() + " ");
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
   if (measure_command->parsed()) return measure(measure_options);
   if (show_command->parsed()) {

@@ -2,27 +2,10 @@
 
 #include <CLI/CLI.hpp>
 
+#include "apps/output/arguments.h"
 #include "core/error.h"
-#include "core/registry.h"
 
 namespace starling {
-
-namespace {
-
-/// "; did you mean '--resume'?" for the first argument that is no option.
-std::string option_hint(const CLI::App& app, int argc, char** argv) {
-  std::vector<std::string> known;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
-  }
-  for (int i = 1; i < argc; ++i) {
-    const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
-    if (argument.rfind("--", 0) == 0 && std::find(known.begin(), known.end(), argument) == known.end()) return suggestion(argument, known);
-  }
-  return {};
-}
-
-}  // namespace
 
 TrainOptions parse_train_options(int argc, char** argv) {
   TrainOptions options;
@@ -47,11 +30,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    for (char& c : text) {
-      if (c == '\n' || c == '\r') c = ' ';
-    }
-    fail(ExitCode::kUsage, "arguments", "{}{}; see starling-train --help", text, option_hint(app, argc, argv));
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
   const bool needs_config = !options.help && !options.version && !options.describe_config && options.list.empty();
   if (needs_config && options.config.empty()) fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");

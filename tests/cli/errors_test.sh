@@ -14,6 +14,8 @@ check "no config" 2 "[Cc]onfig" "$train"
 check "a config that is not there" 2 "no-such\.json" "$train" no-such.json
 check "a folder as config" 2 "configs" "$train" "$root/configs"
 check "an unknown option" 2 "--no-such" "$train" small.json --no-such
+check "a misspelt option" 2 "did you mean '--output'.*see starling-train --help" "$train" small.json --ouput x
+check "a misspelt option of a benchmark" 2 "did you mean '--optimizer'.*see starling-bench exchange --help" "$build/bin/starling-bench" exchange --optimiser adamw
 check "an unknown kind of --list" 2 "models" "$train" --list modles
 check "--set without a value" 2 "steps" "$train" small.json --dry-run --set steps
 

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace starling {
+
+/// What is wrong with a program's arguments, in one line, with the nearest option that there is and where to read on:
+/// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
+std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
+
+}  // namespace starling
