@@ -18,9 +18,11 @@ Ticket Bf16Exchange::start(const Exchange& exchange, const Bucket& bucket, const
   const Tensor& x = bucket.parameters;
   dtype_ = x.dtype();
   require(dtype_ == DType::kFloat32, "exchange", "parameters of {} cannot travel as bf16; needed: fp32", name_of(dtype_));
-  if (exchange.kind == Exchange::Kind::kNodes) {  // as it is: the means of nodes, in full precision
+  if (exchange.kind == Exchange::Kind::kNodes) {  // the transport encodes: only between nodes
     if (!encoded.sum) encoded.sum = Tensor(backend_, x.shape(), dtype_);
-    return transport_.start_exchange(exchange, x, {encoded.sum}, label);
+    Exchange narrow = exchange;
+    narrow.bf16_between = true;
+    return transport_.start_exchange(narrow, x, {encoded.sum}, label);
   }
   if (!encoded.own) encoded.own = Tensor(backend_, x.shape(), DType::kBFloat16);
   {

@@ -13,8 +13,8 @@ namespace starling {
 ///     c_i = x_i + Σ_j w_j (C(x_j) - C(x_i)),
 /// so both sides of a pair add and subtract the same decoded numbers and the mean over ranks stays what it was, to rounding. A rank's own
 /// parameters keep their precision. A group's sum is that of the members' decoded numbers, made in the parameters' own type in rank order.
-/// The transport carries all of it, also between ranks of one host: the same bits wherever the ranks are. A round over nodes (kNodes)
-/// travels in the parameters' own type: its exchange spares the links already.
+/// The transport carries all of it, also between ranks of one host: the same bits wherever the ranks are. In a round over nodes (kNodes)
+/// only the means that nodes exchange are rounded, by the same rule (comm/node_mix.h); inside a node numbers keep their precision.
 class Bf16Exchange {
  public:
   /// Both outlive it.

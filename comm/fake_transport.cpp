@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "comm/direct_transport.h"
+#include "comm/node_mix.h"
 #include "comm/rank_order_sum.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
@@ -350,7 +351,7 @@ class FakeTransport final : public Transport {
     }
     const Ticket inside = keep(world_->start_sum(
         rank_, exchange.group, send, exchange.kind == Exchange::Kind::kNodes ? like(send) : receive[0], describe(exchange, label)));
-    if (exchange.kind == Exchange::Kind::kNodes) nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}});
+    if (exchange.kind == Exchange::Kind::kNodes) nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}, {}});
     return inside;
   }
   Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
@@ -398,7 +399,7 @@ class FakeTransport final : public Transport {
   struct NodeExchange {
     Exchange exchange;
     ExchangeLabel label;
-    Tensor out;
+    Tensor out, sent;
     std::vector<Tensor> arrived;
     OperationPtr between;
   };
@@ -413,17 +414,27 @@ class FakeTransport final : public Transport {
     weighted_sum_in_order(mean.dtype(), &sum, &share, 1, mean.elements(), mean.raw());
     Exchange peers = nodes.exchange;
     peers.kind = Exchange::Kind::kNeighbours;
-    for (std::size_t k = 0; k < peers.receive_from.size(); ++k) nodes.arrived.push_back(like(mean));
-    nodes.between = world_->start_neighbours(rank_, peers, mean, nodes.arrived, describe(nodes.exchange, nodes.label));
+    const bool narrow = nodes.exchange.bf16_between;
+    nodes.sent = narrow ? Tensor(mean.backend(), mean.shape(), DType::kBFloat16) : mean;
+    if (narrow) encode_bf16(mean.data<float>(), mean.elements(), nodes.sent.raw());
+    for (std::size_t k = 0; k < peers.receive_from.size(); ++k) nodes.arrived.push_back(like(nodes.sent));
+    nodes.between = world_->start_neighbours(rank_, peers, nodes.sent, nodes.arrived, describe(nodes.exchange, nodes.label));
   }
   void finish_nodes(Ticket ticket) {
     const NodeExchange& nodes = nodes_.at(ticket);
     world_->wait(*nodes.between);
-    std::vector<const std::byte*> terms{find(ticket)->receive[0].raw()};
-    std::vector<double> weights{nodes.exchange.own_share};
-    for (const Tensor& arrived : nodes.arrived) terms.push_back(arrived.raw());
-    weights.insert(weights.end(), nodes.exchange.shares.begin(), nodes.exchange.shares.end());
-    weighted_sum_in_order(nodes.out.dtype(), terms.data(), weights.data(), static_cast<int>(terms.size()), nodes.out.elements(),
+    std::vector<Tensor> wide;  // what came as bf16, decoded
+    const auto numbers_of = [&](const Tensor& tensor) -> const std::byte* {
+      if (!nodes.exchange.bf16_between) return tensor.raw();
+      wide.push_back(like(nodes.out));
+      decode_bf16(tensor.raw(), tensor.elements(), wide.back().data<float>());
+      return wide.back().raw();
+    };
+    std::vector<const std::byte*> arrived;
+    for (const Tensor& tensor : nodes.arrived) arrived.push_back(numbers_of(tensor));
+    const NodeMix mix = node_mix(nodes.exchange, find(ticket)->receive[0].raw(),
+                                 nodes.exchange.bf16_between ? numbers_of(nodes.sent) : nullptr, std::move(arrived));
+    weighted_sum_in_order(nodes.out.dtype(), mix.terms.data(), mix.weights.data(), static_cast<int>(mix.terms.size()), nodes.out.elements(),
                           nodes.out.raw());
     nodes_.erase(ticket);
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/mpi_operation.h"
+#include "comm/node_mix.h"
 #include "comm/rank_order_sum.h"
 #include "comm/transport_checks.h"
 
@@ -85,9 +86,13 @@ class NodeOperation final : public MpiOperation {
   }
   std::byte* at(const Tensor& tensor, Span span) const { return tensor.raw() + span.first * element_; }
   std::size_t bytes(Span span) const { return static_cast<std::size_t>(span.count * element_); }
-  /// Shards that came from the members of the node, then those from the peers, then this node's mean.
+  /// Shards that came from the members of the node, then those from the peers, then this node's mean, then that rounded to bf16. What
+  /// travels as bf16 lies in the second half of its place, to be decoded there.
   std::byte* scratch(std::size_t k) { return scratch_.data() + k * bytes(shard(own_)); }
   std::byte* mean() { return scratch(exchange_.group.size() + exchange_.receive_from.size()); }
+  std::byte* rounded_mean() { return scratch(exchange_.group.size() + exchange_.receive_from.size() + 1); }
+  std::size_t wire_bytes() const { return exchange_.bf16_between ? bytes(shard(own_)) / 2 : bytes(shard(own_)); }
+  std::byte* on_wire(std::byte* place) const { return place + (bytes(shard(own_)) - wire_bytes()); }
 
   template <class Move>
   void in_pieces(std::byte* data, std::size_t count, Stage stage, const Move& move) {
@@ -106,14 +111,14 @@ class NodeOperation final : public MpiOperation {
 
   void post() {
     const std::size_t members = exchange_.group.size(), mine = bytes(shard(own_));
-    scratch_ = world_.take_scratch(mine * (members + exchange_.receive_from.size() + 1));
+    scratch_ = world_.take_scratch(mine * (members + exchange_.receive_from.size() + (exchange_.bf16_between ? 2 : 1)));
     for (std::size_t m = 0; m < members; ++m) {
       if (m == own_) continue;
       receive(scratch(m), mine, exchange_.group[m], member_receive_tags_[m], kInside);
       receive(at(out_, shard(m)), bytes(shard(m)), exchange_.group[m], member_receive_tags_[m] + 1, kBack);
     }
     for (std::size_t k = 0; k < exchange_.receive_from.size(); ++k) {
-      receive(scratch(members + k), mine, exchange_.receive_from[k], peer_receive_tags_[k], kBetween);
+      receive(on_wire(scratch(members + k)), wire_bytes(), exchange_.receive_from[k], peer_receive_tags_[k], kBetween);
     }
     for (std::size_t step = 1; step < members; ++step) {
       const std::size_t m = (own_ + step) % members;  // not all to the same member first
@@ -129,18 +134,23 @@ class NodeOperation final : public MpiOperation {
     const std::byte* sum = mean();
     const double share = 1.0 / static_cast<double>(terms.size());
     weighted_sum_in_order(in_.dtype(), &sum, &share, 1, mine.count, mean());
-    for (std::size_t k = 0; k < exchange_.send_to.size(); ++k) {
-      send(mean(), bytes(mine), exchange_.send_to[k], peer_send_tags_[k], kBetween);
-    }
+    if (exchange_.bf16_between) encode_bf16(reinterpret_cast<const float*>(mean()), mine.count, on_wire(rounded_mean()));
+    std::byte* const sent = on_wire(exchange_.bf16_between ? rounded_mean() : mean());
+    for (std::size_t k = 0; k < exchange_.send_to.size(); ++k) send(sent, wire_bytes(), exchange_.send_to[k], peer_send_tags_[k], kBetween);
+  }
+
+  const std::byte* decoded(std::byte* place) const {
+    if (exchange_.bf16_between) decode_bf16(on_wire(place), shard(own_).count, reinterpret_cast<float*>(place));
+    return place;
   }
 
   void mix() {
     const Span mine = shard(own_);
-    std::vector<const std::byte*> terms{mean()};
-    std::vector<double> weights{exchange_.own_share};
-    for (std::size_t k = 0; k < exchange_.receive_from.size(); ++k) terms.push_back(scratch(exchange_.group.size() + k));
-    weights.insert(weights.end(), exchange_.shares.begin(), exchange_.shares.end());
-    weighted_sum_in_order(in_.dtype(), terms.data(), weights.data(), static_cast<int>(terms.size()), mine.count, at(out_, mine));
+    std::vector<const std::byte*> arrived;
+    for (std::size_t k = 0; k < exchange_.receive_from.size(); ++k) arrived.push_back(decoded(scratch(exchange_.group.size() + k)));
+    const NodeMix mix = node_mix(exchange_, mean(), exchange_.bf16_between ? decoded(rounded_mean()) : nullptr, std::move(arrived));
+    weighted_sum_in_order(in_.dtype(), mix.terms.data(), mix.weights.data(), static_cast<int>(mix.terms.size()), mine.count,
+                          at(out_, mine));
     for (std::size_t step = 1; step < exchange_.group.size(); ++step) {
       const std::size_t m = (own_ + step) % exchange_.group.size();
       send(at(out_, mine), bytes(mine), exchange_.group[m], member_send_tags_[m] + 1, kBack);

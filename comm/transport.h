@@ -25,6 +25,7 @@ struct Exchange {
   /// For kNodes, where each rank mixes one shard of the bucket: own_share · (its node's mean) + Σ_k shares[k] · (receive_from[k]'s).
   double own_share = 1.0;
   std::vector<double> shares;
+  bool bf16_between = false;  ///< for kNodes, fp32: the means travel between nodes as bf16, see NodeMix in comm/node_mix.h
   /// The mix: c = self_weight · x + Σ_k weights[k] · received[k]. For a group sum S with self weight w and ω = (1-w)/(m-1):
   /// self_weight = w - ω and weights = {ω}.
   double self_weight = 1.0;

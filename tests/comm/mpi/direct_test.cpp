@@ -114,7 +114,12 @@ TEST_CASE("comm/mpi: rounds over nodes have the bits of the fake transport") {
       job.topology = {{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", t->size() > 4 ? inter : "complete"}};
       job.start_apart = true;
       job.bucket_bytes = bytes;
-      CHECK(test::run_job(job, *t, *backend) == test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())]);
+      const auto expected = [&] { return test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())]; };
+      const auto full = expected();
+      CHECK(test::run_job(job, *t, *backend) == full);
+      job.bf16_exchange = true;
+      CHECK(test::run_job(job, *t, *backend) == expected());
+      if (t->size() > 2) CHECK(expected() != full);
     }
   }
   if (t->size() == 4) {  // large, so that shards go in pieces; compared with the matrix

@@ -1,0 +1,40 @@
+#include "comm/node_mix.h"
+
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "core/dtype.h"
+
+namespace starling {
+
+void encode_bf16(const float* in, std::int64_t count, std::byte* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const BFloat16 rounded(in[i]);
+    std::memcpy(out + 2 * i, &rounded, 2);
+  }
+}
+
+void decode_bf16(const std::byte* in, std::int64_t count, float* out) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    BFloat16 rounded;
+    std::memcpy(&rounded, in + 2 * i, 2);
+    const auto value = static_cast<float>(rounded);
+    std::memcpy(reinterpret_cast<std::byte*>(out) + 4 * i, &value, 4);
+  }
+}
+
+NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean, std::vector<const std::byte*> arrived) {
+  NodeMix mix{{mean}, {exchange.own_share}};
+  if (rounded_mean) {
+    const double moved = std::accumulate(exchange.shares.begin(), exchange.shares.end(), 0.0);
+    mix.weights[0] += moved;
+    mix.terms.push_back(rounded_mean);
+    mix.weights.push_back(-moved);
+  }
+  mix.terms.insert(mix.terms.end(), arrived.begin(), arrived.end());
+  mix.weights.insert(mix.weights.end(), exchange.shares.begin(), exchange.shares.end());
+  return mix;
+}
+
+}  // namespace starling

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "comm/transport.h"
+
+// What a rank does with the means of its own and of other nodes in a round over nodes (Exchange::Kind::kNodes), wherever they came from.
+namespace starling {
+
+/// out[i] = bf16(in[i]), rounded to nearest even.
+void encode_bf16(const float* in, std::int64_t count, std::byte* out);
+/// out[i] = in[i]. `in` may be the second half of out's memory: then each number is read before its place is written.
+void decode_bf16(const std::byte* in, std::int64_t count, float* out);
+
+/// The terms and weights of the mix. In full precision: own_share · mean + Σ shares[k] · arrived[k]. With bf16 on the wire, C() being
+/// rounded: mean + Σ shares[k] · (C(arrived[k]) - C(mean)), so that two nodes add and subtract the same numbers and their mean stays.
+struct NodeMix {
+  std::vector<const std::byte*> terms;
+  std::vector<double> weights;
+};
+/// `rounded_mean`: C(mean), decoded; null without bf16_between.
+NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean, std::vector<const std::byte*> arrived);
+
+}  // namespace starling
