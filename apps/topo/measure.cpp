@@ -45,6 +45,7 @@ int measure(const MeasureOptions& options) {
       const std::string text = to_json(network);
       if (!options.output.empty()) write_file_atomically(options.output, text.data(), text.size());
       write_standard_output(text);
+      if (const std::string warning = half_duplex_warning(network); !warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
     });
     return 0;
   } catch (const AgreedError& error) {

@@ -99,6 +99,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(CLI::PositiveNumber);
   command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(CLI::PositiveNumber);
   command->add_flag("--no-direct", options.no_direct, "ranks of one host send messages instead of reading each other's parameters");
+  command->add_option("--exchange", options.exchange, "fp32 or bf16: gossip's numbers on the wire (default: the config's, or fp32)")
+      ->check(CLI::IsMember({"fp32", "bf16"}));
   command->add_option("--model", options.model, "a trainer's config: its tensors, and the time of a step measured here");
   command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")->allow_extra_args(false);
   command->add_option("--step-ms", options.step_ms, "time of one rank's forward and backward pass (default: measured here, or 100)")
@@ -112,10 +114,12 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
 }
 
 void plan(const PlanOptions& options) {
-  const NetworkModel network = network_of(options);
-  const StepModel step = !options.model.empty() ? step_of_config(options, network)
-                                                : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
-                                                            1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
+  NetworkModel network = network_of(options);
+  StepModel step = !options.model.empty() ? step_of_config(options, network)
+                                          : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
+                                                      1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
+  if (!options.exchange.empty()) step.gossip_wire = options.exchange == "bf16" ? 0.5 : 1.0;
+  if (step.gossip_wire < 1.0) network.direct = false;  // what is encoded is sent, also inside a host
   const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb);
   const std::string text = options.json ? advice_json(advice) : network_text(network) + advice_text(advice, options.all);
   write_standard_output(text);

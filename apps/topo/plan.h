@@ -13,6 +13,7 @@ struct PlanOptions {
   double inside_gbytes = 0.0, inside_latency_us = 0.0;  ///< inside a host, by messages
   double memory_gbytes = 0.0;
   bool no_direct = false;
+  std::string exchange;  ///< "fp32", "bf16", or empty: as the model's config says
   std::string model;
   std::vector<std::string> settings;
   double step_ms = 0.0, parameters_millions = 0.0;

@@ -10,6 +10,7 @@
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace starling {
 namespace {
@@ -66,8 +67,9 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
   const auto host = open_backend(DeviceType::kCpu, 1);
   const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.local_size()));
   settings.spare_cores = cores_of_rank(transport.local_size()) >= threads + 1;
-  settings.direct = config.transport != "mpi" && backend.device() == DeviceType::kCpu;
+  settings.direct = config.transport != "mpi" && !config.bf16_exchange && backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);
+  if (const std::string warning = half_duplex_warning(network); transport.rank() == 0 && !warning.empty()) log::warning("{}", warning);
 
   std::string decision, text;
   if (transport.rank() == 0) {

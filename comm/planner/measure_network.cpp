@@ -103,19 +103,26 @@ class Meter {
     return tensor;
   }
 
+  enum class Way { kBoth, kOut, kIn };
+
   /// Seconds of one exchange with `peer`, the median of `count`; ranks without a peer look on.
-  double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count) {
+  double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count, Way way = Way::kBoth) {
     transport_.barrier();
     if (peer < 0) return 0.0;
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
-    exchange.send_to = exchange.receive_from = {peer};
-    exchange.weights = {0.5};
-    exchange.self_weight = 0.5;
+    if (way != Way::kIn) exchange.send_to = {peer};
+    std::vector<Tensor> received;
+    if (way != Way::kOut) {
+      exchange.receive_from = {peer};
+      exchange.weights = {0.5};
+      exchange.self_weight = 0.5;
+      received = {receive};
+    }
     std::vector<double> times;
     for (int i = 0; i < count; ++i) {
       const auto start = Clock::now();
-      transport_.wait(transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}));
+      transport_.wait(transport_.start_exchange(exchange, send, received, {-1, 0, i}));
       times.push_back(seconds_since(start));
     }
     return median(std::move(times));
@@ -141,6 +148,19 @@ class Meter {
     return link;
   }
 
+  /// How many times as long both directions together take as one alone, as the receiver of that one sees it (a sender is done when its last
+  /// bytes are in the socket); 0 on other ranks. Collective.
+  double both_over_one(int peer, const LinkModel& link, double budget) {
+    // As much as fills a part of the budget, the same on all ranks: what a few fragments and their handshakes take says nothing.
+    double most = peer < 0 ? 0.0 : std::clamp(link.bandwidth * budget / 8.0, 64.0 * 1024, 16.0 * 1024 * 1024);
+    transport_.max(&most, 1);
+    const Tensor send = buffer(static_cast<std::int64_t>(most)), receive = buffer(static_cast<std::int64_t>(most));
+    const double both = exchange_seconds(peer, send, receive, 3);
+    const bool receives = peer >= 0 && peer < transport_.rank();
+    const double one = exchange_seconds(peer, send, receive, 3, receives ? Way::kIn : Way::kOut);
+    return receives ? both / std::max(one, 1e-9) : 0.0;
+  }
+
   /// The slowest pair's, on every rank; those without a peer do not count.
   LinkModel agreed(const LinkModel& mine) {
     double values[2] = {mine.latency, mine.bandwidth > 1.0 ? 1.0 / mine.bandwidth : 0.0};
@@ -152,11 +172,14 @@ class Meter {
     const auto rounds = host_pairings(model.hosts());
     const double budget = std::max(0.05, settings_.seconds * 0.6 / static_cast<double>(rounds.size()));
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
-    std::vector<double> latency;
+    std::vector<double> latency, both;
     for (const auto& partners : rounds) {
       const int other = local == 0 ? partners[static_cast<std::size_t>(here)] : -1;
-      const LinkModel link = link_to(other < 0 ? -1 : other * model.ranks_per_host, budget);
+      const int peer = other < 0 ? -1 : other * model.ranks_per_host;
+      const LinkModel link = link_to(peer, budget);
+      const double times = both_over_one(peer, link, budget);
       if (other < 0) continue;
+      if (times > 0.0) both.push_back(times);
       bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
       latency.push_back(link.latency);
     }
@@ -164,6 +187,9 @@ class Meter {
     double typical = latency.empty() ? 0.0 : median(latency);
     transport_.max(&typical, 1);
     model.between = {typical, median(bandwidth)};
+    double duplex = both.empty() ? 0.0 : median(std::move(both));
+    transport_.max(&duplex, 1);
+    model.both_directions = std::max(1.0, duplex);
     model.host_bandwidth = bandwidth;
   }
 

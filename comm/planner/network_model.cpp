@@ -55,6 +55,16 @@ class Reader {
 
 }  // namespace
 
+std::string half_duplex_warning(const NetworkModel& model) {
+  constexpr double kHalfDuplex = 1.7;
+  if (model.both_directions < kHalfDuplex) return {};
+  return fmt::format(
+      "an exchange between hosts takes {:.1f} times as long as one of its directions alone, which makes gossip as much slower: a "
+      "half-duplex "
+      "link, or Open MPI's btl_tcp_flags (see docs/clusters.md; scripts/launch.sh sets them), or processors that cannot keep up",
+      model.both_directions);
+}
+
 std::string to_json(const NetworkModel& model) {
   Json result;
   result["ranks"] = model.ranks;
@@ -67,6 +77,7 @@ std::string to_json(const NetworkModel& model) {
   result["message_cpu_ns_per_byte"] = model.message_cpu * 1e9;
   result["direct"] = model.direct;
   result["spare_cores"] = model.spare_cores;
+  result["both_directions"] = model.both_directions;
   return result.dump(2) + "\n";
 }
 
@@ -91,6 +102,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
   model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;
   model.direct = reader.flag("direct");
   model.spare_cores = reader.flag("spare_cores");
+  model.both_directions = reader.number("both_directions", 1);
   return model;
 }
 

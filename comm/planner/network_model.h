@@ -20,10 +20,13 @@ struct NetworkModel {
   LinkModel inside{2e-6, 8e9};         ///< one rank to another on its host, by messages
   LinkModel between{50e-6, 1.25e8};    ///< one host to another
   std::vector<double> host_bandwidth;  ///< bytes a second of each host's link; empty: `between` for all
-  double memory_bandwidth = 1.2e10;    ///< bytes a second that one rank's update moves
-  double message_cpu = 4e-10;          ///< seconds of a core per byte sent or received between hosts
-  bool direct = true;                  ///< ranks of one host read each other's parameters where they lie
-  bool spare_cores = true;             ///< communication has cores of its own
+  /// An exchange between hosts takes so many times as long as one of its directions alone (of the hosts' medians over their pairs the
+  /// largest): 1, or 2 where the link, or what drives it, is half-duplex.
+  double both_directions = 1.0;
+  double memory_bandwidth = 1.2e10;  ///< bytes a second that one rank's update moves
+  double message_cpu = 4e-10;        ///< seconds of a core per byte sent or received between hosts
+  bool direct = true;                ///< ranks of one host read each other's parameters where they lie
+  bool spare_cores = true;           ///< communication has cores of its own
 
   int hosts() const { return (ranks + ranks_per_host - 1) / ranks_per_host; }
   int host_of(int rank) const { return rank / ranks_per_host; }
@@ -31,6 +34,9 @@ struct NetworkModel {
     return host_bandwidth.empty() ? between.bandwidth : host_bandwidth[static_cast<std::size_t>(host)];
   }
 };
+
+/// One line for the user where links between hosts were measured to be half-duplex, and the remedy; otherwise empty.
+std::string half_duplex_warning(const NetworkModel& model);
 
 /// As the file that `starling-topo measure --output` writes and `plan --measured` reads. Units in the names of the keys: microseconds,
 /// gigabytes a second.

@@ -63,7 +63,8 @@ class Load {
       cost.cpu_per_byte = std::max(cost.cpu_per_byte, (out_[i] + in_[i]) * network_.message_cpu / network_.ranks_per_host);
     }
     const double most_inside = rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
-    cost.per_byte += most_inside / network_.inside.bandwidth;
+    // Inside a host a core copies: what it does there it does not compute meanwhile, unless it is one of its own.
+    (network_.spare_cores ? cost.per_byte : cost.cpu_per_byte) += most_inside / network_.inside.bandwidth;
     if (between_) cost.latency += hops_ * network_.between.latency;
     if (inside_) cost.latency += hops_ * network_.inside.latency;
     cost.sent_per_byte = sent_ / network_.ranks;
@@ -92,10 +93,15 @@ struct TimeLine {
   double update(const PlannedBucket& bucket, double buffers) const {
     return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth;
   }
-  double transfer(const PlannedBucket& bucket, const RoundCost& cost) {
-    if (cost.per_byte == 0.0 && cost.latency == 0.0) return now;
-    if (!network.spare_cores) now += bucket.bytes * cost.cpu_per_byte;
-    link_free = std::max(link_free, now) + cost.latency + bucket.bytes * cost.per_byte;
+  /// Numbers that travel in fewer bytes are written for it, and all that the update mixes, the own ones too, is made of them again.
+  double recoding(double buffers) const {
+    if (step.gossip_wire >= 1.0 || buffers == 0.0) return 0.0;
+    return 1.0 + (1.0 + step.gossip_wire) * (2.0 + buffers);
+  }
+  double transfer(const PlannedBucket& bucket, const RoundCost& cost, double wire) {
+    if (cost.per_byte == 0.0 && cost.cpu_per_byte == 0.0 && cost.latency == 0.0) return now;
+    if (!network.spare_cores) now += bucket.bytes * wire * cost.cpu_per_byte;
+    link_free = std::max(link_free, now) + cost.latency + bucket.bytes * wire * cost.per_byte;
     return link_free;
   }
   void wait_until(double time) {
@@ -243,12 +249,12 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
       line.now += (bucket.ready - done) * step.backward;
       done = bucket.ready;
       line.wait_until(arrival[b]);
-      line.now += line.update(bucket, last.local_reads);
-      arrival[b] = line.transfer(bucket, next);
+      line.now += line.update(bucket, last.local_reads + line.recoding(last.local_reads));
+      arrival[b] = line.transfer(bucket, next, step.gossip_wire);
       if (!overlap) line.wait_until(arrival[b]);
       if (t >= warm) {
-        result.sent += bucket.bytes * next.sent_per_byte;
-        result.between_hosts += bucket.bytes * next.between_per_byte;
+        result.sent += bucket.bytes * step.gossip_wire * next.sent_per_byte;
+        result.between_hosts += bucket.bytes * step.gossip_wire * next.between_per_byte;
       }
     }
     line.now += (1.0 - done) * step.backward;
@@ -272,7 +278,7 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
     const PlannedBucket& bucket = line.buckets[b];
     line.now += (bucket.ready - done) * step.backward;
     done = bucket.ready;
-    arrival[b] = line.transfer(bucket, cost);
+    arrival[b] = line.transfer(bucket, cost, 1.0);
     if (!overlap) line.wait_until(arrival[b]);
     result.sent += bucket.bytes * cost.sent_per_byte;
     result.between_hosts += bucket.bytes * cost.between_per_byte;

@@ -20,6 +20,7 @@ struct StepModel {
   double forward = 0.0, backward = 0.0;  ///< seconds
   std::vector<PlannedTensor> tensors;    ///< ascending `ready`
   double update_traffic = 7.0;           ///< bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
+  double gossip_wire = 1.0;              ///< bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
 };
 /// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass.
 StepModel even_step(double parameters, double seconds);

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/fake_transport.h"
@@ -68,6 +70,24 @@ TEST_CASE("planner/predict: where communication dominates, gossip on pairs is 2(
   }
 }
 
+TEST_CASE("planner/predict: gossip with bf16 on the wire sends half, and recodes what it mixes") {
+  const NetworkModel network = hosts(4, 1.0);
+  StepModel step = late_step(1.25e8, 0.1);
+  const auto costs = costs_of(*make("one-peer-exp", 4), network);
+  const Prediction full = predict_gossip(costs, network, step, 1e9), all_reduce = predict_all_reduce(network, step, 1e9);
+  step.gossip_wire = 0.5;
+  const Prediction half = predict_gossip(costs, network, step, 1e9);
+  CHECK(half.sent == doctest::Approx(0.5 * full.sent));
+  CHECK(half.between_hosts == doctest::Approx(0.5 * full.between_hosts));
+  CHECK(half.step < 0.6 * full.step);
+  CHECK(predict_all_reduce(network, step, 1e9).step == doctest::Approx(all_reduce.step));  // it sums in full precision
+  NetworkModel slow_memory = network;
+  slow_memory.memory_bandwidth = 1e9;
+  const double recoding = predict_gossip(costs, slow_memory, step, 1e9).step;
+  step.gossip_wire = 1.0;
+  CHECK(recoding > predict_gossip(costs, slow_memory, step, 1e9).step);
+}
+
 TEST_CASE("planner/predict: without overlap every exchange is waited for") {
   const NetworkModel network = hosts(2, 1.0);
   const StepModel step = late_step(1.25e8, 3.0);
@@ -87,6 +107,21 @@ TEST_CASE("planner/predict: ranks of one host read each other's parameters, and 
   CHECK(gossip.step - compute_alone(step, network) == doctest::Approx(1e8 / 1e10));  // one more buffer is read
   network.direct = false;
   CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).sent == doctest::Approx(1e8));
+}
+
+TEST_CASE("planner/predict: messages inside a host take the cores that compute, unless they have some of their own") {
+  NetworkModel network;
+  network.ranks = network.ranks_per_host = 2;
+  network.inside = {0.0, 1e9};
+  network.memory_bandwidth = 1e15;
+  network.spare_cores = true;
+  const StepModel step = late_step(1e8, 1.0);
+  CHECK(predict_all_reduce(network, step, 1e6).step == doctest::Approx(1.1));  // ready at the end of the backward pass
+  StepModel early = step;
+  for (PlannedTensor& tensor : early.tensors) tensor.ready = 0.0;
+  CHECK(predict_all_reduce(network, early, 1e6).step == doctest::Approx(1.0));
+  network.spare_cores = false;
+  CHECK(predict_all_reduce(network, early, 1e6).step == doctest::Approx(1.1));
 }
 
 TEST_CASE("planner/predict: a hierarchical round sends each byte between hosts once a direction") {
@@ -169,6 +204,53 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   CHECK(message(json.dump()).find("hosts_bandwidth_gbs") != std::string::npos);
   json.erase("ranks");
   CHECK(message(json.dump()).find("'ranks'") != std::string::npos);
+}
+
+/// A link that carries one direction at a time: an exchange of both takes twice as long as one of them. Bytes take time as on 100 MB/s.
+class HalfDuplex final : public Transport {
+ public:
+  HalfDuplex(Transport& inner, bool half) : inner_(inner), half_(half) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  int local_rank() const override { return inner_.local_rank(); }
+  int local_size() const override { return inner_.local_size(); }
+  std::string name() const override { return inner_.name(); }
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                        const ExchangeLabel& label) override {
+    const double ways = half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0;
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 1e8));
+    return inner_.start_exchange(exchange, send, receive, label);
+  }
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override { return inner_.start_sum(in, out, label); }
+  bool done(Ticket ticket) override { return inner_.done(ticket); }
+  void wait(Ticket ticket) override { inner_.wait(ticket); }
+  void barrier() override { inner_.barrier(); }
+  void broadcast(void* data, std::size_t bytes, int root) override { inner_.broadcast(data, bytes, root); }
+  std::vector<std::string> all_gather(const std::string& mine) override { return inner_.all_gather(mine); }
+  void sum(double* values, std::size_t count) override { inner_.sum(values, count); }
+  void max(double* values, std::size_t count) override { inner_.max(values, count); }
+
+ private:
+  Transport& inner_;
+  bool half_;
+};
+
+TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is not called so") {
+  for (const bool half : {false, true}) {
+    CAPTURE(half);
+    FakeWorldOptions options;
+    options.ranks_per_host = 1;
+    FakeWorld world(2, options);
+    world.run([&](Transport& transport) {
+      HalfDuplex link(transport, half);
+      const auto backend = open_backend(DeviceType::kCpu, 1);
+      const NetworkModel model = measure_network(link, *backend, {.seconds = 0.8});
+      const std::string warning = half_duplex_warning(model);
+      CHECK(warning.empty() == !half);
+      CHECK(network_from_json(to_json(model), "net.json").both_directions == doctest::Approx(model.both_directions));
+      if (half) CHECK(warning.find("btl_tcp_flags") != std::string::npos);
+    });
+  }
 }
 
 TEST_CASE("planner/measure: every rank gets one model, and a slow message shows") {
