@@ -4,7 +4,8 @@
   scripts/comm_bench/comm_bench.py [--only ROWS] [--quick] [--dry-run] [--out FOLDER]     tables: FOLDER/comm.md and comm.json
   scripts/comm_bench/comm_bench.py learning [--seeds 1,2,3] [--epochs 4] ...              accuracy of gossip against all-reduce; an hour
 
-Rows: exchange, two-ranks (one host); gossip, peers (4 emulated hosts against our all-reduce, decent-dp, PyTorch's DDP); hierarchical
+Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our all-reduce, with real computation and with
+computation that takes no processor; against decent-dp and PyTorch's DDP); hierarchical
 (2 hosts x 2 ranks); planner; plan4096. Emulated hosts need root and scripts/netlab; `peers` needs torch and decent-dp==0.2.3; a row that this
 machine cannot run says so and is left out. Needs built programs (scripts/test.sh). For real figures let nothing else run.
 Environment: STARLING_BUILD (build), NETLAB_NAME (bench).
@@ -22,7 +23,7 @@ import learning
 import rows
 from jobs import MODELS, ROOT, Failed, Setup, Skipped
 
-ROWS = ["exchange", "two-ranks", "gossip", "peers", "hierarchical", "planner", "plan4096"]
+ROWS = ["exchange", "two-ranks", "gossip", "device-time", "peers", "hierarchical", "planner", "plan4096"]
 
 
 def machine():
@@ -56,7 +57,7 @@ def run_row(name, setup, arguments):
     print(f"{name}:", file=sys.stderr, flush=True)
     function = getattr(rows, name.replace("-", "_"))
     try:
-        result = function(setup, arguments) if name in ("gossip", "peers", "hierarchical", "planner") else function(setup)
+        result = function(setup, arguments) if name in ("gossip", "device-time", "peers", "hierarchical", "planner") else function(setup)
     except Skipped as error:
         result = {"title": name, "reason": f"skipped: {error}"}
     except Failed as error:

@@ -25,6 +25,26 @@ MODELS = {
 }
 
 
+def with_device_time(seconds):
+    """mlp25 whose layers take so many seconds in all, forward and backward, beside their arithmetic, and no processor for it."""
+    ms = 1e3 * seconds / 3 / 7
+    layers = [{"type": "flatten"}]
+    for width in [2048] * 5 + [1024]:
+        layers += [{"type": "linear", "out_features": width}, {"type": "relu"}, {"type": "device_time", "ms": ms}]
+    layers += [{"type": "linear", "out_features": 10}, {"type": "device_time", "ms": ms}]
+    return {"type": "sequential", "num_classes": 10, "layers": layers}
+
+
+def device_time_plugin(setup):
+    """The library of the layer device_time, built once beside the programs."""
+    build = pathlib.Path(os.environ.get("STARLING_BUILD", ROOT / "build")).absolute()
+    folder = build / "device_time"
+    for command in (["cmake", "-S", HERE / "device_time", "-B", folder, f"-Dstarling_DIR={build}", "-DSTARLING_CUDA=OFF"],
+                    ["cmake", "--build", folder]):
+        run_all([(command, environment())], setup, "building the layer device_time")
+    return folder / "libdevice_time.so"
+
+
 class Skipped(Exception):
     """This machine cannot do it; the text says why."""
 
@@ -43,9 +63,9 @@ class Setup:
         self.timeout = arguments.timeout
 
     def steps(self, step_seconds):
-        """Even, and at least three windows of metrics."""
+        """Whole periods of up to four rounds, and at least two windows of metrics, of which the first is not counted."""
         most = 100 if self.quick else 1000
-        return max(6, 2 * int(min(most, self.seconds / max(step_seconds, 1e-4)) / 2))
+        return max(8, 4 * int(min(most, self.seconds / max(step_seconds, 1e-4)) / 4))
 
 
 def program(name, setup=None):
@@ -131,16 +151,18 @@ class Lab:
 
 
 def train_config(model, batch, steps, sync, optimizer=None):
+    """`model`: a name of MODELS, or a dictionary of further keys with a model of its own."""
+    own = model if isinstance(model, dict) else {"model": MODELS[model][0]}
     return {
-        "threads": 1, "model": MODELS[model][0], "data": {"type": "synthetic", "test_limit": 16}, "batch_size": batch, "steps": steps,
+        **own, "threads": 1, "data": {"type": "synthetic", "test_limit": 16}, "batch_size": batch, "steps": steps,
         "log_every": window(steps), "tensorboard": False, "optimizer": optimizer or {"type": "sgd", "lr": 0.001, "momentum": 0.9},
         "sync": {"timeout_s": 900, **sync}, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
     }
 
 
 def window(steps):
-    """Steps between two lines of metrics: even, as the rounds of the topologies here have a period of one or two."""
-    return max(2, 2 * (steps // 12))
+    """Steps between two lines of metrics: whole periods of the topologies here, as ranks are not in the same round's wait at the same time."""
+    return max(4, 4 * (steps // 24))
 
 
 def read_run(folder):
@@ -155,6 +177,12 @@ def read_run(folder):
     return result
 
 
+def processor_ticks():
+    """(Busy, all) of this machine's processors so far, kernel and everything else that runs included."""
+    fields = [int(word) for word in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
 def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_rank=None, optimizer=None):
     """A job of the trainer on this machine, or `per_host` ranks on each host of a lab; slow_rank: (rank, factor)."""
     with tempfile.TemporaryDirectory(prefix="starling-comm-") as folder:
@@ -164,8 +192,12 @@ def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_
         if slow_rank:
             command = [sys.executable, HERE / "slow_rank.py", *slow_rank, *command]
         command = [NETLAB, "run", per_host, *command] if lab else ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", ranks, *command]
+        before = processor_ticks()
         run_all([(command, lab.env if lab else environment())], setup, f"training {model} with {sync}")
-        return {"step_ms": 1.0, "wait_ms": 0.0, "transport": ""} if setup.dry_run else read_run(pathlib.Path(folder) / "run")
+        busy, everything = (after - start for after, start in zip(processor_ticks(), before))
+        if setup.dry_run:
+            return {"step_ms": 1.0, "wait_ms": 0.0, "transport": "", "busy": 0.0}
+        return {**read_run(pathlib.Path(folder) / "run"), "busy": busy / max(everything, 1)}
 
 
 def train_alone(setup, model, batch, steps, ranks, optimizer=None):

@@ -10,7 +10,7 @@ check "an unknown disturbance" 2 "none, slow-rank, slow-link" "$bench" --disturb
 check "a rate that is none" 2 "whole numbers of Mbit/s" "$bench" --rates fast
 check "a seed that is none" 2 "whole numbers" "$bench" learning --seeds one
 check "a dry run of everything" 0 "netlab run 2 .*starling-train" "$bench" --dry-run
-verify "shows every program" bash -c 'for word in "starling-bench exchange" "netlab up 4 100" "netlab rate 3 500" slow_rank.py "starling-topo measure" "--ranks 4096"; do
+verify "shows every program" bash -c 'for word in "starling-bench exchange" "netlab up 4 100" "netlab rate 3 500" libdevice_time.so slow_rank.py "starling-topo measure" "--ranks 4096"; do
   grep -q -e "$word" "$1" || { echo "no $word"; exit 1; }; done' _ "$work/.stdout"
 verify "and leaves nothing" bash -c '! ls -d runs /etc/netns/"$NETLAB_NAME"-* 2>/dev/null'
 check "a dry run of learning" 0 "one-peer-exp-8-2\b" "$bench" learning --dry-run --seeds 1,2 --verbose
@@ -21,6 +21,18 @@ import json
 rows = {row["row"]: row for row in json.load(open("out/comm.json"))["rows"]}
 assert [line[0] for line in rows["exchange"]["rows"]] == ["adamw", "average"], rows
 assert all(memory < 400 for data in rows["plan4096"]["data"] for memory in data["memory_mb"]), rows'
+check "the layer that takes time builds" 0 "libdevice_time" bash -c '
+  "${STARLING_CMAKE:-cmake}" -S "$1/scripts/comm_bench/device_time" -B time -Dstarling_DIR="$2" -DSTARLING_CUDA=OFF && "${STARLING_CMAKE:-cmake}" --build time' _ "$root" "$build"
+cat >time.json <<'JSON'
+{"plugins": ["time/libdevice_time.so"], "model": {"type": "sequential", "num_classes": 10, "layers": [{"type": "flatten"},
+ {"type": "linear", "out_features": 10}, {"type": "device_time", "ms": 20}]}, "data": {"type": "synthetic", "limit": 32, "test_limit": 8},
+ "batch_size": 8, "steps": 4, "log_every": 4, "threads": 1}
+JSON
+check "and training waits in it" 0 "done: " "$train" time.json --output time_run
+verify "forward, and twice as long backward" python3 -c '
+import json
+line = json.loads(open("time_run/metrics.jsonl").readline())
+assert line["step_ms"] >= 60, line'
 check "a program that is missing is said" 0 "skipped: .*no-build/bin/starling-bench is missing" env STARLING_BUILD="$work/no-build" "$bench" --only exchange --out none
 if command -v setpriv >/dev/null && [ "$(id -u)" = 0 ] && setpriv --reuid 65534 --clear-groups test -x "$train" -a -r "$bench"; then
   open=$(mktemp -d "${TMPDIR:-/tmp}/starling-open.XXXXXX") && chmod 777 "$open"
