@@ -16,6 +16,7 @@
 #include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
+#include "tests/forwarding_transport.h"
 
 namespace starling::tests {
 namespace {
@@ -207,31 +208,17 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
 }
 
 /// A link that carries one direction at a time: an exchange of both takes twice as long as one of them. Bytes take time as on 100 MB/s.
-class HalfDuplex final : public Transport {
+class HalfDuplex final : public ForwardingTransport {
  public:
-  HalfDuplex(Transport& inner, bool half) : inner_(inner), half_(half) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
-  std::string name() const override { return inner_.name(); }
+  HalfDuplex(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
                         const ExchangeLabel& label) override {
     const double ways = half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0;
     std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 1e8));
-    return inner_.start_exchange(exchange, send, receive, label);
+    return ForwardingTransport::start_exchange(exchange, send, receive, label);
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override { return inner_.start_sum(in, out, label); }
-  bool done(Ticket ticket) override { return inner_.done(ticket); }
-  void wait(Ticket ticket) override { inner_.wait(ticket); }
-  void barrier() override { inner_.barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { inner_.broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return inner_.all_gather(mine); }
-  void sum(double* values, std::size_t count) override { inner_.sum(values, count); }
-  void max(double* values, std::size_t count) override { inner_.max(values, count); }
 
  private:
-  Transport& inner_;
   bool half_;
 };
 

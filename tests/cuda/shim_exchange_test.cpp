@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/training_job.h"
+#include "tests/forwarding_transport.h"
 
 // A training step of two ranks whose buckets go through host memory (comm/staged_transport.h): rank 0 on the recording fake of the CUDA
 // runtime, rank 1 on the CPU. What is checked is an order that holds however far the device runs behind the host.
@@ -23,35 +24,22 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 
 /// Notes when the transport of host memory is told to start and when an exchange has ended.
-class NotingTransport final : public Transport {
+class NotingTransport final : public ForwardingTransport {
  public:
-  explicit NotingTransport(Transport& inner) : inner_(inner) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  int local_rank() const override { return inner_.local_rank(); }
-  int local_size() const override { return inner_.local_size(); }
-  std::string name() const override { return inner_.name(); }
+  explicit NotingTransport(Transport& inner) : ForwardingTransport(inner) {}
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
                         const ExchangeLabel& label) override {
     cuda::shim::note_mark("start " + std::to_string(label.bucket));
-    const Ticket ticket = inner_.start_exchange(exchange, send, receive, label);
+    const Ticket ticket = ForwardingTransport::start_exchange(exchange, send, receive, label);
     bucket_of_[ticket] = label.bucket;
     return ticket;
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override { return inner_.start_sum(in, out, label); }
-  bool done(Ticket ticket) override { return inner_.done(ticket); }
   void wait(Ticket ticket) override {
-    inner_.wait(ticket);
+    ForwardingTransport::wait(ticket);
     if (const auto it = bucket_of_.find(ticket); it != bucket_of_.end()) cuda::shim::note_mark("arrived " + std::to_string(it->second));
   }
-  void barrier() override { inner_.barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { inner_.broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return inner_.all_gather(mine); }
-  void sum(double* values, std::size_t count) override { inner_.sum(values, count); }
-  void max(double* values, std::size_t count) override { inner_.max(values, count); }
 
  private:
-  Transport& inner_;
   std::map<Ticket, int> bucket_of_;
 };
 
