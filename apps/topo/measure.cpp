@@ -23,6 +23,8 @@ CLI::App* add_measure(CLI::App& app, MeasureOptions& options) {
   command->add_option("--timeout", options.timeout, "seconds after which a wait for another rank is an error")
       ->check(CLI::Range(1.0, 1e6))
       ->capture_default_str();
+  command->add_option("--threads", options.threads, "compute threads of each rank in training (default: an equal share of the cores)")
+      ->check(CLI::Range(1, 1024));
   command->add_option("--output", options.output, "write the figures into this file, for `plan --measured`");
   return command;
 }
@@ -37,8 +39,9 @@ int measure(const MeasureOptions& options) {
     }
     MeasureSettings settings;
     settings.seconds = options.seconds;
-    settings.spare_cores = usable_cores() > transport->local_size();
-    const auto backend = open_backend(DeviceType::kCpu, 1);
+    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->local_size());
+    settings.spare_cores = cores_of_rank(transport->local_size()) > threads;
+    const auto backend = open_backend(DeviceType::kCpu, threads);
     const NetworkModel network = measure_network(*transport, *backend, settings);
     together(*transport, [&] {
       if (transport->rank() != 0) return;

@@ -8,6 +8,7 @@ namespace starling {
 struct MeasureOptions {
   double seconds = 4.0;
   double timeout = 60.0;
+  int threads = 0;  ///< 0: an equal share of the host's cores
   std::string output;
 };
 

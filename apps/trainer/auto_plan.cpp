@@ -64,8 +64,8 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
   together(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
-  const auto host = open_backend(DeviceType::kCpu, 1);
   const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.local_size()));
+  const auto host = open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
   settings.spare_cores = cores_of_rank(transport.local_size()) >= threads + 1;
   settings.direct = config.transport != "mpi" && !config.bf16_exchange && backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -161,6 +162,61 @@ class Meter {
     return receives ? both / std::max(one, 1e-9) : 0.0;
   }
 
+  /// Passes over numbers that stay in the first cache, about `seconds` of them: work of the processor alone.
+  class Work {
+   public:
+    Work(Backend& backend, const Tensor& in, const Tensor& out, double seconds) : backend_(backend) {
+      sum_.in[0] = sum_.in[1] = in;
+      sum_.weight[0] = sum_.weight[1] = 0.5;
+      sum_.terms = 2;
+      sum_.out = out;
+      double took = 0.0;
+      while (took < seconds / 8.0) {
+        passes_ *= 2;
+        took = run();
+      }
+      passes_ = static_cast<std::int64_t>(static_cast<double>(passes_) * seconds / took) + 1;
+    }
+    /// Seconds that it took.
+    double run() const {
+      const auto start = Clock::now();
+      for (std::int64_t i = 0; i < passes_; ++i) backend_.weighted_sum(sum_);
+      backend_.synchronize();
+      return seconds_since(start);
+    }
+
+   private:
+    Backend& backend_;
+    WeightedSum sum_;
+    std::int64_t passes_ = 64;
+  };
+
+  /// Seconds of a core that one byte between hosts, sent or received, takes from what the host's ranks compute meanwhile: all compute,
+  /// alone and beside an exchange of their first ranks. Collective.
+  double message_cost(int peer, const LinkModel& link, double budget) {
+    const double seconds = std::clamp(budget / 10.0, 0.01, 0.2);
+    const Work work(backend_, buffer(8192), buffer(8192), seconds);
+    double bytes = peer < 0 ? 0.0 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
+    transport_.max(&bytes, 1);
+    const Tensor send = buffer(static_cast<std::int64_t>(bytes)), receive = buffer(static_cast<std::int64_t>(bytes));
+    Exchange exchange;
+    exchange.kind = Exchange::Kind::kNeighbours;
+    if (peer >= 0) exchange.send_to = exchange.receive_from = {peer};
+    exchange.weights = {0.5};
+    std::vector<double> alone, beside;
+    for (int i = 0; i < 3; ++i) {  // in turn, as a machine's speed changes
+      transport_.barrier();
+      alone.push_back(work.run());
+      transport_.barrier();
+      const Ticket ticket = peer >= 0 ? transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}) : 0;
+      beside.push_back(work.run());
+      if (peer >= 0) transport_.wait(ticket);
+    }
+    double slower[2] = {std::max(0.0, median(beside) - median(alone)), peer >= 0 ? 1.0 : 0.0};
+    transport_.sum(slower, 2);
+    return slower[1] > 0.0 ? slower[0] / slower[1] / (2.0 * bytes) : 0.0;
+  }
+
   /// The slowest pair's, on every rank; those without a peer do not count.
   LinkModel agreed(const LinkModel& mine) {
     double values[2] = {mine.latency, mine.bandwidth > 1.0 ? 1.0 / mine.bandwidth : 0.0};
@@ -173,11 +229,13 @@ class Meter {
     const double budget = std::max(0.05, settings_.seconds * 0.6 / static_cast<double>(rounds.size()));
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
     std::vector<double> latency, both;
+    bool first = true;
     for (const auto& partners : rounds) {
       const int other = local == 0 ? partners[static_cast<std::size_t>(here)] : -1;
       const int peer = other < 0 ? -1 : other * model.ranks_per_host;
       const LinkModel link = link_to(peer, budget);
       const double times = both_over_one(peer, link, budget);
+      if (std::exchange(first, false)) model.message_cpu = message_cost(peer, link, budget);
       if (other < 0) continue;
       if (times > 0.0) both.push_back(times);
       bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
@@ -191,6 +249,8 @@ class Meter {
     transport_.max(&duplex, 1);
     model.both_directions = std::max(1.0, duplex);
     model.host_bandwidth = bandwidth;
+    constexpr double kNothing = 1e-10;  // a tenth of a nanosecond of a core for a byte
+    if (model.message_cpu > kNothing) model.spare_cores = false;
   }
 
   /// Bytes a second that a pass over three arrays moves, all ranks at once; the slowest rank's.

@@ -13,7 +13,8 @@ struct MeasureSettings {
 };
 
 /// Times messages inside a host, between hosts (every host's link, as the best of the pairs it took part in, so that one slow link shows),
-/// and memory traffic with all ranks of a host at work. Collective; the same model on every rank. Error(kUsage) where ranks are not
+/// memory traffic with all ranks of a host at work, and what messages between hosts take from the computation beside them: `backend` should
+/// have as many threads as training will. Collective; the same model on every rank. Error(kUsage) where ranks are not
 /// numbered host by host with as many on each.
 NetworkModel measure_network(Transport& transport, Backend& backend, const MeasureSettings& settings);
 

@@ -100,9 +100,10 @@ struct TimeLine {
   }
   double transfer(const PlannedBucket& bucket, const RoundCost& cost, double wire) {
     if (cost.per_byte == 0.0 && cost.cpu_per_byte == 0.0 && cost.latency == 0.0) return now;
-    if (!network.spare_cores) now += bucket.bytes * wire * cost.cpu_per_byte;
     link_free = std::max(link_free, now) + cost.latency + bucket.bytes * wire * cost.per_byte;
-    return link_free;
+    // Beside the transfer: what the computation loses it does not lose where it would wait for this transfer anyway.
+    if (!network.spare_cores) now += bucket.bytes * wire * cost.cpu_per_byte;
+    return std::max(link_free, now);
   }
   void wait_until(double time) {
     if (time <= now) return;
