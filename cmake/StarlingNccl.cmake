@@ -1,5 +1,5 @@
-# NCCL 2: a system package, a folder, or the Python wheel nvidia-nccl-cu13 (<site-packages>/nvidia/nccl/{include,lib}), as cuDNN is looked for. Nothing
-# links to it yet: the report says what there is.
+# NCCL 2: a system package, a folder, or the Python wheel nvidia-nccl-cu13 (<site-packages>/nvidia/nccl/{include,lib}), as cuDNN is looked for. From
+# 2.18 on the CUDA plug-in uses it (comm/nccl_library.cpp).
 
 # starling_find_nccl(FOLDER...): looks in these folders first, in order, and takes header and library from the same one. Sets
 # STARLING_NCCL_LIBRARY and STARLING_NCCL_INCLUDE_DIR in the cache, and STARLING_NCCL_VERSION, empty where a part is missing.
@@ -31,7 +31,9 @@ function(starling_find_nccl)
     list(JOIN version "." version)
   endif()
   set(STARLING_NCCL_VERSION "${version}" CACHE INTERNAL "The version of NCCL, by its header; empty: none")
-  if(version)
+  if(version AND version VERSION_LESS 2.18)
+    message(STATUS "NCCL: ${version}, ${STARLING_NCCL_LIBRARY}, not used: 2.18 is needed")
+  elseif(version)
     message(STATUS "NCCL: ${version}, ${STARLING_NCCL_LIBRARY}")
   else()
     message(STATUS "NCCL: not found (NVIDIA's package libnccl-dev, or the Python wheel nvidia-nccl-cu13)")

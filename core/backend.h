@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/device_clock.h"
 #include "core/tensor.h"
 
 namespace starling {
@@ -295,7 +296,29 @@ struct GradientControl {
 };
 
 class OptimizerRule;
+class PeerMemory;
 struct UpdateArgs;
+
+/// What changes from step to step in work that is otherwise the same.
+struct StepValues {
+  std::int64_t pass = 0;  ///< t: updates done before this step
+  double lr = 0.0;
+  std::int64_t step = 1;              ///< the optimizer's
+  double loss_scale = 1.0;            ///< fp16's, a power of two
+  std::uint64_t dropout_counter = 0;  ///< the pass's at its start
+};
+
+/// Captured work, to be done again and again: on kCompute, after all that it has been told before. It reads and writes the memory that
+/// the capture named: the owner keeps all tensors from outside it alive. Not to outlive its backend.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  DeviceGraph() = default;
+  DeviceGraph(const DeviceGraph&) = delete;
+  DeviceGraph& operator=(const DeviceGraph&) = delete;
+  /// Without a wait or an allocation. `values` take the place of those that the capture began with.
+  virtual void launch(const StepValues& values) = 0;
+};
 
 /// What a device can do. Calls are issued to the current stream of the calling thread's StreamScope and may return before the work is
 /// done; synchronize() waits. Implementations: kernels/cpu, kernels/cuda, and MetaBackend for shapes alone. Not thread-safe
@@ -320,6 +343,12 @@ class Backend {
   /// KiB at most).
   virtual Event copy_to_host_later(const Tensor& from, void* to) = 0;
   virtual void fill(const Tensor& x, double value) = 0;
+  /// Host memory that a device copies from and to without the host's help (page-locked); Error(kMemory) where there is none.
+  virtual std::shared_ptr<std::byte> allocate_host(std::size_t bytes);
+  /// Copies between the device and memory of allocate_host(), on the current stream: they return at once, and the host must keep its hands
+  /// off until an event recorded afterwards is done.
+  virtual void copy_to_pinned(const Tensor& from, std::byte* to) { copy_to_host(from, to); }
+  virtual void copy_from_pinned(const std::byte* from, const Tensor& to) { copy_from_host(from, to); }
 
   // Streams and events.
   virtual void set_stream(StreamKind stream) = 0;
@@ -327,7 +356,27 @@ class Backend {
   virtual Event record() = 0;                 ///< marks the current stream's work so far
   virtual void wait(Event event) = 0;         ///< the current stream waits; the host does not
   virtual void synchronize(Event event) = 0;  ///< the host waits
-  virtual void synchronize() = 0;             ///< the host waits for everything
+  virtual bool done(Event) { return true; }   ///< whether what the event marks is done; may be asked from any thread
+  /// The current stream as the device's libraries know it (a cudaStream_t); null where work has been done when a call returns.
+  virtual void* native_stream() const { return nullptr; }
+  virtual void synchronize() = 0;  ///< the host waits for everything
+
+  /// From here to end_capture() work is kept, not done; false where this backend has no graphs. Called on kCompute; other streams take part
+  /// once they wait for an event recorded within, and kCompute must wait for all that they did. Operations are called with `values` of this
+  /// step (an update with its lr and step; gradient_scale, loss and gradient_control with factors of its loss_scale; dropout with counters
+  /// from its dropout_counter on), and follow the values of each launch later. The host neither waits nor copies; the rules of updates live
+  /// as long as the graph. A wait for an event from before makes each launch wait for all that the event's stream has been told.
+  virtual bool begin_capture(const StepValues& values) { return (void)values, false; }
+  /// Throws Error(kInternal) where the capture failed; then, too, it is over.
+  virtual std::unique_ptr<DeviceGraph> end_capture() { return nullptr; }
+  /// Ends a capture in whose midst an error was thrown. Nothing of it has been done.
+  virtual void abandon_capture() noexcept {}
+  virtual bool capturing() const { return false; }
+
+  /// A clock of the device's own, for --trace; null where work has been done when a call returns.
+  virtual std::unique_ptr<DeviceClock> device_clock() { return nullptr; }
+  /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
+  virtual PeerMemory* peer_memory() { return nullptr; }
 
   /// Whether convolutions on tensors of `dtype` carry out parts of batch norms faster than a batch norm of its own would run.
   virtual bool fuses_batch_norms(DType dtype) const { return (void)dtype, false; }

@@ -1,14 +1,16 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string_view>
 
+#include "core/accesses.h"
 #include "core/backend.h"
 
 namespace starling {
 
 /// Hands every call on to another backend. What looks at calls on their way (a profile, a record of shapes) derives from it and
-/// overrides around().
+/// overrides around(); what looks at the memory that they touch, before() and notes_accesses().
 class ForwardingBackend : public Backend {
  public:
   explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
@@ -27,8 +29,19 @@ class ForwardingBackend : public Backend {
   StreamKind stream() const override { return inner_.stream(); }
   Event record() override { return inner_.record(); }
   void wait(Event event) override { inner_.wait(event); }
+  bool done(Event event) override { return inner_.done(event); }
+  void* native_stream() const override { return inner_.native_stream(); }
+  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override { return inner_.allocate_host(bytes); }
+  void copy_to_pinned(const Tensor& from, std::byte* to) override { inner_.copy_to_pinned(from, to); }
+  void copy_from_pinned(const std::byte* from, const Tensor& to) override { inner_.copy_from_pinned(from, to); }
   void synchronize(Event event) override { inner_.synchronize(event); }
   void synchronize() override { inner_.synchronize(); }
+  bool begin_capture(const StepValues& values) override { return inner_.begin_capture(values); }
+  std::unique_ptr<DeviceGraph> end_capture() override { return inner_.end_capture(); }
+  void abandon_capture() noexcept override { inner_.abandon_capture(); }
+  bool capturing() const override { return inner_.capturing(); }
+  std::unique_ptr<DeviceClock> device_clock() override { return inner_.device_clock(); }
+  PeerMemory* peer_memory() override { return inner_.peer_memory(); }
 
   void conv2d_forward(const Conv2dForward& args) override { call("conv2d_forward", &Backend::conv2d_forward, args); }
   void conv2d_backward_data(const Conv2dBackwardData& args) override { call("conv2d_backward_data", &Backend::conv2d_backward_data, args); }
@@ -92,11 +105,16 @@ class ForwardingBackend : public Backend {
     (void)name;
     operation();
   }
+  /// Called before every operation with what it reads and writes, where notes_accesses(); before update() only by who overrides that, for
+  /// its arguments are not known here.
+  virtual void before(std::string_view name, const Accesses& accesses) { (void)name, (void)accesses; }
+  virtual bool notes_accesses() const { return false; }
   Backend& inner() { return inner_; }
 
  private:
   template <class Args>
   void call(std::string_view name, void (Backend::*operation)(const Args&), const Args& args) {
+    if (notes_accesses()) before(name, accesses_of(args));
     around(name, [&] { (inner_.*operation)(args); });
   }
   Backend& inner_;

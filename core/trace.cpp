@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <atomic>
 #include <nlohmann/json.hpp>
 
 namespace starling {
@@ -9,6 +11,10 @@ namespace starling {
 namespace {
 
 thread_local Tracer* current_tracer = nullptr;
+std::atomic<const TraceHook*> current_hook{nullptr};
+
+constexpr TraceLane kLanes[] = {TraceLane::kCompute,       TraceLane::kUpdate,       TraceLane::kExchange,      TraceLane::kLoader,
+                                TraceLane::kDeviceCompute, TraceLane::kDeviceUpdate, TraceLane::kDeviceExchange};
 
 constexpr std::string_view name_of(TraceLane lane) {
   switch (lane) {
@@ -16,6 +22,9 @@ constexpr std::string_view name_of(TraceLane lane) {
     case TraceLane::kUpdate: return "update";
     case TraceLane::kExchange: return "exchange";
     case TraceLane::kLoader: return "loader";
+    case TraceLane::kDeviceCompute: return "compute (device)";
+    case TraceLane::kDeviceUpdate: return "update (device)";
+    case TraceLane::kDeviceExchange: return "exchange (device)";
   }
   return "?";
 }
@@ -38,11 +47,13 @@ std::string Tracer::events(Clock::time_point origin) const {
   std::string result = fmt::format(R"({{"ph":"M","name":"process_name","pid":{0},"tid":0,"args":{{"name":"rank {0}"}}}},)"
                                    R"({{"ph":"M","name":"process_sort_index","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})",
                                    rank_);
-  for (const TraceLane lane : {TraceLane::kCompute, TraceLane::kUpdate, TraceLane::kExchange, TraceLane::kLoader}) {
+  const std::lock_guard lock(mutex_);
+  const bool device = std::any_of(spans_.begin(), spans_.end(), [](const Span& span) { return span.lane >= TraceLane::kDeviceCompute; });
+  for (const TraceLane lane : kLanes) {
+    if (lane >= TraceLane::kDeviceCompute && !device) continue;
     result += fmt::format(R"(,{{"ph":"M","name":"thread_name","pid":{},"tid":{},"args":{{"name":"{}"}}}})", rank_, static_cast<int>(lane),
                           name_of(lane));
   }
-  const std::lock_guard lock(mutex_);
   for (const Span& span : spans_) {
     // Nanoseconds are kept, so that spans which nest in time nest in the file.
     result += fmt::format(R"(,{{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", json_text(span.name),
@@ -55,13 +66,19 @@ std::string Tracer::events(Clock::time_point origin) const {
 void Tracer::install(Tracer* tracer) { current_tracer = tracer; }
 Tracer* Tracer::current() { return current_tracer; }
 
+void set_trace_hook(const TraceHook* hook) { current_hook = hook; }
+const TraceHook* trace_hook() { return current_hook.load(std::memory_order_acquire); }
+
+std::string span_name(std::string_view verb, std::string_view what) {
+  std::string name(verb);
+  if (!what.empty()) (name += ' ') += what;
+  return name;
+}
+
 void TraceSpan::start(std::string_view verb, std::string_view what, TraceLane lane) {
   lane_ = lane;
-  name_ = verb;
-  if (!what.empty()) {
-    name_ += ' ';
-    name_ += what;
-  }
+  name_ = span_name(verb, what);
+  if (hook_) hook_->begin(name_.c_str());
   begin_ = Tracer::Clock::now();
 }
 

@@ -9,8 +9,8 @@
 
 namespace starling {
 
-/// Lanes of the timeline of one rank.
-enum class TraceLane : std::uint8_t { kCompute, kUpdate, kExchange, kLoader };
+/// Lanes of the timeline of one rank: what its host does (on a GPU: issues, and waits for), and what the streams of its device do.
+enum class TraceLane : std::uint8_t { kCompute, kUpdate, kExchange, kLoader, kDeviceCompute, kDeviceUpdate, kDeviceExchange };
 
 /// Collects spans of one rank's work for the file of --trace (Chrome's trace event format: Perfetto, chrome://tracing).
 /// Thread-safe. A thread's spans go to the tracer that was installed on it; with none installed a span costs a branch.
@@ -38,13 +38,29 @@ class Tracer {
   std::vector<Span> spans_;
 };
 
+/// What else is told of spans of the host as they begin and end, on their thread: a profiler's ranges.
+struct TraceHook {
+  void (*begin)(const char* name);
+  void (*end)();
+  bool always = false;  ///< also where no tracer is installed
+};
+/// The hook stays valid until the process ends.
+void set_trace_hook(const TraceHook* hook);
+const TraceHook* trace_hook();
+
+/// "update bucket 3"; the verb alone where `what` is empty.
+std::string span_name(std::string_view verb, std::string_view what);
+
 /// A span of the calling thread's work, from construction to destruction.
 class TraceSpan {
  public:
-  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute) : tracer_(Tracer::current()) {
-    if (tracer_) start(verb, what, lane);
+  explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute)
+      : tracer_(Tracer::current()), hook_(trace_hook()) {
+    if (hook_ && !tracer_ && !hook_->always) hook_ = nullptr;
+    if (tracer_ || hook_) start(verb, what, lane);
   }
   ~TraceSpan() {
+    if (hook_) hook_->end();
     if (tracer_) tracer_->add(lane_, std::move(name_), begin_, Tracer::Clock::now());
   }
   TraceSpan(const TraceSpan&) = delete;
@@ -53,6 +69,7 @@ class TraceSpan {
  private:
   void start(std::string_view verb, std::string_view what, TraceLane lane);
   Tracer* tracer_;
+  const TraceHook* hook_;
   TraceLane lane_ = TraceLane::kCompute;
   std::string name_;
   Tracer::Clock::time_point begin_;

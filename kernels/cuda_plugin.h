@@ -1,16 +1,25 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "core/backend.h"
 
-// The seam to the CUDA plug-in, libstarling_cuda.so: the one C function that open_backend() looks up in it. The library is
-// opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
+// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and open_nccl() (comm/nccl.h) look up in it. The
+// library is opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
+
+namespace starling {
+class Nccl;
+
+/// A function of the plug-in by its name, from the library next to this one, or else where the loader searches. Null where the plug-in
+/// cannot be loaded or lacks it, with the reason in `why`. The plug-in stays open: its code may run until the process ends.
+void* cuda_plugin_function(const char* name, std::string& why);
+}  // namespace starling
 
 extern "C" {
 
 /// Rises with every change of core/backend.h or of this header; a plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 3;
+constexpr std::uint32_t kStarlingCudaAbi = 5;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.
@@ -28,7 +37,17 @@ struct StarlingCudaOpening {
 
 /// The signature of the entry point, named kStarlingCudaEntry in the library. Never throws. Returns the plug-in's own ABI version.
 using StarlingCudaOpen = std::uint32_t (*)(StarlingCudaOpening*);
+
+/// The same for NCCL: `nccl` is null, with the reason and the remedy in `message`, where the plug-in was built without it. Needs no device.
+struct StarlingNcclOpening {
+  std::uint32_t abi;     ///< in: the caller's kStarlingCudaAbi
+  starling::Nccl* nccl;  ///< out
+  char message[512];     ///< out
+};
+/// Named kStarlingNcclEntry in the library. Never throws. Returns the plug-in's own ABI version.
+using StarlingNcclOpen = std::uint32_t (*)(StarlingNcclOpening*);
 }
 
 constexpr const char* kStarlingCudaEntry = "starling_cuda_open";
+constexpr const char* kStarlingNcclEntry = "starling_nccl_open";
 constexpr const char* kStarlingCudaLibrary = "libstarling_cuda.so";

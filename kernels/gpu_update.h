@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <string_view>
 #include <typeindex>
+#include <typeinfo>
 
 #include "kernels/optimizer.h"
 
@@ -19,7 +20,10 @@ struct GpuSite {
   void* owner = nullptr;    ///< upload's first argument
   /// Device memory that holds these bytes, copied on the stream without a wait; for work issued before the launcher returns. At most one
   /// call a launcher.
+  /// Null: the bytes alone were wanted, and the launcher returns without a launch.
   const void* (*upload)(void* owner, const void* from, std::size_t bytes) = nullptr;
+  /// Optional, called before upload(): the type of the rule's step, which the kernel is made for.
+  void (*step_type)(void* owner, const std::type_info& type) = nullptr;
 };
 
 /// Issues the fused update of one bucket. The arguments are checked; their tensors lie on the device.

@@ -23,27 +23,9 @@ std::string own_folder() {
 }
 
 std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
-  // Next to this library first, then where the loader searches. The plug-in stays open: its code may run until the process ends.
-  void* library = nullptr;
-  std::string reason;
-  for (const std::string& path : {own_folder() + kStarlingCudaLibrary, std::string(kStarlingCudaLibrary)}) {
-    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library) break;
-    const char* error = dlerror();
-    // A library that is there but cannot be loaded says more than one that is not.
-    if (reason.empty() || access(path.c_str(), F_OK) == 0) reason = error ? error : "no reason given";
-  }
-  if (!library) {
-    fail(ExitCode::kUsage, "cuda",
-         "the device 'cuda' needs the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use --device cpu "
-         "or auto",
-         kStarlingCudaLibrary, reason);
-  }
-  const auto open = reinterpret_cast<StarlingCudaOpen>(dlsym(library, kStarlingCudaEntry));
-  if (!open) {
-    fail(ExitCode::kUsage, "cuda", "the plug-in {} has no function {}; build it again from this version's source", kStarlingCudaLibrary,
-         kStarlingCudaEntry);
-  }
+  std::string why;
+  const auto open = reinterpret_cast<StarlingCudaOpen>(cuda_plugin_function(kStarlingCudaEntry, why));
+  if (!open) fail(ExitCode::kUsage, "cuda", "the device 'cuda' needs {}", why);
   const char* share = std::getenv("STARLING_SHARE_GPUS");
   StarlingCudaOpening opening{};
   opening.abi = kStarlingCudaAbi;
@@ -66,6 +48,28 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
 }
 
 }  // namespace
+
+void* cuda_plugin_function(const char* name, std::string& why) {
+  void* library = nullptr;
+  std::string reason;
+  for (const std::string& path : {own_folder() + kStarlingCudaLibrary, std::string(kStarlingCudaLibrary)}) {
+    library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library) break;
+    const char* error = dlerror();
+    // A library that is there but cannot be loaded says more than one that is not.
+    if (reason.empty() || access(path.c_str(), F_OK) == 0) reason = error ? error : "no reason given";
+  }
+  if (!library) {
+    why = fmt::format("the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use --device cpu or auto",
+                      kStarlingCudaLibrary, reason);
+    return nullptr;
+  }
+  void* function = dlsym(library, name);
+  if (!function)
+    why = fmt::format("the plug-in {} with a function {}, which it lacks; build it again from this version's source", kStarlingCudaLibrary,
+                      name);
+  return function;
+}
 
 std::unique_ptr<Backend> open_backend(DeviceType device, const BackendSettings& settings) {
   switch (device) {

@@ -67,6 +67,8 @@ class OptimizerRule {
   /// Updates a span on the CPU. lr and step as in UpdateArgs.
   virtual void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const = 0;
   virtual void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const = 0;
+  /// After how many steps an update does the same again but for its coefficients: a graph's work serves steps of the same phase alone.
+  virtual std::int64_t phases() const { return 1; }
   /// Bytes that one step moves per parameter without mixing (AdamW fp32: 28), for benchmarks.
   virtual int bytes_per_parameter(int element_size) const = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/composed_conv.h"
+#include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
@@ -26,21 +27,7 @@ class CudaStorage final : public Storage {
   Pool::Block block_;
 };
 
-constexpr std::size_t kSmallCopy = 64 << 10;  // what copy_to_host_later promises
-constexpr std::size_t kLargeCopy = 8 << 20;
-// As many large pieces as let the upload of a batch (ResNet-50's 256 images are 38 MB) wait its turn on the device, not hold up the host.
-constexpr int kLargePieces = 16;
-
 }  // namespace
-
-/// Copies between host and device, and events.
-struct CudaBackend::Host {
-  explicit Host(const Streams& streams) : events(streams), small(kSmallCopy, 32, events), large(kLargeCopy, kLargePieces, events) {}
-  Staging& staging(std::size_t bytes) { return bytes <= kSmallCopy ? small : large; }
-
-  EventRing events;
-  Staging small, large;
-};
 
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
@@ -56,12 +43,15 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
 }
 
 CudaBackend::~CudaBackend() {
+  abandon_capture();
   try {
     synchronize();
   } catch (...) {  // an error of earlier work; whoever cares has asked before
   }
   blas_.reset();
   cudnn_.reset();
+  step_block_ = {};
+  peer_.reset();
   host_.reset();
   pool_->close();
   for (const StreamHandle stream : streams_) destroy_stream(stream);
@@ -96,15 +86,18 @@ void CudaBackend::copy(const Tensor& from, const Tensor& to) {
 }
 
 void CudaBackend::copy_from_host(const void* from, const Tensor& to) {
+  not_in_capture("copy_from_host");
   if (to.bytes() > 0) host_->staging(to.bytes()).to_device(from, to.raw(), to.bytes(), handle());
 }
 
 void CudaBackend::copy_to_host(const Tensor& from, void* to) {
+  not_in_capture("copy_to_host");
   if (from.bytes() > 0) host_->staging(from.bytes()).to_host(from.raw(), to, from.bytes(), stream_, handle());
 }
 
 Event CudaBackend::copy_to_host_later(const Tensor& from, void* to) {
-  require(from.bytes() <= kSmallCopy, "cuda", "copy_to_host_later of {} bytes; it takes {} at most", from.bytes(), kSmallCopy);
+  not_in_capture("copy_to_host_later");
+  require(from.bytes() <= Host::kSmallCopy, "cuda", "copy_to_host_later of {} bytes; it takes {} at most", from.bytes(), Host::kSmallCopy);
   if (from.bytes() == 0) return record();
   return host_->small.to_host_later(from.raw(), to, from.bytes(), stream_, handle());
 }
@@ -118,17 +111,43 @@ void CudaBackend::fill(const Tensor& x, double value) {
   }
 }
 
+std::shared_ptr<std::byte> CudaBackend::allocate_host(std::size_t bytes) {
+  void* memory = pinned_allocate(std::max<std::size_t>(bytes, 1));
+  if (!memory) fail(ExitCode::kMemory, "memory", "no page-locked memory on the host: {} bytes are needed; see ulimit -l", bytes);
+  return {static_cast<std::byte*>(memory), [](std::byte* pinned) { pinned_free(pinned); }};
+}
+
+void CudaBackend::copy_to_pinned(const Tensor& from, std::byte* to) {
+  if (from.bytes() > 0) copy_async(to, from.raw(), from.bytes(), CopyKind::kDeviceToHost, handle());
+}
+
+void CudaBackend::copy_from_pinned(const std::byte* from, const Tensor& to) {
+  if (to.bytes() > 0) copy_async(to.raw(), from, to.bytes(), CopyKind::kHostToDevice, handle());
+}
+
 Event CudaBackend::record() { return host_->events.record(stream_); }
 void CudaBackend::wait(Event event) { host_->events.wait(stream_, event); }
 
 void CudaBackend::synchronize(Event event) {
+  not_in_capture("synchronize");
   host_->events.synchronize(event);
   host_->small.finish(event);
 }
 
 void CudaBackend::synchronize() {
+  not_in_capture("synchronize");
   for (const StreamHandle stream : streams_) host_wait_stream(stream);
   host_->small.finish_all();
+}
+
+bool CudaBackend::done(Event event) {
+  // A thread that never chose a device has device 0, where the runtime would make a context for it.
+  thread_local int device = -1;
+  if (device != info_.number) {
+    use_device(info_.number);
+    device = info_.number;
+  }
+  return host_->events.done(event);
 }
 
 bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }

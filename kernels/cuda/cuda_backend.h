@@ -2,13 +2,18 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/backend.h"
+#include "core/peer_memory.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/runtime.h"
+#include "kernels/cuda/step_scalar.h"
 
 namespace starling::cuda {
 
@@ -32,12 +37,23 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void copy_to_host(const Tensor& from, void* to) override;
   Event copy_to_host_later(const Tensor& from, void* to) override;
   void fill(const Tensor& x, double value) override;
+  std::shared_ptr<std::byte> allocate_host(std::size_t bytes) override;  ///< for the caller to keep: not from a pool
+  void copy_to_pinned(const Tensor& from, std::byte* to) override;
+  void copy_from_pinned(const std::byte* from, const Tensor& to) override;
 
   void set_stream(StreamKind stream) override { stream_ = stream; }
   StreamKind stream() const override { return stream_; }
   Event record() override;
   void wait(Event event) override;
   void synchronize(Event event) override;
+  bool done(Event event) override;
+  void* native_stream() const override { return handle(); }
+  std::unique_ptr<DeviceClock> device_clock() override;   ///< device_clock.cpp
+  PeerMemory* peer_memory() override;                     ///< peer.cpp
+  bool begin_capture(const StepValues& values) override;  ///< graphs: graph.cpp
+  std::unique_ptr<DeviceGraph> end_capture() override;
+  void abandon_capture() noexcept override;
+  bool capturing() const override { return capture_ != nullptr; }
   void synchronize() override;
 
   bool fuses_batch_norms(DType dtype) const override;
@@ -82,9 +98,29 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
 
+  /// Writes an operation's bytes for a step; as many as at the capture.
+  using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
+  /// Of the step that is captured.
+  const StepValues& captured_values() const;
+  /// In a capture: where in device memory the bytes will lie that `write` makes for each launch. Aligned to 16.
+  const void* step_slot(std::size_t bytes, StepWriter write);
+  /// A kernel's argument that is `value` now and of(values, values of the capture) at a launch.
+  template <class T, class Of>
+  StepScalar<T> step_scalar(T value, Of of) {
+    if (!capturing()) return {value, nullptr};
+    const void* slot = step_slot(sizeof(T), [of, then = captured_values()](const StepValues& values, std::byte* to) {
+      const T now = of(values, then);
+      std::memcpy(to, &now, sizeof(T));
+    });
+    return {value, static_cast<const T*>(slot)};
+  }
+
  private:
   std::shared_ptr<Storage> workspace(std::size_t bytes) override { return allocate(bytes); }
-  struct Host;  ///< staging memory and events: cuda_backend.cpp
+  struct Host;     ///< staging memory and events: backend_host.h
+  struct Capture;  ///< the one under way, and
+  class Graph;     ///< what comes of it: graph.cpp
+  void not_in_capture(const char* call) const;
 
   DeviceInfo info_;
   LibrarySettings settings_;
@@ -92,8 +128,11 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<Host> host_;
+  std::shared_ptr<Capture> capture_;
+  Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
   std::unique_ptr<Cudnn> cudnn_;
   std::unique_ptr<Blas> blas_;
+  std::unique_ptr<PeerMemory> peer_;  ///< made at the first call
 };
 
 /// Calls f(T{}) with the tensor's floating type: float, double, BFloat16 or Float16.

@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/step_scalar.h"
 #include "kernels/math/dropout.h"
 
 namespace starling::cuda {
@@ -9,13 +10,14 @@ namespace {
 template <class T>
 struct Drop {
   static constexpr int kInputs = 1;
-  std::uint64_t key, counter;
+  std::uint64_t key;
+  StepScalar<std::uint64_t> counter;
   float p;
   T scale;
 
   /// Bit j: element 4·group + j is kept.
   STARLING_HD unsigned kept(Index group) const {
-    const math::DropoutMask mask = math::dropout_mask(key, counter, static_cast<std::uint64_t>(group), p);
+    const math::DropoutMask mask = math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(group), p);
     return (mask.keep[0] ? 1u : 0u) | (mask.keep[1] ? 2u : 0u) | (mask.keep[2] ? 4u : 0u) | (mask.keep[3] ? 8u : 0u);
   }
   /// `first` need not be a multiple of 4: a tensor may start anywhere in its storage.
@@ -37,11 +39,14 @@ struct Drop {
 
 void CudaBackend::dropout(const Dropout& args) {
   require(args.p >= 0.0 && args.p <= 1.0, "cuda", "dropout: p is {}, but must lie in [0, 1]", args.p);
+  const auto counter = step_scalar<std::uint64_t>(args.counter, [at = args.counter](const StepValues& now, const StepValues& then) {
+    return at - then.dropout_counter + now.dropout_counter;
+  });
   floating(args.x, "dropout", [&](auto type) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const double scale = args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0;
-    const Drop<Compute<T>> drop{args.key, args.counter, static_cast<float>(args.p), static_cast<Compute<T>>(scale)};
+    const Drop<Compute<T>> drop{args.key, counter, static_cast<float>(args.p), static_cast<Compute<T>>(scale)};
     pointwise<T, T>(handle(), n, {args.x.data<T>()}, numbers<T>(args.y, n, "dropout", "y"), drop);
   });
 }

@@ -29,7 +29,21 @@ void launch(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #else
   [&](P... values) {
     shim::launch(
-        how.grid, how.block, how.shared_bytes, how.stream, [&] { kernel(values...); }, how.where.function_name());
+        how.grid, how.block, how.shared_bytes, how.stream, [=] { kernel(values...); }, how.where.function_name());
+  }(static_cast<P>(std::forward<A>(arguments))...);
+#endif
+}
+
+/// The same for a kernel of one thread that may wait for what other ranks' devices do: in the shim it holds up no other rank's launches.
+template <class... P, class... A>
+void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
+#if defined(__CUDACC__)
+  launch(kernel, how, std::forward<A>(arguments)...);
+#else
+  static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");
+  [&](P... values) {
+    shim::launch_alone(
+        how.stream, [=] { kernel(values...); }, how.where.function_name());
   }(static_cast<P>(std::forward<A>(arguments))...);
 #endif
 }

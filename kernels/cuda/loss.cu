@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/step_scalar.h"
 #include "kernels/math/activations.h"
 
 // The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and a second kernel sums over the rows in an
@@ -60,7 +61,7 @@ __device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member
 struct LossSettings {
   Index rows, classes;
   double smoothing;
-  double scale;  ///< of the gradient
+  StepScalar<double> scale;  ///< of the gradient
 };
 
 /// losses[row], and dlogits unless it is null. One team of kTeam threads to a row.
@@ -68,7 +69,7 @@ template <int kTeam, class T>
 __global__ void cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses, T* dlogits) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
-  const double uniform = s.smoothing / static_cast<double>(s.classes);
+  const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows; r += teams) {
     const T* row = logits + r * s.classes;
     const Index label = labels[r];
@@ -82,8 +83,8 @@ __global__ void cross_entropy_rows(LossSettings s, const T* logits, const std::i
       losses[r] = valid ? loss : std::numeric_limits<double>::quiet_NaN();
     }
     if (dlogits == nullptr) continue;
-    const C factor = valid ? static_cast<C>(s.scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
-    const C offset = static_cast<C>(uniform * s.scale), of_label = static_cast<C>((1.0 - s.smoothing) * s.scale);
+    const C factor = valid ? static_cast<C>(scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
+    const C offset = static_cast<C>(uniform * scale), of_label = static_cast<C>((1.0 - s.smoothing) * scale);
     for (Index c = member; c < s.classes; c += kTeam) {
       const C gradient = math::exponential(widen(row[c]) - sums.largest) * factor - offset;
       dlogits[r * s.classes + c] = narrow<T>(c == label ? gradient - of_label : gradient);
@@ -176,7 +177,11 @@ void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     T* dlogits = optional_numbers<T>(args.dlogits, l.rows * l.classes, kName, "dlogits");
     Compute<T>* loss = optional_numbers<Compute<T>>(args.loss, 1, kName, "loss");
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
-    const LossSettings settings{l.rows, l.classes, args.label_smoothing, args.scale * args.gradient_scale};
+    const double scale = args.scale * args.gradient_scale;
+    const LossSettings settings{l.rows, l.classes, args.label_smoothing,
+                                step_scalar<double>(scale, [scale](const StepValues& now, const StepValues& then) {
+                                  return scale * (now.loss_scale / then.loss_scale);
+                                })};
     with_team(l, [&](auto team, unsigned grid) {
       launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings, logits, labels, losses.data<double>(),
              dlogits);

@@ -8,6 +8,7 @@
 
 #include "kernels/cuda/choose_device.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/nvtx.h"
 #include "kernels/cuda_plugin.h"
 
 // The plug-in's entry point; see kernels/cuda_plugin.h.
@@ -34,6 +35,7 @@ void open(StarlingCudaOpening& opening) {
   const DeviceChoice choice = choose_device({opening.local_rank, opening.local_size, opening.share != 0}, devices, driver_error,
                                             std::getenv("CUDA_VISIBLE_DEVICES"));
   if (choice.device < 0) return answer(opening, choice.message);
+  install_nvtx();
   opening.backend =
       std::make_unique<CudaBackend>(choice.device, opening.tf32 != 0, opening.benchmark != 0, opening.deterministic != 0).release();
 }

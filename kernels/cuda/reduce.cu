@@ -4,6 +4,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/pointwise.h"
+#include "kernels/cuda/step_scalar.h"
 #include "kernels/math/gradient_factor.h"
 
 // Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed order, and the parts' sums in theirs: the
@@ -148,11 +149,12 @@ __global__ void add_in_order(const double* sums, Index count, double* total) {
   if (threadIdx.x == 0) *total += sum;
 }
 
-__global__ void gradient_control_kernel(const double* totals, Index count, double scale, double clip, bool check_finite, double* control) {
+__global__ void gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite,
+                                        double* control) {
   if (threadIdx.x != 0) return;
   double sum = 0.0;
   for (Index i = 0; i < count; ++i) sum += totals[i];
-  const math::GradientFactor result = math::gradient_factor(sum, scale, clip, check_finite);
+  const math::GradientFactor result = math::gradient_factor(sum, scale.get(), clip, check_finite);
   control[0] = result.factor;
   control[1] = result.skip;
 }
@@ -217,7 +219,9 @@ void CudaBackend::gradient_control(const GradientControl& args) {
   require(args.totals && args.first >= 0 && args.count >= 0 && args.first + args.count <= args.totals.elements(), "cuda",
           "gradient_control: totals {} to {} of {}", args.first, args.first + args.count, args.totals ? args.totals.elements() : 0);
   require(args.control && args.control.elements() == 2, "cuda", "gradient_control: control must have 2 elements");
-  launch(gradient_control_kernel, {{1}, {kWarp}, handle()}, args.totals.data<double>() + args.first, args.count, args.scale, args.clip,
+  const auto scale = step_scalar<double>(
+      args.scale, [at = args.scale](const StepValues& now, const StepValues& then) { return at * (then.loss_scale / now.loss_scale); });
+  launch(gradient_control_kernel, {{1}, {kWarp}, handle()}, args.totals.data<double>() + args.first, args.count, scale, args.clip,
          args.check_finite, args.control.data<double>());
 }
 

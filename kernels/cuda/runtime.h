@@ -61,7 +61,55 @@ struct RuntimeCounters {
   std::uint64_t device_allocations = 0;  ///< calls of device_allocate and pinned_allocate
   std::uint64_t host_waits = 0;          ///< host_wait, host_wait_stream
   std::uint64_t launches = 0;
+  std::uint64_t graph_launches = 0;
 };
 RuntimeCounters runtime_counters();
+
+/// Of an event from here alone can a time be asked; destroy_event() is for both kinds.
+EventHandle create_timed_event();
+/// From when the device came to one to when it came to the other; both must be done.
+double seconds_between(EventHandle begin, EventHandle end);
+
+using GraphHandle = void*;  ///< cudaGraphExec_t
+
+/// From now on what is issued to the stream is kept, not done; so on every stream that waits for an event recorded on one that captures.
+/// The calling thread must not wait, ask for an event or ask the driver for memory until the end: such a call is an error, and spoils the
+/// capture. One capture a thread at a time.
+void begin_capture(StreamHandle stream);
+/// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for all that other streams captured;
+/// otherwise the error names one that it has not. After an error, too, no stream captures any more.
+GraphHandle end_capture(StreamHandle stream);
+/// Drops what has been captured; harmless where nothing captures.
+void abandon_capture(StreamHandle stream) noexcept;
+/// Does the captured work, with the addresses and values of then, in the stream's order.
+void launch_graph(GraphHandle graph, StreamHandle stream);
+void destroy_graph(GraphHandle graph) noexcept;
+
+// Device memory that other processes of this host map: runtime_cuda_shareable.cpp, shim/peer_fake.cpp.
+
+/// Of a device, the same in all processes.
+std::string device_uuid(int device);
+/// Why its memory cannot go to other processes; empty where it can.
+std::string why_not_shareable(int device);
+/// Why it cannot read and write memory of the device of that number; empty where it can.
+std::string why_not_reachable(int device, const std::string& uuid);
+/// Memory of undefined content, and the file by which other processes map it, which the caller closes.
+void* shareable_allocate(int device, std::size_t bytes, int& descriptor);
+/// Another process's memory, for this device to read and write. `bytes` as at its allocation.
+void* shareable_map(int device, int descriptor, std::size_t bytes);
+/// Undoes either; what processes have mapped stays with them.
+void shareable_free(int device, void* memory, std::size_t bytes) noexcept;
+
+/// While it lives, the calling thread may ask the driver for memory though it captures.
+class RelaxedCapture {
+ public:
+  RelaxedCapture();
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  int before_ = 0;
+};
 
 }  // namespace starling::cuda

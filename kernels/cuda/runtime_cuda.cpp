@@ -4,6 +4,8 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/runtime.h"
@@ -11,7 +13,7 @@
 namespace starling::cuda {
 namespace {
 
-std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0};
+std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0}, graph_launches{0};
 
 constexpr std::size_t kSharedWithoutAsking = 48 << 10;
 
@@ -29,6 +31,57 @@ int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
+}
+
+/// The streams by name, for an error that says which one was forgotten.
+struct StreamNames {
+  std::mutex mutex;
+  std::map<cudaStream_t, std::string> names;
+};
+StreamNames& stream_names() {
+  static StreamNames one;
+  return one;
+}
+
+struct Captured {
+  unsigned long long id = 0;
+  cudaGraph_t graph = nullptr;
+  std::vector<cudaGraphNode_t> last;  ///< what the stream's next work would come after
+};
+/// Id 0 where the stream does not capture.
+Captured captured_by(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  Captured result;
+  const cudaGraphNode_t* nodes = nullptr;
+  const cudaGraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  if (cudaStreamGetCaptureInfo(stream, &status, &result.id, &result.graph, &nodes, &edges, &count) != cudaSuccess ||
+      status != cudaStreamCaptureStatusActive) {
+    cudaGetLastError();  // an invalid capture is for cudaStreamEndCapture to tell
+    return {};
+  }
+  result.last.assign(nodes, nodes + count);
+  return result;
+}
+
+/// Streams whose last captured work nothing follows, and the capturing stream does not either: the runtime's own error names none.
+std::string unjoined_streams(cudaStream_t origin) {
+  const Captured main = captured_by(origin);
+  std::string names;
+  if (main.id == 0) return names;
+  const std::lock_guard lock(stream_names().mutex);
+  for (const auto& [stream, name] : stream_names().names) {
+    if (stream == origin) continue;
+    const Captured other = captured_by(stream);
+    if (other.id != main.id) continue;
+    const bool loose = std::any_of(other.last.begin(), other.last.end(), [&](cudaGraphNode_t node) {
+      std::size_t followers = 0;
+      if (cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &followers) != cudaSuccess) cudaGetLastError();
+      return followers == 0 && std::find(main.last.begin(), main.last.end(), node) == main.last.end();
+    });
+    if (loose) names += (names.empty() ? "" : ", ") + name;
+  }
+  return names;
 }
 
 }  // namespace
@@ -76,14 +129,22 @@ std::size_t free_memory() {
   return free;
 }
 
-StreamHandle create_stream(const char*, bool high_priority) {
+StreamHandle create_stream(const char* name, bool high_priority) {
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange");
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least), "cudaStreamCreateWithPriority");
+  const std::lock_guard lock(stream_names().mutex);
+  stream_names().names[stream] = name;
   return stream;
 }
-void destroy_stream(StreamHandle stream) noexcept { cudaStreamDestroy(stream_of(stream)); }
+void destroy_stream(StreamHandle stream) noexcept {
+  {
+    const std::lock_guard lock(stream_names().mutex);
+    stream_names().names.erase(stream_of(stream));
+  }
+  cudaStreamDestroy(stream_of(stream));
+}
 
 EventHandle create_event() {
   cudaEvent_t event = nullptr;
@@ -167,6 +228,62 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
         label);
 }
 
-RuntimeCounters runtime_counters() { return {allocations, host_waits, launches}; }
+RuntimeCounters runtime_counters() { return {allocations, host_waits, launches, graph_launches}; }
+
+EventHandle create_timed_event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "cudaEventCreate");
+  return event;
+}
+double seconds_between(EventHandle begin, EventHandle end) {
+  float milliseconds = 0.0f;
+  check(cudaEventElapsedTime(&milliseconds, event_of(begin), event_of(end)), "cudaEventElapsedTime");
+  return static_cast<double>(milliseconds) / 1e3;
+}
+
+void begin_capture(StreamHandle stream) {
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
+}
+GraphHandle end_capture(StreamHandle stream) {
+  const std::string loose = unjoined_streams(stream_of(stream));
+  cudaGraph_t graph = nullptr;
+  const cudaError_t error = cudaStreamEndCapture(stream_of(stream), &graph);
+  if (error != cudaSuccess) {
+    cudaGetLastError();  // it is answered here
+    if (graph) cudaGraphDestroy(graph);
+    fail(ExitCode::kInternal, "cuda", "cudaStreamEndCapture: {} ({}){}{}", cudaGetErrorString(error), cudaGetErrorName(error),
+         loose.empty() ? "" : "; the capturing stream has not waited for the work of stream ", loose);
+  }
+  cudaGraphExec_t ready = nullptr;
+  const cudaError_t made = cudaGraphInstantiate(&ready, graph, 0);
+  cudaGraphDestroy(graph);
+  check(made, "cudaGraphInstantiate");
+  return ready;
+}
+void abandon_capture(StreamHandle stream) noexcept {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  if (cudaStreamIsCapturing(stream_of(stream), &status) == cudaSuccess && status == cudaStreamCaptureStatusNone) return;
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(stream_of(stream), &graph);
+  if (graph) cudaGraphDestroy(graph);
+  cudaGetLastError();  // why it failed was told by the call that spoiled it
+}
+void launch_graph(GraphHandle graph, StreamHandle stream) {
+  ++graph_launches;
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "cudaGraphLaunch");
+}
+void destroy_graph(GraphHandle graph) noexcept {
+  if (graph) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph));
+}
+
+RelaxedCapture::RelaxedCapture() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "cudaThreadExchangeStreamCaptureMode");
+  before_ = static_cast<int>(mode);
+}
+RelaxedCapture::~RelaxedCapture() {
+  auto mode = static_cast<cudaStreamCaptureMode>(before_);
+  cudaThreadExchangeStreamCaptureMode(&mode);
+}
 
 }  // namespace starling::cuda

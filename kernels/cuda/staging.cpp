@@ -2,49 +2,123 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "core/error.h"
 
 namespace starling::cuda {
 
-EventRing::EventRing(const Streams& streams) : streams_(streams) {
+EventRing::EventRing(const Streams& streams) : streams_(streams), marks_(kHandles) {
+  free_.reserve(kHandles);
   for (std::size_t i = 0; i < kHandles; ++i) free_.push_back(create_event());
 }
 
 EventRing::~EventRing() {
-  for (const Mark& mark : marks_) destroy_event(mark.handle);
+  for (; first_ < next_; ++first_) destroy_event(at(first_).handle);
   for (const EventHandle handle : free_) destroy_event(handle);
+  for (const EventHandle handle : captured_handles_) destroy_event(handle);
+}
+
+void EventRing::recycle() {
+  for (; first_ < next_ && event_done(at(first_).handle); ++first_) free_.push_back(at(first_).handle);
+  if (free_.empty()) add_handles();
+}
+
+/// All handles mark something that is not known to be done, so the marks fill their room: both are doubled.
+void EventRing::add_handles() {
+  std::vector<Mark> wider(2 * marks_.size());
+  free_.reserve(wider.size());
+  for (std::uint64_t number = first_; number < next_; ++number) wider[number & (wider.size() - 1)] = at(number);
+  while (free_.size() < marks_.size()) free_.push_back(create_event());
+  marks_ = std::move(wider);
 }
 
 Event EventRing::record(StreamKind stream) {
-  if (free_.empty()) {
-    for (; !marks_.empty() && event_done(marks_.front().handle); ++first_) {
-      free_.push_back(marks_.front().handle);
-      marks_.pop_front();
-    }
-    if (free_.empty()) free_.push_back(create_event());
-  }
+  const std::lock_guard lock(mutex_);
+  if (capturing_ && joined_[static_cast<std::size_t>(stream)]) return record_captured(stream);
+  if (free_.empty()) capturing_ ? add_handles() : recycle();  // a capture forbids to ask what is done
   record_event(free_.back(), streams_[static_cast<std::size_t>(stream)]);
-  marks_.push_back({free_.back(), stream});
+  at(next_) = {free_.back(), stream};
   free_.pop_back();
-  return {first_ + marks_.size() - 1};
+  return {next_++};
 }
 
-const EventRing::Mark* EventRing::find(Event event) const {
-  require(event.id < first_ + marks_.size(), "cuda", "an event that was never recorded, number {}", event.id);
-  return event.id < first_ ? nullptr : &marks_[event.id - first_];
+Event EventRing::record_captured(StreamKind stream) {
+  const std::size_t place = captured_.size();
+  if (place == captured_handles_.size()) captured_handles_.push_back(create_event());
+  record_event(captured_handles_[place], streams_[static_cast<std::size_t>(stream)]);
+  captured_.push_back(stream);
+  return {kCaptured | (captured_first_ + place)};
+}
+
+void EventRing::wait_captured(StreamKind stream, Event event) {
+  if (!is_captured(event)) {
+    if (const Mark* mark = find(event)) outer_[static_cast<std::size_t>(mark->stream)] = true;
+    return;
+  }
+  const std::uint64_t number = event.id & ~kCaptured;
+  if (number < captured_first_) return;  // an earlier graph's: it runs before
+  const auto place = static_cast<std::size_t>(number - captured_first_);
+  require(place < captured_.size(), "cuda", "an event that was never recorded, number {} of a capture", number);
+  if (captured_[place] == stream) return;
+  stream_wait(streams_[static_cast<std::size_t>(stream)], captured_handles_[place]);
+  joined_[static_cast<std::size_t>(stream)] = true;
+}
+
+void EventRing::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  capturing_ = true;
+  joined_ = {};
+  joined_[static_cast<std::size_t>(StreamKind::kCompute)] = true;
+  outer_ = {};
+}
+
+std::vector<StreamKind> EventRing::end_capture() noexcept {
+  const std::lock_guard lock(mutex_);
+  capturing_ = false;
+  captured_first_ += captured_.size();
+  captured_.clear();
+  std::vector<StreamKind> outer;
+  for (std::size_t s = 0; s < kStreamKinds; ++s) {
+    if (outer_[s]) outer.push_back(static_cast<StreamKind>(s));
+  }
+  return outer;
+}
+
+void EventRing::launched(Event after) {
+  const std::lock_guard lock(mutex_);
+  last_launch_ = after;
+}
+
+const EventRing::Mark* EventRing::find(Event event) {
+  if (is_captured(event)) {
+    require(!capturing_, "cuda", "the host asks for an event of the capture that is under way");
+    event = last_launch_;
+  }
+  require(event.id < next_, "cuda", "an event that was never recorded, number {}", event.id);
+  return event.id < first_ ? nullptr : &at(event.id);
 }
 
 void EventRing::wait(StreamKind stream, Event event) {
+  const std::lock_guard lock(mutex_);
+  if (capturing_) return wait_captured(stream, event);
   const Mark* mark = find(event);
   if (mark && mark->stream != stream) stream_wait(streams_[static_cast<std::size_t>(stream)], mark->handle);
 }
 
 void EventRing::synchronize(Event event) {
-  if (!done(event)) host_wait(find(event)->handle);
+  EventHandle handle = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    const Mark* mark = find(event);
+    if (!mark || event_done(mark->handle)) return;
+    handle = mark->handle;
+  }
+  host_wait(handle);  // only this thread records, so the handle stays what it is; others may ask meanwhile
 }
 
 bool EventRing::done(Event event) {
+  const std::lock_guard lock(mutex_);
   const Mark* mark = find(event);
   return !mark || event_done(mark->handle);
 }

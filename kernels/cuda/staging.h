@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <mutex>
 #include <vector>
 
 #include "core/backend.h"
@@ -14,7 +14,12 @@ namespace starling::cuda {
 using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 
 /// The events of a backend: numbers that only rise, on handles that are used again once what they marked is done. So a number without a
-/// handle is done.
+/// handle is done. One thread records and waits; any thread may ask done().
+///
+/// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and those that have waited for one of its
+/// marks. A wait in it for an event from before it, or of a stream that does not take part yet, makes every launch of the graph come after
+/// what that stream has been told until then (the streams that end_capture() returns). Once the capture has ended, its marks stand for the
+/// last launch of any graph.
 class EventRing {
  public:
   explicit EventRing(const Streams& streams);
@@ -27,7 +32,13 @@ class EventRing {
   void synchronize(Event event);
   bool done(Event event);
 
-  /// Made at the start; more follow only while so many marks are ahead of the device.
+  void begin_capture();
+  /// The streams that the capture waits for from before it.
+  std::vector<StreamKind> end_capture() noexcept;
+  /// A graph has been launched, and `after` recorded.
+  void launched(Event after);
+
+  /// Made at the start; more follow only while so many marks are ahead of the device. A power of two.
   static constexpr std::size_t kHandles = 64;
 
  private:
@@ -35,13 +46,30 @@ class EventRing {
     EventHandle handle = nullptr;
     StreamKind stream = StreamKind::kCompute;
   };
-  /// Null where it is done and its handle is used again.
-  const Mark* find(Event event) const;
+  Mark& at(std::uint64_t number) { return marks_[number & (marks_.size() - 1)]; }
+  /// Null where it is done and its handle is used again. Under mutex_.
+  const Mark* find(Event event);
+  /// Makes handles free, new ones only where none is done. Under mutex_.
+  void recycle();
+  void add_handles();
+  static constexpr std::uint64_t kCaptured = std::uint64_t{1} << 63;  ///< in the numbers of a capture's marks
+  static bool is_captured(Event event) { return (event.id & kCaptured) != 0; }
+  Event record_captured(StreamKind stream);
+  void wait_captured(StreamKind stream, Event event);
 
   Streams streams_;
-  std::deque<Mark> marks_;   ///< of the numbers first_, first_ + 1, …
-  std::uint64_t first_ = 1;  ///< 0 is the number of no event
+  std::mutex mutex_;         ///< of the following: a handle must not be recorded again while somebody asks for what it marked before
+  std::vector<Mark> marks_;  ///< of the numbers from first_ to before next_, round and round
+  std::uint64_t first_ = 1, next_ = 1;  ///< 0 is the number of no event
   std::vector<EventHandle> free_;
+
+  bool capturing_ = false;
+  std::vector<EventHandle> captured_handles_;  ///< used again by every capture
+  std::vector<StreamKind> captured_;           ///< streams of this capture's marks
+  std::uint64_t captured_first_ = 1;           ///< number of its first
+  std::array<bool, kStreamKinds> joined_{};    ///< streams that take part in it
+  std::array<bool, kStreamKinds> outer_{};     ///< streams whose work from before it is waited for
+  Event last_launch_;
 };
 
 /// Pinned host memory, taken at the first use, in slots that are used in turn: what copies between the host and a device pass through, so

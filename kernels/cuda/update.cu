@@ -2,7 +2,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <memory>
 #include <typeinfo>
+#include <utility>
 
 #include "core/error.h"
 #include "core/tensor.h"
@@ -43,6 +46,48 @@ const void* upload(void* owner, const void* from, std::size_t bytes) {
   return slot.memory.raw();
 }
 
+/// The same for a graph: the scalars lie in the step block, and each launch makes them anew.
+struct StepScalars {
+  GpuUpdateLauncher launcher = nullptr;
+  const OptimizerRule* rule = nullptr;
+  UpdateArgs args;
+  StepValues captured;
+  CudaBackend* backend = nullptr;  ///< at the capture alone
+  std::byte* to = nullptr;         ///< at a launch
+  const std::type_info* type = nullptr;
+  std::size_t bytes = 0;
+  double gradient_scale = 1.0;
+
+  void write(const StepValues& values, std::byte* at) {
+    args.lr = values.lr;
+    args.step = values.step;
+    args.gradient_scale = gradient_scale * (captured.loss_scale / values.loss_scale);
+    to = at;
+    launcher(*rule, args, {nullptr, 1, this, &StepScalars::put, &StepScalars::check_type});
+  }
+
+  static const void* reserve(void* owner, const void*, std::size_t bytes) {
+    StepScalars& self = *static_cast<StepScalars*>(owner);
+    self.bytes = bytes;
+    const auto shared = std::make_shared<StepScalars>(self);
+    CudaBackend& backend = *std::exchange(shared->backend, nullptr);
+    return backend.step_slot(bytes, [shared](const StepValues& values, std::byte* at) { shared->write(values, at); });
+  }
+  static void note_type(void* owner, const std::type_info& type) { static_cast<StepScalars*>(owner)->type = &type; }
+  static const void* put(void* owner, const void* from, std::size_t bytes) {
+    const StepScalars& self = *static_cast<StepScalars*>(owner);
+    require(bytes == self.bytes, "update", "step {} has {} bytes of scalars, the captured one {}", self.args.step, bytes, self.bytes);
+    std::memcpy(self.to, from, bytes);
+    return nullptr;
+  }
+  static void check_type(void* owner, const std::type_info& type) {
+    const StepScalars& self = *static_cast<StepScalars*>(owner);
+    require(type == *self.type, "update",
+            "step {} is of another kind than the captured step {}; each position of an accumulation needs a graph of its own",
+            self.args.step, self.captured.step);
+  }
+};
+
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
@@ -55,6 +100,14 @@ void CudaBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
   GpuUpdateLauncher launcher = builtin_update(rule);
   if (!launcher) launcher = find_gpu_update(rule);
   if (!launcher) fail_without_gpu_update(rule);
+  if (capturing()) {
+    const StepValues& captured = captured_values();
+    require(args.lr == captured.lr && args.step == captured.step, "update",
+            "the captured step has lr {} and number {}, this update of it {} and {}", captured.lr, captured.step, args.lr, args.step);
+    StepScalars scalars{.launcher = launcher, .rule = &rule, .args = args, .captured = captured, .backend = this};
+    scalars.gradient_scale = args.gradient_scale;
+    return launcher(rule, args, {handle(), info_.multiprocessors, &scalars, &StepScalars::reserve, &StepScalars::note_type});
+  }
   Upload slot{this, {}};
   launcher(rule, args, {handle(), info_.multiprocessors, &slot, &upload});
 }

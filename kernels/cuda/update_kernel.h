@@ -298,7 +298,9 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuSite& site
       const auto* raw = reinterpret_cast<const unsigned char*>(&term);
       bytes.insert(bytes.end(), raw, raw + sizeof(term));
     }
+    if (site.step_type) site.step_type(site.owner, typeid(Step));
     const void* on_device = site.upload(site.owner, bytes.data(), bytes.size());
+    if (!on_device) return;
     switch (kind) {
       case 0: launch_terms<Launcher, 0, true, Step>(buffers, on_device, site); break;
       case 1: launch_terms<Launcher, 1, true, Step>(buffers, on_device, site); break;

@@ -152,10 +152,16 @@ class RuleKernel : public OptimizerRule {
   void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
   void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
 
-  /// p is read and written, g is read, and each state as the step says; the mean over the rule's period().
+  /// The rule's period(), where it has one: one whose step's type depends on s does.
+  std::int64_t phases() const override {
+    if constexpr (requires { rule_.period(); }) return rule_.period();
+    return 1;
+  }
+
+  /// p is read and written, g is read, and each state as the step says; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
-    std::int64_t period = 1, streams = 0;
-    if constexpr (requires { rule_.period(); }) period = rule_.period();
+    const std::int64_t period = phases();
+    std::int64_t streams = 0;
     for (std::int64_t s = 1; s <= period; ++s) {
       rule_.template step<float>(0.0, s, [&](const auto& step) {
         using Step = std::remove_cvref_t<decltype(step)>;

@@ -1,10 +1,16 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
+#include <atomic>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "core/device_trace.h"
+#include "core/forwarding_backend.h"
 #include "core/trace.h"
 
 using namespace starling;
@@ -19,6 +25,33 @@ std::vector<json> spans_of(const Tracer& tracer, Tracer::Clock::time_point origi
   }
   return spans;
 }
+
+thread_local std::vector<std::string> ranges;  ///< what the hook was told on this thread; "" ends a range
+std::atomic<int> told{0};
+
+/// Counts its marks: mark n is passed once `reached` is n, n milliseconds after `begin`.
+struct CountingClock final : DeviceClock {
+  Mark last = 0, reached = 0;
+  Time begin{};
+  Mark mark() override { return ++last; }
+  std::optional<Time> time_of(Mark mark) override {
+    if (mark > reached) return std::nullopt;
+    return begin + std::chrono::milliseconds(mark);
+  }
+};
+
+class ClockedBackend final : public ForwardingBackend {
+ public:
+  ClockedBackend() : ForwardingBackend(meta_backend()) {}
+  CountingClock* clock = nullptr;
+  std::unique_ptr<DeviceClock> device_clock() override {
+    auto made = std::make_unique<CountingClock>();
+    clock = made.get();
+    return made;
+  }
+  using ForwardingBackend::synchronize;
+  void synchronize() override { clock->reached = clock->last; }
+};
 
 }  // namespace
 
@@ -75,4 +108,75 @@ TEST_CASE("core/trace: spans go to the thread's tracer, nest, and cost nothing w
   CHECK(begin(spans[1]) <= begin(spans[0]));
   CHECK(end(spans[1]) >= end(spans[0]) - 1e-6);
   CHECK(spans_of(other, origin).size() == 400);
+}
+
+TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread, and of all where it asks for all") {
+  static const TraceHook traced{[](const char* name) { ranges.emplace_back(name), ++told; }, [] { ranges.emplace_back(); }};
+  static const TraceHook all{traced.begin, traced.end, true};
+  Tracer tracer(0);
+  for (const TraceHook* hook : {&traced, &all}) {
+    set_trace_hook(hook);
+    ranges.clear();
+    { const TraceSpan span("nobody"); }
+    CHECK(ranges == (hook->always ? std::vector<std::string>{"nobody", ""} : std::vector<std::string>{}));
+    ranges.clear();
+    Tracer::install(&tracer);
+    {
+      const TraceSpan outer("step", "3");
+      const TraceSpan inner("update", "bucket 1", TraceLane::kUpdate);
+      std::thread([] { CHECK(ranges.empty()); }).join();
+    }
+    Tracer::install(nullptr);
+    CHECK(ranges == std::vector<std::string>{"step 3", "update bucket 1", "", ""});
+  }
+  set_trace_hook(nullptr);
+  told = 0;
+  Tracer::install(&tracer);
+  { const TraceSpan span("step"); }
+  Tracer::install(nullptr);
+  CHECK(told == 0);
+}
+
+TEST_CASE("core/trace: the device's spans come in lanes of their own, as the device passes their ends") {
+  Tracer tracer(2);
+  const auto origin = Tracer::Clock::now();
+  ClockedBackend backend;
+  { const DeviceSpan nobody(TraceLane::kDeviceCompute, "lost"); }
+  {
+    DeviceTrace trace(tracer, backend);
+    backend.clock->begin = origin;
+    { const DeviceSpan span(TraceLane::kDeviceUpdate, "update", "bucket 0"); }  // marks 1 and 2
+    {
+      const DeviceSpan outer(TraceLane::kDeviceCompute, "backward");  // marks 3 and 6
+      const DeviceSpan inner(TraceLane::kDeviceExchange, "exchange", "bucket 0");
+      std::thread([] { CHECK(DeviceTrace::current() == nullptr); }).join();
+    }
+    CHECK(spans_of(tracer, origin).empty());
+    backend.clock->reached = 1;
+    { const DeviceSpan span(TraceLane::kDeviceUpdate, "update", "bucket 1"); }  // marks 7 and 8
+    CHECK(spans_of(tracer, origin).empty());
+    backend.clock->reached = 5;
+    { const DeviceSpan span(TraceLane::kDeviceUpdate, "update", "bucket 2"); }  // marks 9 and 10
+    CHECK(spans_of(tracer, origin).size() == 2);
+    trace.finish();
+  }
+  const std::vector<json> spans = spans_of(tracer, origin);
+  REQUIRE(spans.size() == 5);
+  CHECK(spans[0]["name"] == "update bucket 0");
+  CHECK(spans[0]["cat"] == "update (device)");
+  CHECK(spans[0]["ts"] == 1000.0);
+  CHECK(spans[0]["dur"] == 1000.0);
+  CHECK(spans[1]["name"] == "exchange bucket 0");
+  CHECK(spans[1]["cat"] == "exchange (device)");
+  CHECK(spans[2]["name"] == "backward");
+  CHECK(spans[2]["cat"] == "compute (device)");
+  CHECK(spans[2]["dur"] == 3000.0);
+  CHECK(spans[4]["name"] == "update bucket 2");
+  int lanes = 0;
+  for (const json& event : json::parse(fmt::format("[{}]", tracer.events(origin)))) lanes += event["name"] == "thread_name";
+  CHECK(lanes == 7);
+  // Without a clock there is nothing to follow.
+  DeviceTrace of_host(tracer, meta_backend());
+  CHECK(DeviceTrace::current() == nullptr);
+  of_host.finish();
 }

@@ -323,9 +323,7 @@ void block_barrier(const std::source_location& where) { scheduler().barrier(wher
 int lane() { return scheduler().lane(); }
 unsigned char* dynamic_shared_memory() { return scheduler().shared(); }
 
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const char* label, void (*call)(const void*),
-         const void* function) {
-  note_launch(stream, label);
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function) {
   scheduler().run(grid, block, shared_bytes, call, function);
 }
 

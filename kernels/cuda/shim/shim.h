@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <source_location>
 #include <type_traits>
 
@@ -71,13 +72,35 @@ unsigned char* dynamic_shared_memory();
 
 /// Runs all threads of all blocks of call(function). Error(kInternal) where a block's threads part ways: some wait in a barrier that the
 /// others never reach.
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const char* label, void (*call)(const void*),
-         const void* function);
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function);
+void note_launch(StreamHandle stream, const char* label);         ///< recorder.h
+bool captures(StreamHandle stream);                               ///< recorder.h
+void keep_work(StreamHandle stream, std::function<void()> work);  ///< recorder.h
 
+/// `function` holds its arguments by value: a capture keeps it.
 template <class F>
 void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const F& function, const char* label = "kernel") {
-  run(
-      grid, block, shared_bytes, stream, label, [](const void* f) { (*static_cast<const F*>(f))(); }, &function);
+  note_launch(stream, label);
+  const auto work = [grid, block, shared_bytes](const F& f) {
+    run(
+        grid, block, shared_bytes, [](const void* any) { (*static_cast<const F*>(any))(); }, &f);
+  };
+  if (captures(stream)) {
+    keep_work(stream, [work, function] { work(function); });
+  } else {
+    work(function);
+  }
+}
+
+/// A kernel of one thread that uses nothing of the above; other threads' launches run meanwhile.
+template <class F>
+void launch_alone(StreamHandle stream, const F& function, const char* label = "kernel") {
+  note_launch(stream, label);
+  if (captures(stream)) {
+    keep_work(stream, function);
+  } else {
+    function();
+  }
 }
 
 template <class T>

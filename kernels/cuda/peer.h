@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/peer_memory.h"
+
+namespace starling::cuda {
+
+class CudaBackend;
+
+/// Where the device says what it waited for in vain, and the host that nothing is to be awaited any more. In pinned host memory.
+struct PeerWords {
+  std::uint32_t lost = 0;  ///< not 0: nothing is awaited any more
+  std::uint32_t told = 0;  ///< not 0: the rest holds what was lost
+  std::int32_t rank = 0, bucket = 0, kind = 0;
+  std::uint32_t wanted = 0, seen = 0;
+};
+
+/// The counters of one launch.
+struct AwaitedCounters {
+  static constexpr int kMost = 8;
+  const std::uint32_t* counters[kMost] = {};  // plain arrays, which a kernel's argument may be indexed by
+  std::int32_t ranks[kMost] = {};
+  std::int32_t count = 0;
+};
+
+/// Blocks are made and mapped by the runtime (runtime.h); signals and awaits are kernels of one thread, in eager work and in graphs alike.
+class CudaPeerMemory final : public PeerMemory {
+ public:
+  /// The backend outlives it; blocks may outlive both.
+  explicit CudaPeerMemory(CudaBackend& backend);
+  ~CudaPeerMemory() override;
+
+  std::string device() const override;
+  std::string why_not_exported() const override;
+  std::string why_not_reached(const std::string& device) const override;
+  std::shared_ptr<PeerBlock> create(std::size_t bytes, int& descriptor) override;
+  std::shared_ptr<PeerBlock> map(int descriptor, std::size_t bytes) override;
+  std::optional<Loss> lost() const override;
+  void give_up() override;
+  void restart() override;
+
+  void signal(std::uint32_t* counter, std::uint32_t value) override;                                                          ///< peer.cu
+  void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) override;  ///< peer.cu
+
+ private:
+  CudaBackend& backend_;
+  std::shared_ptr<std::byte> pinned_;
+  PeerWords* words_;
+};
+
+}  // namespace starling::cuda
