@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <numeric>
 #include <string>
 
 #include "comm/algorithms/builtin.h"
@@ -12,6 +13,7 @@ namespace starling {
 template <class Wait>
 void Algorithm::timed(const char* verb, int bucket, const Wait& wait_for_it) {
   const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
+  const StreamScope scope(site_.backend, StreamKind::kUpdate);
   const auto begin = std::chrono::steady_clock::now();
   wait_for_it();
   wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -24,6 +26,14 @@ void Algorithm::wait(Ticket ticket, int bucket) {
 void Algorithm::wait_until_writable(const ExchangeLabel& label) {
   if (!site_.buckets[static_cast<std::size_t>(label.bucket)].spare) return;  // in place
   timed("readers of", label.bucket, [&] { site_.transport.wait_until_writable(label); });
+}
+
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why) {
+  if (topology && topology->period() == 0) {
+    why = "the topology's rounds never repeat";
+    return 0;
+  }
+  return std::lcm(std::lcm(topology ? topology->period() : 1, rule.phases()), static_cast<std::int64_t>(buffers));
 }
 
 AlgorithmRegistry& algorithms() {

@@ -33,6 +33,8 @@ struct AlgorithmSite {
   bool overlap = true;          ///< false: wait for every exchange right after its start
   bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
   bool bf16_exchange = false;   ///< gossip: parameters travel as bf16, see comm/bf16_exchange.h
+  /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
+  bool start_at_begin = false;
 };
 
 /// One step's numbers, the same on all ranks.
@@ -60,11 +62,21 @@ class Algorithm {
   virtual void resume(std::int64_t step) = 0;
   /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1 where this step's update was skipped.
   virtual Tensor control() const { return {}; }
+  /// After how many steps the same device work comes again, so that graphs of that many steps serve them all; 0 with a reason in `why`
+  /// where it never does, or where the host takes part in it.
+  virtual std::int64_t graph_period(std::string& why) const {
+    why = "the algorithm does not say after how many steps its work repeats (Algorithm::graph_period())";
+    return 0;
+  }
+  /// Instead of begin … backward_done: a graph captured graph_period() steps ago, or a multiple of it, was launched for this step.
+  virtual void replayed(const StepInfo& info) { (void)info; }
+  /// The capture of a graph failed in the midst of this step, and nothing of it was done: begin comes again.
+  virtual void abandoned() {}
   /// Seconds this rank has waited for exchanges since the last call.
   double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }
 
  protected:
-  /// transport.wait with the time counted and traced.
+  /// transport.wait with the time counted and traced. On a device the update stream waits, so that the rest of the pass does not.
   void wait(Ticket ticket, int bucket);
   /// The same for transport.wait_until_writable.
   void wait_until_writable(const ExchangeLabel& label);
@@ -75,6 +87,10 @@ class Algorithm {
   void timed(const char* verb, int bucket, const Wait& wait_for_it);
   double wait_seconds_ = 0.0;
 };
+
+/// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this topology (null: not mixed) do the same
+/// work again; 0 with the reason in `why` where they never do.
+std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
 
 using AlgorithmRegistry = Registry<std::unique_ptr<Algorithm>, const AlgorithmSite&>;
 AlgorithmRegistry& algorithms();

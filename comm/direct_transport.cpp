@@ -14,6 +14,7 @@
 
 #include "comm/bucket.h"
 #include "comm/direct_control.h"
+#include "comm/neighbour_split.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -93,12 +94,12 @@ class DirectTransport final : public Transport {
     return one_host_ ? "direct" : "direct+" + between_->name();
   }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                        const ExchangeLabel& label) override {
-    return passed_on(between_->start_exchange(exchange, send, receive, label));
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    return passed_on(between_->start_exchange(exchange, send, receive, label, std::move(flow)));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
-    return passed_on(between_->start_sum(in, out, label));
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    return passed_on(between_->start_sum(in, out, label, std::move(flow)));
   }
   bool done(Ticket ticket) override;
   void wait(Ticket ticket) override;
@@ -247,22 +248,13 @@ Ticket DirectTransport::start_mix(const Exchange& exchange, const Bucket& bucket
   Operation operation{exchange, label, ++side.count, {}, 0, false};
   std::vector<int> readers;
   if (exchange.kind == Exchange::Kind::kNeighbours) {
-    Exchange rest;  // what other hosts send and get
-    rest.kind = Exchange::Kind::kNeighbours;
-    std::vector<Tensor> places;
-    for (const int peer : exchange.send_to) (is_local(peer) ? readers : rest.send_to).push_back(peer);
-    for (const int peer : exchange.receive_from) {
-      if (is_local(peer)) {
-        operation.read.push_back(peer);
-        received.push_back(side.others.at(peer)[at]);  // all ranks change buffers together
-      } else {
-        rest.receive_from.push_back(peer);
-        places.push_back(buffers[places.size()]);
-        received.push_back(places.back());
-      }
-    }
-    if (!rest.send_to.empty() || !rest.receive_from.empty()) {
-      operation.between = between_->start_exchange(rest, bucket.parameters, places, label);
+    detail::NeighbourSplit split = detail::split_neighbours(
+        exchange, buffers, received, [&](int peer) { return is_local(peer); },
+        [&](int peer) { return side.others.at(peer)[at]; });  // all ranks change buffers together
+    operation.read = std::move(split.read);
+    readers = std::move(split.readers);
+    if (split.has_rest()) {
+      operation.between = between_->start_exchange(split.rest, bucket.parameters, split.places, label);
       operation.has_between = true;
     }
   } else if (direct_sum(exchange)) {
@@ -279,9 +271,7 @@ Ticket DirectTransport::start_mix(const Exchange& exchange, const Bucket& bucket
 
   BucketSide::Contents& contents = side.contents[at];
   contents.count = side.count;
-  for (const int reader : readers) {
-    if (std::find(contents.readers.begin(), contents.readers.end(), reader) == contents.readers.end()) contents.readers.push_back(reader);
-  }
+  detail::add_readers(readers, contents.readers);
   control_->pulse.beat(Doing::kPublished, label);
   detail::advance(counts_of(rank(), label.bucket).published, side.count);
   if (operation.read.empty() && !operation.has_between) return 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstring>
 #include <deque>
 #include <exception>
@@ -29,6 +30,9 @@ using Clock = std::chrono::steady_clock;
 
 Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
 
+constexpr auto kFlowLook = std::chrono::microseconds(50);  // between looks at a flow, by the postman
+constexpr auto kFlowSlice = std::chrono::milliseconds(1);  // of a wait whose flow wants looks
+
 /// One rank's side of something under way; all members but the constants are under the world's lock.
 struct Operation {
   int rank = 0;
@@ -37,6 +41,8 @@ struct Operation {
   std::vector<Tensor> receive;
   int open = 0;              ///< messages still to be delivered
   std::vector<int> awaited;  ///< the ranks at their other ends
+  std::shared_ptr<Flow> flow = {};
+  bool all_ready() const { return !flow || flow->ready() >= flow->bytes(); }
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
@@ -93,8 +99,8 @@ class FakeWorld::State {
   }
 
   OperationPtr start_neighbours(int rank, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                                std::string what) {
-    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), send, receive, 0, {}});
+                                std::string what, std::shared_ptr<Flow> flow = nullptr) {
+    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), send, receive, 0, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
     for (const int peer : exchange.send_to) {
       add_awaited(*operation, peer);
@@ -113,8 +119,9 @@ class FakeWorld::State {
     return operation;
   }
 
-  OperationPtr start_sum(int rank, const std::vector<int>& group, const Tensor& in, const Tensor& out, std::string what) {
-    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), in, {out}, 1, {}});
+  OperationPtr start_sum(int rank, const std::vector<int>& group, const Tensor& in, const Tensor& out, std::string what,
+                         std::shared_ptr<Flow> flow) {
+    auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), in, {out}, 1, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
     auto& mine = group_counts_[{group, rank}];
     const std::uint64_t number = mine++;
@@ -152,8 +159,15 @@ class FakeWorld::State {
     const auto limit = Clock::now() + seconds(options_.timeout_seconds);
     while (operation.open != 0) {
       throw_if_failed(operation.rank);
-      if (changed_.wait_until(lock, limit) == std::cv_status::timeout && operation.open != 0) {
-        lose(operation.rank, operation.what, operation.awaited);
+      if (operation.flow) {
+        lock.unlock();
+        operation.flow->look();
+        lock.lock();
+        if (operation.open == 0) break;
+      }
+      changed_.wait_until(lock, operation.flow ? std::min(limit, Clock::now() + kFlowSlice) : limit);
+      if (operation.open != 0 && Clock::now() >= limit) {
+        lose(operation.rank, with_copies(operation.what, operation.flow.get()), operation.awaited);
       }
     }
   }
@@ -208,6 +222,7 @@ class FakeWorld::State {
     std::vector<OperationPtr> members;
     std::size_t buffer = 0;
     bool sum = false;
+    std::size_t moved = 0;  ///< bytes of a message whose sender's flow lets it go piece by piece
   };
 
   double message_delay(int from, int to, std::uint64_t number) const {
@@ -247,12 +262,29 @@ class FakeWorld::State {
         changed_.wait_until(lock, next->first);
         continue;
       }
-      const Delivery delivery = std::move(next->second);
+      Delivery delivery = std::move(next->second);
       deliveries_.erase(next);
       if (std::any_of(delivery.ranks.begin(), delivery.ranks.end(), [&](int r) { return stopped_[static_cast<std::size_t>(r)]; })) continue;
       lock.unlock();
-      move_bytes(delivery);
+      bool whole = false;
+      std::exception_ptr error;
+      try {
+        whole = move_bytes(delivery);
+      } catch (...) {  // a device's
+        error = std::current_exception();
+      }
       lock.lock();
+      if (error) {
+        if (!first_error_) first_error_ = error;
+        failure_ = "a device failed";
+        changed_.notify_all();
+        continue;
+      }
+      if (!whole) {
+        schedule(std::chrono::duration<double>(kFlowLook).count(), std::move(delivery));
+        changed_.notify_all();
+        continue;
+      }
       if (delivery.sum) {
         for (const OperationPtr& member : delivery.members) {
           member->open = 0;
@@ -269,12 +301,22 @@ class FakeWorld::State {
     }
   }
 
-  static void move_bytes(const Delivery& delivery) {
+  /// Moves what the flows let go; false while there is more.
+  static bool move_bytes(Delivery& delivery) {
     if (!delivery.sum) {
-      const Tensor& from = delivery.members[0]->send;
-      const Tensor& to = delivery.members[1]->receive[delivery.buffer];
-      if (from.bytes()) std::memcpy(to.raw(), from.raw(), from.bytes());
-      return;
+      const Operation &sender = *delivery.members[0], &receiver = *delivery.members[1];
+      const Tensor& from = sender.send;
+      const Tensor& to = receiver.receive[delivery.buffer];
+      const std::size_t end = sender.flow ? std::min(sender.flow->ready(), from.bytes()) : from.bytes();
+      if (end > delivery.moved) {
+        std::memcpy(to.raw() + delivery.moved, from.raw() + delivery.moved, end - delivery.moved);
+        delivery.moved = end;
+        if (receiver.flow) receiver.flow->arrived(delivery.buffer, end);
+      }
+      return end == from.bytes();
+    }
+    if (!std::all_of(delivery.members.begin(), delivery.members.end(), [](const OperationPtr& member) { return member->all_ready(); })) {
+      return false;
     }
     const Tensor& first = delivery.members[0]->send;
     std::vector<const std::byte*> in;
@@ -284,6 +326,10 @@ class FakeWorld::State {
     for (const OperationPtr& member : delivery.members) {
       if (!total.empty()) std::memcpy(member->receive[0].raw(), total.data(), total.size());
     }
+    for (const OperationPtr& member : delivery.members) {
+      if (member->flow) member->flow->arrived(0, total.size());
+    }
+    return true;
   }
 
   void throw_if_failed(int rank) const {
@@ -342,23 +388,26 @@ class FakeTransport final : public Transport {
   int local_size() const override { return std::min(per_host(), size() - rank_ / per_host() * per_host()); }
   std::string name() const override { return "fake"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                        const ExchangeLabel& label) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_exchange(rank_, size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return keep(world_->start_neighbours(rank_, exchange, send, receive, describe(exchange, label)));
+      return keep(world_->start_neighbours(rank_, exchange, send, receive, describe(exchange, label), std::move(flow)));
     }
-    const Ticket inside = keep(world_->start_sum(
-        rank_, exchange.group, send, exchange.kind == Exchange::Kind::kNodes ? like(send) : receive[0], describe(exchange, label)));
-    if (exchange.kind == Exchange::Kind::kNodes) nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}, {}});
+    if (exchange.kind == Exchange::Kind::kGroupSum) {
+      return keep(world_->start_sum(rank_, exchange.group, send, receive[0], describe(exchange, label), std::move(flow)));
+    }
+    std::shared_ptr<Flow> inward = flow ? std::make_shared<NodeFlow>(std::move(flow)) : nullptr;
+    const Ticket inside = keep(world_->start_sum(rank_, exchange.group, send, like(send), describe(exchange, label), std::move(inward)));
+    nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}, {}});
     return inside;
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
     std::vector<int> all;
     for (int r = 0; r < size(); ++r) all.push_back(r);
-    return keep(world_->start_sum(rank_, all, in, out, describe_sum(label)));
+    return keep(world_->start_sum(rank_, all, in, out, describe_sum(label), std::move(flow)));
   }
   bool done(Ticket ticket) override {
     if (!world_->done(*find(ticket))) return false;
@@ -402,6 +451,17 @@ class FakeTransport final : public Transport {
     Tensor out, sent;
     std::vector<Tensor> arrived;
     OperationPtr between;
+  };
+  /// Of a node's sum: what it brings is not yet what was asked for.
+  class NodeFlow final : public Flow {
+   public:
+    explicit NodeFlow(std::shared_ptr<Flow> inner) : Flow(inner->bytes()), inner_(std::move(inner)) {}
+    std::size_t ready() override { return inner_->ready(); }
+    void arrived(std::size_t, std::size_t) override {}
+    void look() override { inner_->look(); }
+
+   private:
+    std::shared_ptr<Flow> inner_;
   };
   static Tensor like(const Tensor& tensor) { return {tensor.backend(), tensor.shape(), tensor.dtype()}; }
 

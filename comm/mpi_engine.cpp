@@ -58,7 +58,7 @@ MpiEngine::~MpiEngine() {
     try {
       const auto limit = Clock::now() + seconds(lost_ ? std::min(timeout_, 1.0) : timeout_);
       for (const auto& [ticket, operation] : tickets_) {
-        if (!wait_until(*operation, limit)) break;
+        if (!wait_until(*operation, limit, nullptr)) break;
       }
     } catch (const Error&) {  // MPI itself failed: what is left is given up below
     }
@@ -116,11 +116,11 @@ void MpiEngine::wait(Ticket ticket) {
   require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
   const std::shared_ptr<MpiOperation> operation = it->second;
   const auto limit = Clock::now() + seconds(timeout_);
-  if (!wait_until(*operation, limit)) give_up(*operation);
+  if (!wait_until(*operation, limit, operation->flow())) give_up(*operation);
   tickets_.erase(it);
 }
 
-bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit) {
+bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow) {
   if (failed_) throw_if_failed();
   if (operation.finished()) return true;
   {
@@ -158,6 +158,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
       for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
       return true;
     }
+    if (flow) flow->look();
     const auto now = Clock::now();
     if (now >= limit) return false;
     if (moved) {
@@ -187,7 +188,7 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     failure_ = "an earlier wait passed its limit";
   }
   lost_ = true;
-  fail_wait(world_->rank, operation.what(), timeout_, std::move(awaited));
+  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), timeout_, std::move(awaited));
 }
 
 void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late) {
@@ -199,7 +200,8 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
     after *= 2;
     const double heard = world_->pulse.seconds_since(rank);
     const std::string doing = world_->pulse.doing(rank);
-    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited, operation.what(),
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited,
+                 with_copies(operation.what(), operation.flow()),
                  heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
                  doing.empty() ? "" : fmt::format(" ({})", doing));
   }

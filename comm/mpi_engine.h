@@ -39,7 +39,8 @@ class MpiEngine {
   /// Moves everything on once, under mpi_lock(). True if something moved.
   bool drive();
   void throw_if_failed();
-  bool wait_until(const MpiOperation& operation, Clock::time_point limit);
+  /// `flow`, where there is one, gets its looks meanwhile.
+  bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
   [[noreturn]] void give_up(const MpiOperation& operation);
   /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in later waits after twice as long.
   void warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late);

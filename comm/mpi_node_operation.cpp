@@ -24,8 +24,14 @@ constexpr std::size_t kMaxPieces = 256;
 /// crosses the link between two nodes once in each direction.
 class NodeOperation final : public MpiOperation {
  public:
-  NodeOperation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out, const ExchangeLabel& label)
-      : MpiOperation(describe(exchange, label), label), world_(world), requests_(world), exchange_(exchange), in_(in), out_(out) {
+  NodeOperation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out, const ExchangeLabel& label,
+                std::shared_ptr<Flow> flow)
+      : MpiOperation(describe(exchange, label), label, std::move(flow)),
+        world_(world),
+        requests_(world),
+        exchange_(exchange),
+        in_(in),
+        out_(out) {
     element_ = static_cast<std::int64_t>(size_of(in.dtype()));
     own_ = static_cast<std::size_t>(std::find(exchange.group.begin(), exchange.group.end(), world.rank) - exchange.group.begin());
     for (const int member : exchange_.group) {
@@ -39,6 +45,7 @@ class NodeOperation final : public MpiOperation {
   bool advance() override {
     bool moved = false;
     if (stage_ == kStart) {
+      if (!may_send(in_.bytes())) return false;
       post();
       stage_ = kInside;
       moved = true;
@@ -56,6 +63,7 @@ class NodeOperation final : public MpiOperation {
     }
     if (stage_ == kBack && open_[kBack] == 0) {
       world_.give_scratch(std::move(scratch_));
+      if (flow_) flow_->arrived(0, out_.bytes());
       finish();
     }
     return moved;
@@ -172,8 +180,8 @@ class NodeOperation final : public MpiOperation {
 }  // namespace
 
 std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
-                                                  const ExchangeLabel& label) {
-  return std::make_unique<NodeOperation>(world, exchange, in, out, label);
+                                                  const ExchangeLabel& label, std::shared_ptr<Flow> flow) {
+  return std::make_unique<NodeOperation>(world, exchange, in, out, label, std::move(flow));
 }
 
 }  // namespace starling::detail

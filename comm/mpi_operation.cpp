@@ -110,8 +110,8 @@ namespace {
 class NeighbourOperation final : public MpiOperation {
  public:
   NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                     const ExchangeLabel& label)
-      : MpiOperation(describe(exchange, label), label),
+                     const ExchangeLabel& label, std::shared_ptr<Flow> flow)
+      : MpiOperation(describe(exchange, label), label, std::move(flow)),
         world_(world),
         requests_(world),
         send_(send),
@@ -128,8 +128,11 @@ class NeighbourOperation final : public MpiOperation {
       post_receives();
       posted_ = moved = true;
     }
-    if (requests_.test([&](int peer) {
-          if (peer >= 0) --world_.pieces_to(peer);
+    if (requests_.test([&](int user) {
+          if (user >= 0)
+            --world_.pieces_to(user);
+          else if (flow_)
+            note_arrival(static_cast<std::size_t>(-1 - user));
         }) > 0) {
       moved = true;
     }
@@ -158,14 +161,28 @@ class NeighbourOperation final : public MpiOperation {
     const std::size_t total = send_.bytes();
     return std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
   }
+  std::size_t pieces() const { return (send_.bytes() + piece_bytes() - 1) / piece_bytes(); }
   void post_receives() {
     const std::size_t total = send_.bytes(), piece = piece_bytes();
+    int user = -1;  // with a flow, -1 - (number of the piece among all neighbours')
     for (std::size_t k = 0; k < from_.size(); ++k) {
       for (std::size_t at = 0; at < total; at += piece) {
-        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], -1);
+        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], user);
+        if (flow_) --user;
       }
     }
     sent_.assign(to_.size(), 0);
+    if (flow_) {
+      came_.assign(from_.size() * pieces(), false);
+      whole_.assign(from_.size(), 0);
+    }
+  }
+  /// A flow hears of what is whole from the start; the last, small piece may overtake those before it.
+  void note_arrival(std::size_t number) {
+    const std::size_t all = pieces(), k = number / all, before = whole_[k];
+    came_[number] = true;
+    while (whole_[k] < all && came_[k * all + whole_[k]]) ++whole_[k];
+    if (whole_[k] > before) flow_->arrived(k, std::min(whole_[k] * piece_bytes(), send_.bytes()));
   }
   bool all_sent() const {
     return std::all_of(sent_.begin(), sent_.end(), [&](std::size_t bytes) { return bytes >= send_.bytes(); });
@@ -174,7 +191,7 @@ class NeighbourOperation final : public MpiOperation {
     const std::size_t total = send_.bytes(), piece = piece_bytes();
     bool moved = false;
     for (std::size_t k = 0; k < to_.size(); ++k) {
-      while (sent_[k] < total && world_.pieces_to(to_[k]) < kPiecesUnderWay) {
+      while (sent_[k] < total && world_.pieces_to(to_[k]) < kPiecesUnderWay && may_send(std::min(total, sent_[k] + piece))) {
         requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k], to_[k]);
         sent_[k] += piece;
         ++world_.pieces_to(to_[k]);
@@ -189,7 +206,9 @@ class NeighbourOperation final : public MpiOperation {
   Tensor send_;
   std::vector<Tensor> receive_;
   std::vector<int> to_, from_, send_tags_, receive_tags_;
-  std::vector<std::size_t> sent_;  ///< bytes posted, per receiver
+  std::vector<std::size_t> sent_;   ///< bytes posted, per receiver
+  std::vector<bool> came_;          ///< with a flow: by sender and piece
+  std::vector<std::size_t> whole_;  ///< with a flow: pieces that have come without a gap, per sender
   bool posted_ = false;
 };
 
@@ -198,8 +217,14 @@ class NeighbourOperation final : public MpiOperation {
 /// own order matches them.
 class SumOperation final : public MpiOperation {
  public:
-  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what, const ExchangeLabel& label)
-      : MpiOperation(std::move(what), label), world_(world), requests_(world), group_(std::move(group)), in_(in), out_(out) {
+  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what, const ExchangeLabel& label,
+               std::shared_ptr<Flow> flow)
+      : MpiOperation(std::move(what), label, std::move(flow)),
+        world_(world),
+        requests_(world),
+        group_(std::move(group)),
+        in_(in),
+        out_(out) {
     members_ = static_cast<std::int64_t>(group_.size());
     own_ = std::find(group_.begin(), group_.end(), world.rank) - group_.begin();
     for (const int peer : group_) {
@@ -217,7 +242,7 @@ class SumOperation final : public MpiOperation {
   bool advance() override {
     bool moved = false;
     if (scratch_.empty()) scratch_ = world_.take_scratch(static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
-    while (started_ < pieces_ && started_ - finished_ < kWindow) {
+    while (started_ < pieces_ && started_ - finished_ < kWindow && may_send(end_of(started_, in_element_))) {
       post_chunks(started_++);
       moved = true;
     }
@@ -230,6 +255,7 @@ class SumOperation final : public MpiOperation {
     while (finished_ < summed_ && open_[finished_ % kWindow][1] == 0) {
       ++finished_;
       moved = true;
+      if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
     }
     if (finished_ == pieces_) {
       world_.give_scratch(std::move(scratch_));  // here, under the lock; the last owner may be any thread
@@ -252,6 +278,10 @@ class SumOperation final : public MpiOperation {
   struct Span {
     std::int64_t first, count;
   };
+  /// Bytes up to the end of a piece.
+  std::size_t end_of(std::int64_t piece, std::int64_t element) const {
+    return static_cast<std::size_t>(std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
+  }
   /// Member m's chunk of a piece; the last piece's are smaller, and some may be empty.
   Span chunk(std::int64_t piece, std::int64_t member) const {
     const std::int64_t first = piece * largest_chunk_ * members_;
@@ -323,13 +353,14 @@ class SumOperation final : public MpiOperation {
 }  // namespace
 
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
-                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label) {
-  return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label);
+                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                                                       std::shared_ptr<Flow> flow) {
+  return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label, std::move(flow));
 }
 
 std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label) {
-  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label);
+                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow) {
+  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label, std::move(flow));
 }
 
 MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root)

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi_pulse.h"
@@ -75,7 +76,8 @@ class RequestSet {
 /// mpi_lock(), by whichever thread drives.
 class MpiOperation {
  public:
-  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1}) : what_(std::move(what)), label_(label) {}
+  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1}, std::shared_ptr<Flow> flow = nullptr)
+      : flow_(std::move(flow)), what_(std::move(what)), label_(label) {}
   virtual ~MpiOperation() = default;
   MpiOperation(const MpiOperation&) = delete;
   MpiOperation& operator=(const MpiOperation&) = delete;
@@ -86,13 +88,22 @@ class MpiOperation {
   /// All others that take part, ascending.
   virtual std::vector<int> partners() const = 0;
   const std::string& what() const { return what_; }
+  Flow* flow() const { return flow_.get(); }
   const ExchangeLabel& label() const { return label_; }
   bool finished() const { return finished_.load(std::memory_order_acquire); }
 
  protected:
   void finish() { finished_.store(true, std::memory_order_release); }
+  /// Whether the first `end` bytes of the send buffer may be sent.
+  bool may_send(std::size_t end) {
+    if (!flow_ || end <= ready_) return true;
+    ready_ = flow_->ready();
+    return end <= ready_;
+  }
+  const std::shared_ptr<Flow> flow_;  ///< may be null: everything is ready, and nobody asks what came
 
  private:
+  std::size_t ready_ = 0;  ///< as the flow last said
   std::string what_;
   ExchangeLabel label_;  ///< step -1: not part of a step
   std::atomic<bool> finished_{false};
@@ -100,14 +111,15 @@ class MpiOperation {
 
 /// Sends one buffer to some ranks, receives one each from some.
 std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
-                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label);
+                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                                                       std::shared_ptr<Flow> flow);
 /// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where the types are the same (sum_type()).
 std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
-                                                 std::string what, const ExchangeLabel& label);
+                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow);
 
 /// Exchange::Kind::kNodes; see mpi_node_operation.cpp.
 std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
-                                                  const ExchangeLabel& label);
+                                                  const ExchangeLabel& label, std::shared_ptr<Flow> flow);
 
 /// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
 class MpiControl final : public MpiOperation {

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/mpi_engine.h"
@@ -29,19 +30,21 @@ class MpiTransport final : public Transport {
   int local_size() const override { return world().local_size; }
   std::string name() const override { return "mpi"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                        const ExchangeLabel& label) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_exchange(rank(), size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return engine_.start(make_neighbour_operation(world(), exchange, send, receive, label));
+      return engine_.start(make_neighbour_operation(world(), exchange, send, receive, label, std::move(flow)));
     }
-    if (exchange.kind == Exchange::Kind::kNodes) return engine_.start(make_node_operation(world(), exchange, send, receive[0], label));
-    return engine_.start(make_sum_operation(world(), exchange.group, send, receive[0], describe(exchange, label), label));
+    if (exchange.kind == Exchange::Kind::kNodes) {
+      return engine_.start(make_node_operation(world(), exchange, send, receive[0], label, std::move(flow)));
+    }
+    return engine_.start(make_sum_operation(world(), exchange.group, send, receive[0], describe(exchange, label), label, std::move(flow)));
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
     check_sum(in, out);
-    return engine_.start(make_sum_operation(world(), everyone_, in, out, describe_sum(label), label));
+    return engine_.start(make_sum_operation(world(), everyone_, in, out, describe_sum(label), label, std::move(flow)));
   }
   bool done(Ticket ticket) override { return engine_.done(ticket); }
   void wait(Ticket ticket) override { engine_.wait(ticket); }

@@ -2,7 +2,6 @@
 
 #include <cstring>
 #include <numeric>
-#include <utility>
 
 #include "core/dtype.h"
 
@@ -24,16 +23,20 @@ void decode_bf16(const std::byte* in, std::int64_t count, float* out) {
   }
 }
 
-NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean, std::vector<const std::byte*> arrived) {
-  NodeMix mix{{mean}, {exchange.own_share}};
-  if (rounded_mean) {
+std::vector<double> node_weights(const Exchange& exchange) {
+  std::vector<double> weights{exchange.own_share};
+  if (exchange.bf16_between) {
     const double moved = std::accumulate(exchange.shares.begin(), exchange.shares.end(), 0.0);
-    mix.weights[0] += moved;
-    mix.terms.push_back(rounded_mean);
-    mix.weights.push_back(-moved);
+    weights = {exchange.own_share + moved, -moved};
   }
+  weights.insert(weights.end(), exchange.shares.begin(), exchange.shares.end());
+  return weights;
+}
+
+NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean, std::vector<const std::byte*> arrived) {
+  NodeMix mix{{mean}, node_weights(exchange)};
+  if (exchange.bf16_between) mix.terms.push_back(rounded_mean);
   mix.terms.insert(mix.terms.end(), arrived.begin(), arrived.end());
-  mix.weights.insert(mix.weights.end(), exchange.shares.begin(), exchange.shares.end());
   return mix;
 }
 

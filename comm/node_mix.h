@@ -20,6 +20,8 @@ struct NodeMix {
   std::vector<const std::byte*> terms;
   std::vector<double> weights;
 };
+/// The weights alone: of the mean, with bf16_between of the rounded mean, and of what arrived.
+std::vector<double> node_weights(const Exchange& exchange);
 /// `rounded_mean`: C(mean), decoded; null without bf16_between.
 NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byte* rounded_mean, std::vector<const std::byte*> arrived);
 

@@ -18,7 +18,9 @@ class SingleTransport final : public Transport {
   int local_size() const override { return 1; }
   std::string name() const override { return "single"; }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel&) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel&,
+                        std::shared_ptr<Flow> flow) override {
+    refuse(flow);
     if (exchange.kind == Exchange::Kind::kGroupSum) {
       require(exchange.group == std::vector<int>{0} && receive.size() == 1, "transport", "a single rank cannot exchange with others");
       send.backend().copy(send, receive[0]);
@@ -27,7 +29,8 @@ class SingleTransport final : public Transport {
     }
     return ++tickets_;
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel&) override {
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel&, std::shared_ptr<Flow> flow) override {
+    refuse(flow);
     if (in.raw() != out.raw()) in.backend().copy(in, out);
     return ++tickets_;
   }
@@ -41,6 +44,9 @@ class SingleTransport final : public Transport {
   void max(double*, std::size_t) override {}
 
  private:
+  static void refuse(const std::shared_ptr<Flow>& flow) {
+    require(!flow, "transport", "a single rank copies at once: it takes no numbers that come piece by piece");
+  }
   Ticket tickets_ = 0;
 };
 

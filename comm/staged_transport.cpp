@@ -1,11 +1,18 @@
 #include "comm/staged_transport.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/backend.h"
+#include "core/device_trace.h"
+#include "core/error.h"
 #include "kernels/optimizer.h"
 
 namespace starling {
@@ -13,45 +20,223 @@ namespace {
 
 bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
 
+/// Pinned memory of a device, as host memory.
+class PinnedStorage final : public Storage {
+ public:
+  PinnedStorage(Backend& host, std::shared_ptr<std::byte> memory, std::size_t bytes)
+      : Storage(host, memory.get(), bytes), memory_(std::move(memory)) {}
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+};
+
+/// Who writes a buffer first. The device writes behind all that it did with the buffer before, the host knows no such order.
+enum class FirstWriter { kDevice, kHost };
+
+struct PinnedBuffer {
+  Backend* device = nullptr;
+  FirstWriter writer = FirstWriter::kDevice;
+  std::shared_ptr<Storage> storage;
+  bool taken = false;
+  Event used;  ///< for kHost: after the device's last copy from it
+};
+
+/// The pinned buffers, which exchanges use in turn: as buckets repeat, every exchange soon finds one that fits.
+class PinnedBuffers {
+ public:
+  explicit PinnedBuffers(Backend& host) : host_(host) {}
+  /// Waits for the copies that are under way.
+  ~PinnedBuffers() {
+    Backend* waited = nullptr;
+    for (const auto& buffer : buffers_) {
+      if (buffer->device == std::exchange(waited, buffer->device)) continue;
+      try {
+        buffer->device->synchronize();
+      } catch (...) {  // an error of earlier work; whoever cares has asked before
+      }
+    }
+  }
+  PinnedBuffers(const PinnedBuffers&) = delete;
+  PinnedBuffers& operator=(const PinnedBuffers&) = delete;
+
+  /// Belongs to the caller until it says that it is not `taken` any more.
+  PinnedBuffer& take(Backend& device, FirstWriter writer, std::size_t bytes) {
+    for (const auto& buffer : buffers_) {
+      if (buffer->taken || buffer->device != &device || buffer->writer != writer || buffer->storage->bytes() != bytes) continue;
+      if (writer == FirstWriter::kHost && !device.done(buffer->used)) continue;  // the device still copies what came before
+      buffer->taken = true;
+      return *buffer;
+    }
+    auto memory = device.allocate_host(bytes);
+    buffers_.push_back(std::make_unique<PinnedBuffer>(
+        PinnedBuffer{&device, writer, std::make_shared<PinnedStorage>(host_, std::move(memory), bytes), true, {}}));
+    return *buffers_.back();
+  }
+
+ private:
+  Backend& host_;
+  std::vector<std::unique_ptr<PinnedBuffer>> buffers_;
+};
+
+/// One exchange of a device's tensors.
+class Transfer final : public Flow {
+ public:
+  /// Issues the copies to the host, into `out`.
+  Transfer(const Tensor& send, PinnedBuffer& out, const ExchangeLabel& label)
+      : Flow(send.bytes()), device_(send.backend()), send_(send), out_(out), name_(timeline_name(label)) {
+    const Event computed = mark(StreamKind::kCompute), updated = mark(StreamKind::kUpdate);
+    const StreamScope scope(device_, StreamKind::kCommunication);
+    device_.wait(computed);
+    device_.wait(updated);
+    const DeviceSpan span(TraceLane::kDeviceExchange, "send", name_);
+    for (std::size_t at = 0; at < send.bytes(); at += kStagedPieceBytes) {
+      device_.copy_to_pinned(piece(send, at), out.storage->data() + at);
+      copies_.push_back(device_.record());
+    }
+    if (!copies_.empty()) last_ = copies_.back();
+  }
+
+  /// The host's view of a pinned buffer, shaped as `like`.
+  static Tensor view(const PinnedBuffer& buffer, const Tensor& like) { return {buffer.storage, 0, like.shape(), like.dtype()}; }
+  Tensor send() const { return view(out_, send_); }
+  /// `target` gets what comes into `in`.
+  void expect(const Tensor& target, PinnedBuffer& in) { arrivals_.push_back({target, &in}); }
+
+  std::size_t ready() override {
+    const std::lock_guard lock(mutex_);
+    while (!closed_ && copied_ < copies_.size() && device_.done(copies_[copied_])) ++copied_;
+    return std::min(bytes(), copied_ * kStagedPieceBytes);
+  }
+  void arrived(std::size_t buffer, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    arrivals_[buffer].come = std::max(arrivals_[buffer].come, bytes);
+  }
+  /// Copies to the device what has come, in whole pieces. Nothing on the device reads the targets any more by the time of these copies:
+  /// the communication stream has waited for that before it copied to the host.
+  void look() override {
+    bool all = true;
+    for (Arrival& arrival : arrivals_) {
+      std::size_t come = 0;
+      {
+        const std::lock_guard lock(mutex_);
+        come = arrival.come;
+      }
+      const std::size_t total = arrival.target.bytes();
+      const StreamScope scope(device_, StreamKind::kCommunication);
+      std::optional<DeviceSpan> span;
+      while (arrival.issued < total && std::min(total, arrival.issued + kStagedPieceBytes) <= come) {
+        if (!span) span.emplace(TraceLane::kDeviceExchange, "receive", name_);
+        const Tensor part = piece(arrival.target, arrival.issued);
+        device_.copy_from_pinned(arrival.in->storage->data() + arrival.issued, part);
+        arrival.issued += part.bytes();
+        issued_ = true;
+      }
+      all = all && arrival.issued == total;
+    }
+    if (!all || !issued_ || there_) return;
+    const StreamScope scope(device_, StreamKind::kCommunication);
+    last_ = device_.record();
+    there_ = true;
+    for (const Arrival& arrival : arrivals_) arrival.in->used = last_;
+  }
+
+  /// The exchange is through: the current stream goes on with what it brought, and the buffers are free again.
+  void finish() {
+    for (std::size_t k = 0; k < arrivals_.size(); ++k) arrived(k, arrivals_[k].target.bytes());
+    look();
+    device_.wait(last_);
+    out_.taken = false;
+    for (const Arrival& arrival : arrivals_) arrival.in->taken = false;
+  }
+  /// Given up: the device is not asked any more, and its tensors are let go.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    send_ = {};
+    for (Arrival& arrival : arrivals_) arrival.target = {};
+  }
+
+ private:
+  struct Arrival {
+    Tensor target;
+    PinnedBuffer* in = nullptr;
+    std::size_t come = 0;    ///< bytes, under mutex_
+    std::size_t issued = 0;  ///< bytes whose copies to the device are issued
+  };
+
+  /// Records what a stream holds now.
+  Event mark(StreamKind stream) {
+    const StreamScope scope(device_, stream);
+    return device_.record();
+  }
+  static Tensor piece(const Tensor& tensor, std::size_t at) {
+    const auto size = static_cast<std::int64_t>(size_of(tensor.dtype())), first = static_cast<std::int64_t>(at) / size;
+    return tensor.slice(first, Shape{std::min(static_cast<std::int64_t>(kStagedPieceBytes) / size, tensor.elements() - first)});
+  }
+
+  Backend& device_;
+  Tensor send_;
+  PinnedBuffer& out_;
+  const std::string name_;     ///< for the timeline
+  std::vector<Event> copies_;  ///< one after each piece's copy to the host
+  std::vector<Arrival> arrivals_;
+  bool issued_ = false, there_ = false;
+  Event last_;  ///< after the last copy to the device; before there is one, to the host
+
+  std::mutex mutex_;
+  std::size_t copied_ = 0;  ///< of copies_, known to be done
+  bool closed_ = false;
+};
+
 class StagedTransport final : public Transport {
  public:
-  explicit StagedTransport(std::unique_ptr<Transport> inner) : host_(open_backend(DeviceType::kCpu, 1)), inner_(std::move(inner)) {}
+  explicit StagedTransport(std::unique_ptr<Transport> inner)
+      : host_(open_backend(DeviceType::kCpu, 1)), buffers_(*host_), inner_(std::move(inner)) {}
+  ~StagedTransport() override {
+    inner_.reset();  // it waits for what is under way, unless an error is on its way
+    for (const auto& [ticket, transfer] : pending_) transfer->close();
+  }
 
   int rank() const override { return inner_->rank(); }
   int size() const override { return inner_->size(); }
   int local_rank() const override { return inner_->local_rank(); }
   int local_size() const override { return inner_->local_size(); }
   std::string name() const override { return inner_->name() + ", through host memory"; }
+  void prepare(const std::vector<std::vector<int>>& groups) override { inner_->prepare(groups); }
 
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                        const ExchangeLabel& label) override {
-    if (on_host(send)) return inner_->start_exchange(exchange, send, receive, label);
-    std::vector<Arrival> arrivals;
-    std::vector<Tensor> targets;
-    for (const Tensor& tensor : receive) {
-      arrivals.push_back({Tensor(*host_, tensor.shape(), tensor.dtype()), tensor});
-      targets.push_back(arrivals.back().host);
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    if (on_host(send)) return inner_->start_exchange(exchange, send, receive, label, std::move(flow));
+    refuse(flow);
+    const std::shared_ptr<Transfer> transfer = copy_out(send, label);
+    std::vector<Tensor> places;
+    for (const Tensor& target : receive) {
+      PinnedBuffer& in = buffers_.take(send.backend(), FirstWriter::kHost, target.bytes());
+      transfer->expect(target, in);
+      places.push_back(Transfer::view(in, target));
     }
-    const Ticket ticket = inner_->start_exchange(exchange, to_host(send), targets, label);
-    pending_.emplace(ticket, std::move(arrivals));
-    return ticket;
+    return keep(inner_->start_exchange(exchange, transfer->send(), places, label, transfer), transfer);
   }
 
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) override {
-    if (on_host(in)) return inner_->start_sum(in, out, label);
-    const Tensor host = to_host(in);
-    const Ticket ticket = inner_->start_sum(host, host, label);
-    pending_.emplace(ticket, std::vector<Arrival>{{host, out}});
-    return ticket;
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    if (on_host(in)) return inner_->start_sum(in, out, label, std::move(flow));
+    refuse(flow);
+    PinnedBuffer* buffer = nullptr;
+    const std::shared_ptr<Transfer> transfer = copy_out(in, label, &buffer);
+    transfer->expect(out, *buffer);  // in place: the host adds where the device has written
+    return keep(inner_->start_sum(transfer->send(), transfer->send(), label, transfer), transfer);
   }
 
-  bool done(Ticket ticket) override { return inner_->done(ticket); }
+  bool done(Ticket ticket) override {
+    look();
+    return inner_->done(ticket);
+  }
 
   void wait(Ticket ticket) override {
     inner_->wait(ticket);
     const auto it = pending_.find(ticket);
     if (it == pending_.end()) return;
-    for (const Arrival& arrival : it->second) to_device(arrival);
+    it->second->finish();
     pending_.erase(it);
   }
 
@@ -62,46 +247,27 @@ class StagedTransport final : public Transport {
   void max(double* values, std::size_t count) override { inner_->max(values, count); }
 
  private:
-  struct Arrival {
-    Tensor host, device;
-  };
+  static void refuse(const std::shared_ptr<Flow>& flow) { require(!flow, "transport", "a device's tensors come piece by piece already"); }
 
-  /// Records what a stream holds now.
-  static Event mark(Backend& device, StreamKind stream) {
-    const StreamScope scope(device, stream);
-    return device.record();
+  /// What came for other exchanges goes to the device first: behind this one's copies it would wait for the update that these wait for.
+  std::shared_ptr<Transfer> copy_out(const Tensor& send, const ExchangeLabel& label, PinnedBuffer** buffer = nullptr) {
+    look();
+    PinnedBuffer& out = buffers_.take(send.backend(), FirstWriter::kDevice, send.bytes());
+    if (buffer) *buffer = &out;
+    return std::make_shared<Transfer>(send, out, label);
   }
-
-  /// A copy in host memory. The host waits for the copy, and so for the work before it; the device goes on with what it has.
-  Tensor to_host(const Tensor& tensor) {
-    Backend& device = tensor.backend();
-    Tensor host(*host_, tensor.shape(), tensor.dtype());
-    const Event computed = mark(device, StreamKind::kCompute), updated = mark(device, StreamKind::kUpdate);
-    const StreamScope scope(device, StreamKind::kCommunication);
-    device.wait(computed);
-    device.wait(updated);
-    device.copy_to_host(tensor, host.raw());
-    return host;
+  void look() {
+    for (const auto& [ticket, transfer] : pending_) transfer->look();
   }
-
-  /// Nothing on the device reads the target any more: the communication stream waited for that at the start.
-  static void to_device(const Arrival& arrival) {
-    Backend& device = arrival.device.backend();
-    Event arrived;
-    {
-      const StreamScope scope(device, StreamKind::kCommunication);
-      device.copy_from_host(arrival.host.raw(), arrival.device);
-      arrived = device.record();
-    }
-    for (const StreamKind stream : {StreamKind::kCompute, StreamKind::kUpdate}) {
-      const StreamScope scope(device, stream);
-      device.wait(arrived);
-    }
+  Ticket keep(Ticket ticket, const std::shared_ptr<Transfer>& transfer) {
+    pending_.emplace(ticket, transfer);
+    return ticket;
   }
 
   std::unique_ptr<Backend> host_;  ///< outlives the transport, which may hold its tensors
+  PinnedBuffers buffers_;
   std::unique_ptr<Transport> inner_;
-  std::map<Ticket, std::vector<Arrival>> pending_;
+  std::map<Ticket, std::shared_ptr<Transfer>> pending_;
 };
 
 }  // namespace

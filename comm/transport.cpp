@@ -1,11 +1,17 @@
 #include "comm/transport.h"
 
 #include <cstddef>
+#include <string>
 
 #include "comm/bucket.h"
 #include "core/error.h"
 
 namespace starling {
+
+std::string timeline_name(const ExchangeLabel& label) {
+  if (label.bucket < 0) return "numbers";
+  return (label.step < 0 ? "mean " : "bucket ") + std::to_string(label.bucket);
+}
 
 Ticket Transport::start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
                             std::vector<Tensor>& received, const ExchangeLabel& label) {

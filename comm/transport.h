@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,8 +41,31 @@ struct ExchangeLabel {
   std::int64_t round = 0;
 };
 
+/// What an exchange is of, on the timeline: "bucket 3"; "mean 3" outside of steps, "numbers" where it belongs to no bucket.
+std::string timeline_name(const ExchangeLabel& label);
+
 /// An exchange under way.
 using Ticket = std::uint64_t;
+
+/// The buffers of an exchange whose numbers come and go piece by piece while it is under way, because a device copies them (see
+/// comm/staged_transport.h).
+class Flow {
+ public:
+  explicit Flow(std::size_t bytes) : bytes_(bytes) {}
+  virtual ~Flow() = default;
+  Flow(const Flow&) = delete;
+  Flow& operator=(const Flow&) = delete;
+  std::size_t bytes() const { return bytes_; }  ///< of the send buffer
+  /// So many of them, from the start, may be sent. Any thread asks.
+  virtual std::size_t ready() = 0;
+  /// So many bytes of a receive buffer, from its start, have come. Any thread says so; not every transport does before the end.
+  virtual void arrived(std::size_t buffer, std::size_t bytes) = 0;
+  /// wait() calls this between its looks at the exchange, on its caller's thread.
+  virtual void look() = 0;
+
+ private:
+  std::size_t bytes_;
+};
 
 /// Moves buckets between ranks. Exchanges are started in the same (step, bucket) order on all ranks and run in the background; the
 /// send buffer must stay unchanged and the receive buffers untouched until wait() returns. Every wait has the limit given at
@@ -56,12 +80,21 @@ class Transport {
   virtual int local_size() const = 0;
   virtual std::string name() const = 0;
 
+  /// With a flow, nothing leaves before the flow calls it ready, and the flow hears of what came.
   virtual Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                                const ExchangeLabel& label) = 0;
+                                const ExchangeLabel& label, std::shared_ptr<Flow> flow = nullptr) = 0;
   /// out = Σ over all ranks of in, summed in rank order; out may be in.
-  virtual Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label) = 0;
+  virtual Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow = nullptr) = 0;
+  /// Whether wait() would not have to wait. Of an exchange in a device's capture, true: there it costs the host nothing.
   virtual bool done(Ticket ticket) = 0;
+  /// What came is valid from here on, and what was sent may change: for the host, or, of a device's tensors, for work issued from here on
+  /// to the stream that is current now. That stream waits, not the others, nor need the host: call it on the stream that goes on with the
+  /// numbers. A ticket from a capture is good within that capture alone; after one that was abandoned there is nothing to wait for.
   virtual void wait(Ticket ticket) = 0;
+
+  /// Collective, before the first exchange: the groups of all rounds to come, each once, in one order on all ranks. What needs a
+  /// communicator for a group makes it now.
+  virtual void prepare(const std::vector<std::vector<int>>& groups) { (void)groups; }
 
   // Buckets whose parameters the ranks of one host read where they lie (comm/direct_transport.h). Elsewhere, as here by default, nothing is
   // shared and everything goes through start_exchange() and its buffers.
@@ -82,6 +115,12 @@ class Transport {
   virtual void release(const ExchangeLabel&) {}
   /// Waits until no rank reads what the label's bucket holds in Bucket::spare.
   virtual void wait_until_writable(const ExchangeLabel&) {}
+
+  /// Why a device's graph cannot hold this transport's exchanges; empty where it can: then start and wait only issue work to streams. All
+  /// ranks capture and launch alike, in the same order, and their graphs go before the transport does.
+  virtual std::string why_not_captured() const { return "exchanges by " + name() + " pass through the host"; }
+  /// A graph was launched that holds the exchanges this transport was told of while it was captured; now they are those of `step`.
+  virtual void launched(std::int64_t step) { (void)step; }
 
   // Collective calls of the control plane: blocking, in the same order on all ranks.
   virtual void barrier() = 0;

@@ -12,15 +12,6 @@
 namespace starling {
 namespace {
 
-std::string rank_list(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (i == 16) return text + fmt::format(", … ({} in all)", ranks.size());
-    text += (i ? ", " : "") + std::to_string(ranks[i]);
-  }
-  return text;
-}
-
 std::string describe_label(const ExchangeLabel& label) {
   if (label.step < 0) return fmt::format("tensor {} for the mean model", label.bucket);
   return fmt::format("step {}, bucket {}", label.step, label.bucket);
@@ -34,7 +25,20 @@ void check_peers(int rank, int size, const std::vector<int>& peers, bool own) {
   }
 }
 
+const char* wrong_memory(DeviceType device) {
+  return device == DeviceType::kCpu ? "this transport moves host memory only" : "this transport moves a GPU's memory only";
+}
+
 }  // namespace
+
+std::string rank_list(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 16) return text + fmt::format(", … ({} in all)", ranks.size());
+    text += (i ? ", " : "") + std::to_string(ranks[i]);
+  }
+  return text;
+}
 
 std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
   const std::string start = fmt::format("the exchange of {}, round {}", describe_label(label), label.round);
@@ -47,6 +51,12 @@ std::string describe(const Exchange& exchange, const ExchangeLabel& label) {
 }
 
 std::string describe_sum(const ExchangeLabel& label) { return fmt::format("the sum over all ranks of {}", describe_label(label)); }
+
+std::string with_copies(const std::string& what, Flow* flow) {
+  const std::size_t copied = flow ? flow->ready() : 0;
+  if (!flow || copied >= flow->bytes()) return what;
+  return fmt::format("{} (the device has copied {} of {} bytes)", what, copied, flow->bytes());
+}
 
 void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited) {
   // The missing first, and of them the longest silent: most likely the one that is lost.
@@ -74,11 +84,12 @@ void fail_wait(int rank, const std::string& what, double limit_seconds, std::vec
        what, missing.empty() ? std::string("nobody") : missing, present.empty() ? "" : "; there: ", present);
 }
 
-void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive) {
+void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                    DeviceType device) {
   if (exchange.kind == Exchange::Kind::kNone) return;
   require(receive.size() == exchange.received(), "transport", "an exchange that receives {} buffers was given {}", exchange.received(),
           receive.size());
-  require(send.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
+  require(send.backend().device() == device, "transport", "{}", wrong_memory(device));
   const DType expected = exchange.kind == Exchange::Kind::kGroupSum ? sum_type(send.dtype()) : send.dtype();
   for (const Tensor& buffer : receive) {
     require(buffer.dtype() == expected && buffer.elements() == send.elements(), "transport",
@@ -103,11 +114,11 @@ void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& 
   }
 }
 
-void check_sum(const Tensor& in, const Tensor& out) {
+void check_sum(const Tensor& in, const Tensor& out, DeviceType device) {
   require(in.dtype() == out.dtype() && in.elements() == out.elements(), "transport", "a sum of {} {} into {} {}", in.elements(),
           name_of(in.dtype()), out.elements(), name_of(out.dtype()));
   require(in.dtype() == DType::kFloat32 || in.dtype() == DType::kFloat64, "transport", "a sum of {}", name_of(in.dtype()));
-  require(in.backend().device() == DeviceType::kCpu, "transport", "this transport moves host memory only");
+  require(in.backend().device() == device, "transport", "{}", wrong_memory(device));
 }
 
 }  // namespace starling

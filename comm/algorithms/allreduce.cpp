@@ -1,5 +1,7 @@
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/algorithms/builtin.h"
@@ -9,11 +11,14 @@ namespace starling {
 namespace {
 
 /// The mean gradient of all ranks. Each bucket's sum starts as soon as its last gradient is ready, in place; buckets whose sum has arrived
-/// are updated in order, without ever blocking the backward pass.
+/// are updated in order, without ever blocking the backward pass. Where only streams wait, an update is issued behind its sum at once.
 class AllReduce final : public Algorithm {
  public:
   explicit AllReduce(const AlgorithmSite& site)
-      : Algorithm(site), updater_(site, 1.0 / site.transport.size()), tickets_(site.buckets.size()) {}
+      : Algorithm(site), updater_(site, 1.0 / site.transport.size()), tickets_(site.buckets.size()) {
+    if (site.transport.size() > 1) site.transport.prepare({});  // sums over all ranks alone: now the transport knows what goes which way
+    streams_wait_ = site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
+  }
 
   void begin(const StepInfo& info) override {
     info_ = info;
@@ -25,7 +30,7 @@ class AllReduce final : public Algorithm {
     if (site_.transport.size() > 1) {
       const Tensor& gradients = site_.buckets[b].gradients;
       tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, bucket, info_.step});
-      if (!site_.overlap) wait_once(b);
+      if (!site_.overlap || streams_wait_) wait_once(b);
     }
     started_ = b + 1;
     if (!updater_.in_backward()) return;
@@ -35,6 +40,7 @@ class AllReduce final : public Algorithm {
   void backward_done() override {
     if (updater_.needs_all_gradients()) {
       for (std::size_t b = 0; b < started_; ++b) wait_once(b);
+      updater_.join();              // the update stream has waited for the sums
       updater_.measure_all(info_);  // an overflow on any rank is in the sums of all
     }
     while (updated_ < started_) update_next();
@@ -44,6 +50,15 @@ class AllReduce final : public Algorithm {
   void finish() override {}
   void resume(std::int64_t) override {}
   Tensor control() const override { return updater_.overflow_control(); }
+
+  std::int64_t graph_period(std::string& why) const override {
+    if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
+    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+  }
+  void replayed(const StepInfo& info) override { info_ = info; }
+  void abandoned() override {
+    for (std::size_t b = 0; b < tickets_.size(); ++b) wait_once(b);  // lets go of the tickets: there is nothing to wait for
+  }
 
  private:
   bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
@@ -62,6 +77,7 @@ class AllReduce final : public Algorithm {
 
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
+  bool streams_wait_ = false;    ///< Transport::wait() costs the host nothing
   std::size_t started_ = 0, updated_ = 0;
   StepInfo info_;
 };

@@ -1,6 +1,7 @@
 #include "comm/algorithms/exchange_schedule.h"
 
 #include <cstddef>
+#include <set>
 
 #include "comm/exchange_plan.h"
 
@@ -20,6 +21,28 @@ const Exchange& ExchangeSchedule::round(std::int64_t k) {
     recent_round_[slot] = k;
   }
   return recent_[slot];
+}
+
+std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat, bool nodes_only) {
+  std::vector<std::vector<int>> groups;
+  std::set<std::vector<int>> known;
+  const auto add = [&](const Round& round, int member) {
+    const Exchange exchange = plan_exchange(round, member, flat);
+    const bool sums = exchange.kind == Exchange::Kind::kNodes || (exchange.kind == Exchange::Kind::kGroupSum && !nodes_only);
+    if (sums && known.insert(exchange.group).second) groups.push_back(exchange.group);
+  };
+  for (std::int64_t k = 0; k < std::max<std::int64_t>(topology.period(), 1); ++k) {
+    const Round round = topology.round(k);
+    const int per_node = round.ranks_per_node;
+    if (per_node > 1) {  // every node is in some group or row
+      for (int rank = 0; rank < topology.ranks(); rank += flat ? 1 : per_node) add(round, rank);
+    } else {
+      for (const Group& group : round.groups) {
+        if (!group.ranks.empty()) add(round, group.ranks.front());
+      }
+    }
+  }
+  return groups;
 }
 
 }  // namespace starling

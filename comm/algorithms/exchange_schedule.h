@@ -36,4 +36,9 @@ class ExchangeSchedule {
   Exchange identity_;
 };
 
+/// The groups for whose sums a transport may want a communicator (Transport::prepare), each once, in the order of their first round: the
+/// same on every rank. `flat` as for plan_exchange(); `nodes_only` leaves out the groups that are no nodes. Of a topology without period,
+/// which has pairs or the same nodes in every round, those of its first round.
+std::vector<std::vector<int>> summed_groups(const Topology& topology, bool flat, bool nodes_only = false);
+
 }  // namespace starling

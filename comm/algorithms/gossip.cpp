@@ -1,6 +1,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,8 @@ namespace starling {
 namespace {
 
 /// Step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
-/// forward and backward pass to arrive.
+/// forward and backward pass to arrive. With start_at_begin step t starts round t - 1 of all buckets at its beginning: the same numbers,
+/// and nothing is in flight between steps.
 class Gossip final : public Algorithm {
  public:
   explicit Gossip(const AlgorithmSite& site)
@@ -26,17 +28,24 @@ class Gossip final : public Algorithm {
     if (site.bf16_exchange) {  // what was sent and what was made of it must not depend on where a neighbour is: nothing is shared
       compressed_ = std::make_unique<Bf16Exchange>(site_.backend, site_.transport);
       schedule_ = ExchangeSchedule(topology, site.transport.rank(), false);
+      if (topology) site_.transport.prepare(summed_groups(*topology, false, true));  // sums of bf16 numbers go by messages
       return;
     }
     site_.transport.share(site_.backend, site_.buckets);
     schedule_ = ExchangeSchedule(topology, site.transport.rank(), site.transport.shares_with_all());
+    if (topology) site_.transport.prepare(summed_groups(*topology, site.transport.shares_with_all()));
     const std::size_t most = schedule_.most_over_period([&](const Exchange& exchange) { return site_.transport.buffers_for(exchange); });
     for (std::size_t b = 0; b < incoming_.size(); ++b) grow(b, most);
   }
 
   ~Gossip() override = default;  // the transport outlives this and waits for what is in flight
 
-  void begin(const StepInfo& info) override { info_ = info; }
+  void begin(const StepInfo& info) override {
+    info_ = info;
+    updated_ = 0;
+    if (!site_.start_at_begin || info.step == 0) return;
+    for (std::size_t b = 0; b < incoming_.size(); ++b) start(static_cast<int>(b), info.step, info.step - 1);
+  }
 
   void bucket_ready(int bucket) override {
     if (updater_.in_backward()) mix_and_update(bucket);
@@ -52,6 +61,7 @@ class Gossip final : public Algorithm {
 
   void finish() override {
     for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
+    updater_.join();  // the update stream has waited, and what follows reads on the compute stream
   }
 
   void resume(std::int64_t step) override {
@@ -61,11 +71,30 @@ class Gossip final : public Algorithm {
       incoming_[b].round = -1;
       incoming_[b].received.clear();
       site_.transport.release({step, bucket, step - 1});
-      if (step >= 1) start(bucket, step - 1, step - 1);
+      if (step >= 1 && !site_.start_at_begin) start(bucket, step - 1, step - 1);
     }
   }
 
   Tensor control() const override { return updater_.overflow_control(); }
+
+  std::int64_t graph_period(std::string& why) const override {
+    const bool mixes = site_.transport.size() > 1;
+    if (mixes) why = site_.transport.why_not_captured();
+    if (mixes && why.empty() && !site_.start_at_begin) why = "exchanges are under way between steps";
+    if (!why.empty()) return 0;
+    return repeat_period(mixes ? site_.topology : nullptr, site_.rule, buffers(), why);
+  }
+
+  void replayed(const StepInfo& info) override {
+    info_ = info;
+    for (Bucket& bucket : site_.buckets) bucket.flip();
+  }
+
+  void abandoned() override {
+    finish();  // lets go of the tickets: there is nothing to wait for
+    for (Incoming& in : incoming_) in.received.clear();
+    while (updated_ > 0) site_.buckets[--updated_].flip();
+  }
 
  private:
   struct Incoming {
@@ -75,6 +104,9 @@ class Gossip final : public Algorithm {
     std::vector<Tensor> buffers;   ///< allocated once, for what cannot be read where it lies
     std::vector<Tensor> received;  ///< what this round brings: some of the buffers, or other ranks' own parameters
   };
+
+  /// Of a bucket's parameters, used in turn.
+  int buffers() const { return !site_.buckets.empty() && site_.buckets.front().spare ? 2 : 1; }
 
   void grow(std::size_t bucket, std::size_t count) {
     auto& buffers = incoming_[bucket].buffers;
@@ -111,7 +143,11 @@ class Gossip final : public Algorithm {
     Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
     const std::int64_t t = info_.step;
     const ExchangeLabel label{t, bucket, t - 1};
-    Mix mix;
+    Mix& mix = mix_;
+    mix.self_weight = 1.0;
+    mix.received.clear();
+    mix.weights.clear();
+    mix.sum = false;
     if (t > 0) {
       require(in.round == t - 1, "gossip", "step {} of bucket {} would mix round {}; resume({}) was not called", t, bucket, in.round, t);
       settle(bucket);
@@ -121,20 +157,30 @@ class Gossip final : public Algorithm {
         mix = {terms.self_weight, std::move(terms.received), std::move(terms.weights), false};
       } else if (exchange.kind != Exchange::Kind::kNone) {
         const bool several = in.received.size() > 1;
-        mix = {exchange.self_weight, std::move(in.received), exchange.weights, exchange.kind == Exchange::Kind::kGroupSum && several};
+        mix.self_weight = exchange.self_weight;
+        mix.received.swap(in.received);
+        mix.weights = exchange.weights;
+        mix.sum = exchange.kind == Exchange::Kind::kGroupSum && several;
       }
     }
     wait_until_writable(label);
     updater_.update(bucket, info_, mix);
-    site_.transport.release(label);
-    start(bucket, t, t);
+    ++updated_;
+    {
+      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+      site_.transport.release(label);
+    }
+    if (!site_.start_at_begin) start(bucket, t, t);
+    mix.received.clear();
   }
 
   Updater updater_;
   ExchangeSchedule schedule_;
   std::unique_ptr<Bf16Exchange> compressed_;  ///< null: parameters travel as they are
   std::vector<Incoming> incoming_;            ///< per bucket
+  Mix mix_;                                   ///< of the bucket being mixed, empty between calls; kept for its vectors' memory
   StepInfo info_;
+  std::size_t updated_ = 0;  ///< buckets of this step
 };
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
 
@@ -36,7 +37,8 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
-  UpdateArgs args;
+  const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update", names_[static_cast<std::size_t>(bucket)]);
+  UpdateArgs& args = args_;
   args.x = b.parameters;
   args.x_out = b.target();
   args.gradient = b.gradients;
@@ -52,6 +54,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   args.lr = info.lr;
   args.step = info.optimizer_step;
   backend.update(site_.rule, args);
+  args.received.clear();  // may be other ranks' memory
   b.flip();
 }
 

@@ -49,6 +49,7 @@ class Updater {
   double gradient_share_;
   GradientNorm norm_;
   Tensor global_, of_bucket_;       ///< fp64 [2], see GradientControl; empty where not needed
+  UpdateArgs args_;                 ///< of the update being issued; kept for its vectors' memory
   std::vector<std::string> names_;  ///< "bucket 3", for the timeline
 };
 

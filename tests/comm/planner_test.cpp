@@ -211,11 +211,11 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
 class HalfDuplex final : public ForwardingTransport {
  public:
   HalfDuplex(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
-                        const ExchangeLabel& label) override {
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
     const double ways = half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0;
     std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 1e8));
-    return ForwardingTransport::start_exchange(exchange, send, receive, label);
+    return ForwardingTransport::start_exchange(exchange, send, receive, label, std::move(flow));
   }
 
  private:
