@@ -8,6 +8,7 @@
 #include "apps/bench/floor.h"
 #include "apps/bench/gpu.h"
 #include "apps/bench/kernels.h"
+#include "apps/bench/scheduler.h"
 #include "apps/bench/step.h"
 #include "apps/bench/update.h"
 #include "apps/output/arguments.h"
@@ -98,12 +99,32 @@ int main(int argc, char** argv) {
   gpu_step->add_option("--steps", gpu_settings.steps, "steps to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   gpu_step->add_flag("--tf32", gpu_settings.tf32, "fp32 products may use TF32");
   gpu_step->add_flag("--cudnn-benchmark", gpu_settings.cudnn_benchmark, "time the candidates for each convolution");
+  gpu_step->add_flag("--plain", gpu_settings.plain, "without the bucket scheduler and gossip: all updates after the backward pass");
   gpu_step->add_flag("--json", json, "one JSON object");
 
   CLI::App* gpu_update = app.add_subcommand("gpu-update", "the fused update kernels on one GPU, against copying as many bytes");
   gpu_update->add_option("--parameters", parameters, "elements of the bucket")->capture_default_str()->check(CLI::Range(32, 2'000'000'000));
   gpu_update->add_option("--repeats", repeats, "runs to take the median of")->capture_default_str()->check(CLI::Range(1, 100000));
   gpu_update->add_flag("--json", json, "one JSON object");
+
+  SchedulerBench scheduler_settings;
+  CLI::App* scheduler = app.add_subcommand("scheduler", "host time that the bucket scheduler and the algorithms take for themselves");
+  scheduler->add_option("--model", scheduler_settings.model, "as for step")->capture_default_str();
+  scheduler->add_option("--stem", scheduler_settings.stem, "cifar or imagenet, for resnet18 … resnet152");
+  scheduler->add_option("--image", scheduler_settings.image, "image size in pixels")->capture_default_str()->check(CLI::Range(1, 4096));
+  scheduler->add_option("--classes", scheduler_settings.classes, "outputs")->capture_default_str()->check(CLI::Range(2, 1 << 20));
+  scheduler->add_option("--optimizer", scheduler_settings.optimizer, "see starling-train --list optimizers")->capture_default_str();
+  scheduler->add_option("--bucket-mb", scheduler_settings.bucket_mb, "MiB of a bucket")
+      ->capture_default_str()
+      ->check(CLI::Range(0.001, 16384.0));
+  scheduler->add_option("--ranks", scheduler_settings.ranks, "ranks that train together")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 16));
+  scheduler->add_option("--topology", scheduler_settings.topology, "see starling-train --list topologies; default: base-2");
+  scheduler->add_option("--steps", scheduler_settings.steps, "steps to take the median of")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  scheduler->add_flag("--json", scheduler_settings.json, "one JSON object");
 
   if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
 
@@ -124,6 +145,7 @@ int main(int argc, char** argv) {
     gpu_settings.json = json;
     if (*gpu_step) return bench_gpu_step(gpu_settings);
     if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
+    if (*scheduler) return bench_scheduler(scheduler_settings);
     if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
     if (*exchange) return bench_exchange(exchange_settings);

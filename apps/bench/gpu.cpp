@@ -112,7 +112,25 @@ int bench_gpu_step(const GpuStepBench& settings) {
                                                                                .check_overflow = scaled});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
-  tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
+  if (settings.plain) {
+    if (scaled) fail(ExitCode::kUsage, "bench", "plain: is for fp32 and bf16; fp16 looks for an overflow between the pass and the updates");
+  } else {
+    tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
+  }
+  const auto update_all = [&](std::int64_t number) {
+    for (const Bucket& bucket : buckets) {
+      UpdateArgs args;
+      args.x = bucket.parameters;
+      args.x_out = bucket.parameters;
+      args.gradient = bucket.gradients;
+      args.states = bucket.states;
+      args.low = bucket.low;
+      args.decay = bucket.decay;
+      args.lr = 1e-3;
+      args.step = number;
+      backend.update(*rule, args);
+    }
+  };
 
   const Tensor images = random_images(backend, model->input_shape().with_batch(settings.batch), compute);
   const Tensor labels = labels_of(backend, settings.batch, settings.classes);
@@ -120,7 +138,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   float last_loss = 0.0f;
   const auto step = [&](bool read_loss) {
     const double scale = scaled ? kLossScale : 1.0;
-    scheduler.begin_step({.step = done, .optimizer_step = done + 1, .loss_scale = scale, .lr = 1e-3});
+    if (!settings.plain) scheduler.begin_step({.step = done, .optimizer_step = done + 1, .loss_scale = scale, .lr = 1e-3});
     Pass pass{.backend = backend,
               .tape = &tape,
               .training = true,
@@ -134,7 +152,11 @@ int bench_gpu_step(const GpuStepBench& settings) {
       loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
     }
     tape.backward(loss);
-    scheduler.end_backward();
+    if (settings.plain) {
+      update_all(done + 1);
+    } else {
+      scheduler.end_backward();
+    }
     if (read_loss) backend.copy_to_host(loss.value(), &last_loss);
     ++done;
   };

@@ -10,6 +10,7 @@ struct GpuStepBench {
   std::string model = "resnet50", optimizer = "adamw", stem, precision = "bf16";
   std::int64_t batch = 256, image = 224, classes = 1000, steps = 40;
   bool tf32 = false, cudnn_benchmark = false, json = false;
+  bool plain = false;  ///< without scheduler and gossip: one update of each bucket after the backward pass, on the compute stream
 };
 /// Prints median step time, images/s, the share of the floor (`starling-bench floor`), peak memory, allocations in steady state, and
 /// the time of each kind of operation (from steps in which the host waits after each).

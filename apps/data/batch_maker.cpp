@@ -54,6 +54,7 @@ class CpuBatchMaker final : public BatchMaker {
 
   void upload(Slot&) const override {}
   void send(Slot&) const override {}
+  void make(Slot&) const override {}
   void release(Slot&) const override {}
   void settle(Slot&) const override {}
 
@@ -69,17 +70,20 @@ class CpuBatchMaker final : public BatchMaker {
 /// The device crops, flips, normalises and casts; a byte a number crosses the bus.
 class DeviceBatchMaker final : public BatchMaker {
  public:
-  DeviceBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend, DType dtype)
-      : dataset_(dataset), info_(dataset.info()), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {}
+  DeviceBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend, DType dtype,
+                   bool fixed_place)
+      : dataset_(dataset), info_(dataset.info()), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {
+    if (!fixed_place) return;
+    fixed_ = make_raw();
+    fixed_images_ = Tensor(backend_, images_shape(), dtype_);
+  }
 
   Slot make_slot() const override {
-    const Shape shape = info_.image.with_batch(batch_size_);
     Slot slot;
-    slot.batch.images = Tensor(backend_, shape, dtype_);
-    slot.batch.labels = Tensor(backend_, Shape{batch_size_}, DType::kInt32);
-    slot.device_bytes = Tensor(backend_, shape, DType::kUInt8);
-    slot.device_augmentation = Tensor(backend_, Shape{batch_size_, 3}, DType::kInt32);
-    slot.bytes.resize(static_cast<std::size_t>(shape.elements()));
+    slot.device = make_raw();
+    slot.batch.images = fixed_images_ ? fixed_images_ : Tensor(backend_, images_shape(), dtype_);
+    slot.batch.labels = place_of(slot).labels;
+    slot.bytes.resize(static_cast<std::size_t>(images_shape().elements()));
     slot.augmentation.resize(static_cast<std::size_t>(3 * batch_size_));
     slot.labels.resize(static_cast<std::size_t>(batch_size_));
     release(slot);  // the memory may have served the current stream before
@@ -105,9 +109,9 @@ class DeviceBatchMaker final : public BatchMaker {
     if (slot.uploaded) return;
     const StreamScope scope(backend_, StreamKind::kUpload);
     backend_.wait(slot.free);
-    backend_.copy_from_host(slot.bytes.data(), slot.device_bytes);
-    backend_.copy_from_host(slot.augmentation.data(), slot.device_augmentation);
-    backend_.copy_from_host(slot.labels.data(), slot.batch.labels);
+    backend_.copy_from_host(slot.bytes.data(), slot.device.bytes);
+    backend_.copy_from_host(slot.augmentation.data(), slot.device.augmentation);
+    backend_.copy_from_host(slot.labels.data(), slot.device.labels);
     slot.arrived = backend_.record();
     slot.uploaded = true;
   }
@@ -115,7 +119,12 @@ class DeviceBatchMaker final : public BatchMaker {
   void send(Slot& slot) const override {
     upload(slot);
     backend_.wait(slot.arrived);
-    AugmentImages args{.x = slot.device_bytes, .params = slot.device_augmentation, .y = slot.batch.images, .crop_padding = padding_};
+    if (fixed_.all) backend_.copy(slot.device.all, fixed_.all);
+  }
+
+  void make(Slot& slot) const override {
+    const RawBatch& raw = place_of(slot);
+    AugmentImages args{.x = raw.bytes, .params = raw.augmentation, .y = slot.batch.images, .crop_padding = padding_};
     for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(info_.image[2])); ++c) {
       args.mean[c] = info_.mean[c];
       args.std[c] = info_.std[c];
@@ -127,19 +136,40 @@ class DeviceBatchMaker final : public BatchMaker {
   void settle(Slot& slot) const override { backend_.wait(slot.arrived); }
 
  private:
+  Shape images_shape() const { return info_.image.with_batch(batch_size_); }
+  /// What a slot's batch is made of.
+  const RawBatch& place_of(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }
+
+  RawBatch make_raw() const {
+    constexpr std::size_t kAlignment = 512;  // as if each part were a tensor of its own
+    const auto rounded = [](std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+    const Shape augmentation{batch_size_, 3}, labels{batch_size_};
+    const std::size_t first = rounded(static_cast<std::size_t>(images_shape().elements()));
+    const std::size_t second = first + rounded(static_cast<std::size_t>(augmentation.elements()) * sizeof(std::int32_t));
+    const std::size_t end = second + static_cast<std::size_t>(batch_size_) * sizeof(std::int32_t);
+    const Tensor all(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
+    return {all,
+            {all.storage(), 0, images_shape(), DType::kUInt8},
+            {all.storage(), first, augmentation, DType::kInt32},
+            {all.storage(), second, labels, DType::kInt32}};
+  }
+
   const Dataset& dataset_;
   DatasetInfo info_;
   std::int64_t batch_size_, padding_;
   Backend& backend_;
   DType dtype_;
+  RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
+  Tensor fixed_images_;
 };
 
 }  // namespace
 
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
-                                             DType dtype) {
+                                             DType dtype, bool fixed_place) {
   require(is_floating(dtype), "loader", "images cannot be {}", name_of(dtype));
-  if (backend.device() != DeviceType::kCpu) return std::make_unique<DeviceBatchMaker>(dataset, batch_size, crop_padding, backend, dtype);
+  if (backend.device() != DeviceType::kCpu)
+    return std::make_unique<DeviceBatchMaker>(dataset, batch_size, crop_padding, backend, dtype, fixed_place);
   switch (dtype) {
     case DType::kFloat32: return std::make_unique<CpuBatchMaker<float>>(dataset, batch_size, crop_padding, backend);
     case DType::kFloat64: return std::make_unique<CpuBatchMaker<double>>(dataset, batch_size, crop_padding, backend);

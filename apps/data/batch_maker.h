@@ -12,17 +12,22 @@ namespace starling {
 
 /// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it gathers the bytes of the
 /// images and their crops and flips. The thread that issues the backend's work copies these on a stream of their own (upload(), at best
-/// while the device computes on another batch), and has the device make the same numbers of them (send(): Backend::augment_images).
+/// while the device computes on another batch), and has the device make the same numbers of them (make(): Backend::augment_images).
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
 
+  /// A batch's bytes, crops and flips, and labels on the device.
+  struct RawBatch {
+    Tensor all;  ///< one block, of which the others are parts
+    Tensor bytes, augmentation, labels;
+  };
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
     std::vector<std::uint8_t> bytes;                 ///< of the images, as the data set gives them
     std::vector<std::int32_t> augmentation, labels;  ///< [batch, 3] as AugmentImages::params, [batch]
-    Tensor device_bytes, device_augmentation;
+    RawBatch device;
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload
     bool uploaded = false;
@@ -33,16 +38,19 @@ class BatchMaker {
                     const std::function<Augmentation(std::int64_t sample)>& augment) = 0;
   /// Begins to copy what fill() prepared to the device, unless it has begun.
   virtual void upload(Slot& slot) const = 0;
-  /// Makes the batch, for work on the current stream.
+  /// What fill() prepared is on the device, for work on the current stream; with a fixed place it is copied there.
   virtual void send(Slot& slot) const = 0;
+  /// After send(): makes slot.batch of it. A graph may do so with a fixed place.
+  virtual void make(Slot& slot) const = 0;
   /// The current stream has been given all work on the slot's batch: it may be filled and uploaded again.
   virtual void release(Slot& slot) const = 0;
   /// Before a slot is destroyed: the current stream waits for its upload, so that its memory can be used again there.
   virtual void settle(Slot& slot) const = 0;
 };
 
-/// One that only its caller's thread uses at a time. `dtype` is the images'.
+/// One that only its caller's thread uses at a time. `dtype` is the images'. With `fixed_place` a device makes the batches of all slots
+/// from the same memory in the same memory, one at a time.
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
-                                             DType dtype);
+                                             DType dtype, bool fixed_place = false);
 
 }  // namespace starling

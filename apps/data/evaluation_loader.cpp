@@ -37,6 +37,7 @@ const Batch* EvaluationLoader::next() {
   state.maker->release(state.slot);
   state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
   state.maker->send(state.slot);
+  state.maker->make(state.slot);
   state.position += count;
   state.view = state.slot.batch;
   if (count < state.batch_size) {

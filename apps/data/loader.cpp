@@ -28,7 +28,7 @@ struct Loader::State {
   State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
       : settings(loader_settings),
         samples(set.info().train_samples),
-        maker(make_batch_maker(set, loader_settings.batch_size, loader_settings.crop_padding, device, dtype)),
+        maker(make_batch_maker(set, loader_settings.batch_size, loader_settings.crop_padding, device, dtype, loader_settings.fixed_place)),
         tracer(Tracer::current()) {
     if (settings.dirichlet_alpha > 0.0) {
       auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
@@ -179,7 +179,7 @@ void Loader::skip_to_epoch(std::int64_t epoch) {
   state_->restart(wanted);
 }
 
-const Batch& Loader::next() {
+void Loader::advance() {
   State& state = *state_;
   if (!state.thread.joinable()) state.restart({0, 0});
   std::unique_lock lock(state.mutex);
@@ -195,6 +195,12 @@ const Batch& Loader::next() {
   state.next_to_give = state.after(state.next_to_give);
   lock.unlock();
   state.maker->send(state.slots[state.held]);
+}
+
+const Batch& Loader::make() {
+  State& state = *state_;
+  require(state.held != kSlots, "loader", "a batch was to be made before the first was taken");
+  state.maker->make(state.slots[state.held]);
   return state.slots[state.held].batch;
 }
 

@@ -18,6 +18,7 @@ struct LoaderSettings {
   double dirichlet_alpha = 0.0;  ///< > 0: `data.partition` dirichlet
   std::int64_t batch_size = 1;   ///< of one micro-batch on one rank
   int rank = 0, ranks = 1;
+  bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
 };
 
 /// One micro-batch as the model takes it.
@@ -38,7 +39,15 @@ class Loader {
   void start(std::int64_t epoch, std::int64_t batch);
   /// The next micro-batch; goes on with the following epoch by itself. `micro_batches_used` of an epoch is decided by the caller:
   /// skip_to_epoch() leaves the rest of an epoch out. The batch stays valid until the next call.
-  const Batch& next();
+  const Batch& next() {
+    advance();
+    return make();
+  }
+  /// The first half of next(): goes on to the next micro-batch, and leaves it to make() to crop, flip and normalise its images.
+  void advance();
+  /// The second half; again, as often as it is called. With a fixed place this may be captured, and a graph then makes whichever
+  /// micro-batch advance() has gone on to.
+  const Batch& make();
   /// Begins to copy the batch after this one to the device, if it is ready: called once a step's work has been issued, so that the copy
   /// runs while the device computes. Where it is not called, next() copies.
   void upload_ahead();

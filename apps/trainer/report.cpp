@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "apps/trainer/floor.h"
+#include "apps/trainer/step_graphs.h"
+#include "comm/algorithms/exchange_schedule.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 
@@ -54,6 +56,28 @@ std::string floor_text(const std::string& name, const Floor& floor, double image
       1e3 * floor.arithmetic_seconds, floor.memory_bound() ? "memory" : "arithmetic");
 }
 
+/// The communicators that NCCL makes, and a rough figure of their memory.
+std::string nccl_text(const TrainConfig& config, const RunSite& site) {
+  if (site.ranks == 1 || (config.transport != "auto" && config.transport != "nccl")) return {};
+  std::vector<int> groups(static_cast<std::size_t>(site.ranks));
+  if (config.topology) {
+    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.bf16_exchange)) {
+      if (static_cast<int>(group.size()) == site.ranks) continue;
+      for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
+    }
+  }
+  const int most = *std::max_element(groups.begin(), groups.end());
+  constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
+  constexpr int kNeighbours = 2;       // of a ring
+  const int channels = config.max_ctas > 0 ? config.max_ctas : 16;
+  const std::string of_groups = most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
+  return fmt::format(
+      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} channels{}, 2 neighbours in a ring, "
+      "{} of NCCL_BUFFSIZE each): an estimate, not measured\n",
+      1 + most, most == 0 ? "" : "s", of_groups, size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
+      config.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
+}
+
 /// Which rank takes which GPU, and what a step takes there at least. Asks no device.
 std::string device_text(const TrainConfig& config, const RunSite& site, double elements) {
   std::string out = fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_on_host, site.ranks_on_host == 1 ? "" : "s");
@@ -62,6 +86,8 @@ std::string device_text(const TrainConfig& config, const RunSite& site, double e
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
   if (site.ranks_on_host > kShown) out += ", …";
   out += fmt::format("; precision {}\n", name_of(config.compute));
+  out += nccl_text(config, site);
+  out += graph_text(config, site);
 
   const Ceilings device = h200_ceilings();
   const double flops = device.flops(config.compute, config.tf32);
@@ -138,9 +164,11 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.states = flat * static_cast<double>(config.rule->state_names().size());
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
-  if (config.topology && config.transport != "mpi" && config.device != "cuda" && site.ranks_on_host > 1) {
+  const bool direct = config.transport == "auto" || config.transport == "direct";
+  if (config.topology && direct && site.ranks_on_host > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
-    if (site.ranks_on_host == site.ranks) need.receive = 0.0;
+    // On GPUs sums of groups still want a place.
+    if (config.device != "cuda" && site.ranks_on_host == site.ranks) need.receive = 0.0;
   }
   need.activations = static_cast<double>(trace.activation_bytes);
   need.batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * compute;

@@ -5,24 +5,27 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 #include <thread>
 
 #include "apps/output/signals.h"
 #include "apps/trainer/agreement.h"
 #include "apps/trainer/auto_plan.h"
 #include "apps/trainer/device.h"
+#include "apps/trainer/gpu_transport.h"
 #include "apps/trainer/host.h"
 #include "apps/trainer/model_file.h"
 #include "apps/trainer/options.h"
 #include "apps/trainer/output_folder.h"
 #include "apps/trainer/plugins.h"
 #include "apps/trainer/report.h"
+#include "apps/trainer/step_graphs.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/version.h"
 #include "apps/trainer/world_check.h"
 #include "comm/direct_transport.h"
 #include "comm/mpi_session.h"
-#include "comm/staged_transport.h"
+#include "core/device_trace.h"
 #include "core/log.h"
 #include "core/trace.h"
 
@@ -66,7 +69,7 @@ bool answer_question(const TrainOptions& options) {
   if (options.help)
     fmt::print("{}", options.help_text);
   else if (options.version)
-    fmt::print("{}", version_report());
+    fmt::print("{}{}", version_report(), nccl_version_line());
   else if (options.describe_config)
     fmt::print("{}", describe_config());
   else {
@@ -177,7 +180,11 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   }
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
-  if (tracing) Tracer::install(&tracer);
+  std::optional<DeviceTrace> device_trace;
+  if (tracing) {
+    Tracer::install(&tracer);
+    device_trace.emplace(tracer, backend);
+  }
   Trainer trainer(config, site, trace, backend, transport);
   if (folder.resume) {
     trainer.resume(state, source);
@@ -189,6 +196,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   const auto origin = Tracer::Clock::now();
   const ExitCode result = trainer.run(folder);
   if (tracing) {
+    device_trace->finish();
     Tracer::install(nullptr);
     write_trace(config.trace, tracer, origin, transport);
   }
@@ -203,6 +211,21 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
 
 ShapeTrace trace_of(const TrainConfig& config) {
   return trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
+}
+
+/// Puts what the device allows and the config asks for on top of MPI. Collective.
+std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> transport, Backend& backend) {
+  const bool cpu = backend.device() == DeviceType::kCpu;
+  together(*transport, [&] {
+    if (cpu && (config.transport == "nccl" || config.transport == "staged")) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: auto, direct or mpi", config.transport);
+    }
+  });
+  if (transport->size() == 1) return transport;
+  if (!cpu) return choose_gpu_transport({config.transport, config.timeout_s, config.max_ctas}, std::move(transport), backend);
+  if (config.transport == "mpi") return transport;
+  const bool own_cores = cores_of_rank(transport->local_size()) >= compute_threads(config, *transport);
+  return make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
 }
 
 ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
@@ -231,21 +254,14 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   }
   together(*transport, [&] { open_data(config, options.config, site); });
   backend = choose_backend(config, *transport);
-  if (backend->device() != DeviceType::kCpu && transport->size() > 1) transport = make_staged_transport(std::move(transport));
-  if (backend->device() != DeviceType::kCpu && config.transport == "direct") {
-    together(*transport, [] {
-      fail(ExitCode::kUsage, "config", "sync.transport is direct, which needs parameters in a host's memory; on GPUs: auto or mpi");
-    });
-  }
-  if (backend->device() == DeviceType::kCpu && transport->size() > 1 && config.transport != "mpi") {
-    const bool own_cores = cores_of_rank(transport->local_size()) >= compute_threads(config, *transport);
-    transport = make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
-  }
+  transport = choose_transport(config, std::move(transport), *backend);
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
   choose_deferred_norms(config, *backend, *transport);
   if (other_format || config.defer_norms != expected) trace = trace_of(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
+  if (config.cuda_graphs == GraphChoice::kOn)
+    (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
   return train(options, config, site, trace, *backend, *transport);
 }
 

@@ -4,6 +4,7 @@
 
 #include "apps/trainer/device.h"
 #include "apps/trainer/plugins.h"
+#include "apps/trainer/step_graphs.h"
 #include "core/config_doc.h"
 #include "core/error.h"
 #include "kernels/gpu_update.h"
@@ -118,12 +119,14 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
 
   ConfigSection sync = root.section("sync", "how ranks agree");
   config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
-  config.transport =
-      sync.choice("transport", "auto", {"auto", "direct", "mpi"},
-                  "what carries gossip's exchanges: mpi, or between ranks of one host nothing (direct: they read each other's "
-                  "parameters where they lie); auto is direct on CPUs");
-  if (config.transport == "direct" && config.device == "cuda") {
-    sync.error("transport", "is direct, which reads parameters in a host's memory; for device cuda: auto or mpi");
+  config.transport = sync.choice(
+      "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
+      "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
+      "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
+      "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
+      "that, and is an error where they do not");
+  if ((config.transport == "nccl" || config.transport == "staged") && config.device == "cpu") {
+    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: auto, direct or mpi", config.transport));
   }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
@@ -140,7 +143,8 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
     sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
   }
   if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
-  sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that communication may take; without effect in this version");
+  config.max_ctas = static_cast<int>(
+      sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
   const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
   const bool needs_whole_gradient = fp16 || (clip_norm > 0.0 && !config.clip.per_bucket);
@@ -182,16 +186,20 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   }
 }
 
-/// A word or a boolean, so that a later version may allow `true`.
-void read_cuda_graphs(ConfigSection& root) {
-  const std::string key = "cuda_graphs", doc = "on GPUs: replay whole steps as CUDA graphs; auto is false in this version, true is refused";
+/// A word or a boolean.
+GraphChoice read_cuda_graphs(ConfigSection& root) {
+  const std::string key = "cuda_graphs",
+                    doc =
+                        "on GPUs: whole steps are captured as CUDA graphs and replayed; auto: where possible, otherwise one line says why "
+                        "not; true: what is known beforehand to make it impossible is an error. No effect on a CPU";
   if (!root.has(key)) {
-    root.choice(key, "auto", {"auto", "false"}, doc);
-    return;
+    root.choice(key, "auto", {"auto", "true", "false"}, doc);
+    return GraphChoice::kAuto;
   }
   const nlohmann::json graphs = root.raw(key, "`auto` or boolean", doc);
-  if (graphs == true) root.error(key, "is true, but whole-step CUDA graphs are not in this version; allowed: false, auto");
-  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: false, auto", graphs.dump()));
+  if (graphs == true) return GraphChoice::kOn;
+  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
 }
 
 TrainConfig read_root(ConfigSection& root, const RunSite& site) {
@@ -210,7 +218,7 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
   config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
   config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
-  read_cuda_graphs(root);
+  config.cuda_graphs = read_cuda_graphs(root);
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
@@ -226,6 +234,10 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   config.label_smoothing = loss.number("label_smoothing", 0.0, Range::half_open(0.0, 1.0), "share of the target spread over all classes");
   loss.finish();
   read_sync(root, config, site);
+  if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
+    if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
+      root.error("cuda_graphs", fmt::format("is true, but {}; allowed here: auto, false", why));
+  }
   ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
   config.evaluate = read_interval(evaluate, "test");
   evaluate.finish();

@@ -28,6 +28,9 @@ struct Interval {
   }
 };
 
+/// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
+enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
+
 /// The ranks that a config is read for.
 struct RunSite {
   int ranks = 1;
@@ -44,6 +47,7 @@ struct TrainConfig {
   LossScaleSettings loss_scale;     ///< used where compute is fp16
   int threads = 0;
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
+  GraphChoice cuda_graphs = GraphChoice::kAuto;
   bool tensorboard = true;
 
   std::unique_ptr<Dataset> dataset;
@@ -68,6 +72,7 @@ struct TrainConfig {
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0;
+  int max_ctas = 0;  ///< see NcclSettings
   bool in_backward = true, overlap = true, allow_unused = false;
   bool bf16_exchange = false;  ///< see comm/bf16_exchange.h
   ClipSettings clip;

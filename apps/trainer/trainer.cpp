@@ -6,6 +6,7 @@
 #include "apps/output/signals.h"
 #include "apps/output/terminal.h"
 #include "apps/trainer/model_file.h"
+#include "core/device_trace.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/trace.h"
@@ -37,6 +38,7 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       transport_(transport),
       plan_(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes)),
       tape_(backend),
+      graphs_(config, site, backend, transport),
       losses_(backend, config.dtype, std::min(config.log_every, kLossCapacity)),
       scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale) : nullptr),
       activation_bytes_(trace.activation_bytes),
@@ -47,10 +49,20 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
-  const AlgorithmSite algorithm_site{backend,     transport,          *config.rule,   buckets_,           config.topology.get(),
-                                     config.clip, config.in_backward, config.overlap, scaler_ != nullptr, config.bf16_exchange};
+  const AlgorithmSite algorithm_site{backend,
+                                     transport,
+                                     *config.rule,
+                                     buckets_,
+                                     config.topology.get(),
+                                     config.clip,
+                                     config.in_backward,
+                                     config.overlap,
+                                     scaler_ != nullptr,
+                                     config.bf16_exchange,
+                                     graphs_.start_at_begin()};
   algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
+  graphs_.attach(*algorithm_, tape_, buckets_);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
@@ -63,6 +75,7 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
   settings.batch_size = config.batch_size;
   settings.rank = transport.rank();
   settings.ranks = transport.size();
+  settings.fixed_place = graphs_.start_at_begin();
   loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.compute);
   evaluation_loader_ =
       std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
@@ -119,37 +132,59 @@ void Trainer::step() {
   }
   lr_ = schedule_->lr(step_);
   StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_};
-  for (std::int64_t micro = 0; micro < config_.accumulate; ++micro) {
-    const Batch& batch = loader_->next();
-    const auto use = static_cast<std::uint64_t>((step_ * config_.accumulate + micro) * transport_.size() + transport_.rank());
-    Pass pass{.backend = backend_,
-              .tape = &tape_,
-              .training = true,
-              .dropout_key = config_.seed,
-              .dropout_counter = use << 24,
-              .defer_norms = config_.defer_norms};
-    Variable loss;
-    {
-      const TraceSpan forward("forward");
-      const Variable logits = config_.model->forward(Variable(batch.images), pass);
-      if (scaler_) pass.loss_scale = scaler_->settle().scale;  // as late as can be: the device has the forward pass to do meanwhile
-      loss = functions::cross_entropy(logits, batch.labels, config_.label_smoothing, 1.0 / static_cast<double>(config_.accumulate), pass);
-    }
-    if (micro == 0) {
-      if (scaler_) {
-        info.optimizer_step = scaler_->settle().optimizer_step;
-        info.loss_scale = pass.loss_scale;
-      }
-      scheduler_->begin_step(info);
-    }
-    losses_.add(loss.value(), step_, micro == 0);
-    const TraceSpan backward("backward");
-    tape_.backward(loss, 1.0, micro > 0, micro + 1 == config_.accumulate);
+  if (graphs_.start_at_begin()) settle_scale(info);
+  for (std::int64_t index = 0; index < config_.accumulate; ++index) {
+    const MicroBatch micro{index, index == 0, index + 1 == config_.accumulate};
+    loader_->advance();
+    losses_.add(graphs_.run(micro, info, dropout_counter(micro), [&] { return forward_backward(micro, info); }), step_, micro.first);
   }
   loader_->upload_ahead();
-  scheduler_->end_backward();
   ++step_;
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
+}
+
+Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
+  const Batch& batch = loader_->make();
+  Pass pass{.backend = backend_,
+            .tape = &tape_,
+            .training = true,
+            .dropout_key = config_.seed,
+            .dropout_counter = dropout_counter(micro),
+            .defer_norms = config_.defer_norms};
+  // A graph holds one micro-batch and whole exchanges, so these start in the last one.
+  if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
+  Variable loss;
+  {
+    const TraceSpan forward("forward");
+    const DeviceSpan device_forward(TraceLane::kDeviceCompute, "forward");
+    const Variable logits = config_.model->forward(Variable(batch.images), pass);
+    if (micro.first) settle_scale(info);  // as late as can be: the device has the forward pass to do meanwhile
+    pass.loss_scale = info.loss_scale;
+    loss = functions::cross_entropy(logits, batch.labels, config_.label_smoothing, 1.0 / static_cast<double>(config_.accumulate), pass);
+  }
+  if (!graphs_.start_at_begin() && micro.first) scheduler_->begin_step(info);
+  {
+    const TraceSpan backward("backward");
+    const DeviceSpan device_backward(TraceLane::kDeviceCompute, "backward");
+    tape_.backward(loss, 1.0, !micro.first, micro.last);
+  }
+  if (micro.last) {
+    if (!backend_.capturing()) loader_->upload_ahead();  // before a wait for an exchange
+    scheduler_->end_backward();
+  }
+  return loss.value();
+}
+
+void Trainer::settle_scale(StepInfo& info) {
+  if (!scaler_) return;
+  const LossScaleState& state = scaler_->settle();
+  info.optimizer_step = state.optimizer_step;
+  info.loss_scale = state.scale;
+}
+
+/// Distinct per step, micro-batch and rank; layers count up in the lower bits.
+std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
+  return static_cast<std::uint64_t>((step_ * config_.accumulate + micro.index) * transport_.size() + transport_.rank()) << 24;
 }
 
 void Trainer::catch_up() {

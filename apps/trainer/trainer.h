@@ -17,6 +17,7 @@
 #include "apps/trainer/loss_record.h"
 #include "apps/trainer/loss_scaler.h"
 #include "apps/trainer/shape_trace.h"
+#include "apps/trainer/step_graphs.h"
 #include "apps/trainer/train_config.h"
 #include "apps/trainer/training_state.h"
 
@@ -47,12 +48,18 @@ class Trainer {
   void step();
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
   LossScaler* loss_scaler() { return scaler_.get(); }
+  const StepGraphs& graphs() const { return graphs_; }
   /// This rank's part of a checkpoint. No exchange may be in flight.
   SafetensorsFile state();
   /// Waits for the exchanges in flight; what they brought is kept for the next step.
   void finish() { algorithm_->finish(); }
 
  private:
+  /// One micro-batch's work on the device, from its images to the loss that it returns. Of `info` it fills in fp16's numbers.
+  Tensor forward_backward(const MicroBatch& micro, StepInfo& info);
+  /// Waits for what the device says of the step before.
+  void settle_scale(StepInfo& info);
+  std::uint64_t dropout_counter(const MicroBatch& micro) const;
   void post_metrics();
   void emit_metrics();
   /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it: its share of the steps' time.
@@ -81,6 +88,7 @@ class Trainer {
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
   Tape tape_;
+  StepGraphs graphs_;
   LossRecord losses_;
   std::unique_ptr<LossScaler> scaler_;  ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;

@@ -95,13 +95,22 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   contains(R"({"precision": "bf32"})", {"precision", "bf16"});
   contains(R"({"precision": "fp16", "sync": {"update": "in_backward"}})", {"sync.update", "fp16", "after_backward"});
   contains(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
-  contains(R"({"cuda_graphs": "false"})", {"cuda_graphs", "false, auto"});
-  contains(R"({"cuda_graphs": true})", {"cuda_graphs", "not in this version", "false, auto"});
+  contains(R"({"cuda_graphs": "false"})", {"cuda_graphs", "auto, true, false"});
+  // Known beforehand to be impossible, for a GPU alone.
+  contains(R"({"cuda_graphs": true, "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})",
+           {"cuda_graphs", "rounds never repeat", "auto, false"});
+  contains(R"({"cuda_graphs": true, "device": "cuda", "sync": {"transport": "staged"}})", {"cuda_graphs", "staged", "through the host"});
+  contains(R"({"cuda_graphs": true, "device": "cuda", "optimizer": {"type": "accum_adamw", "accum_iter": 65}})",
+           {"cuda_graphs", "130 graphs", "64"});
   contains(R"({"precision": "fp16", "device": "cpu"})", {"precision", "fp16 needs a GPU"});
   contains(R"({"data": {"augment": {"crop_padding": 8}}})", {"data.augment.crop_padding", "8"});
   contains(R"({"schedule": {"type": "cosine", "warmup": 3}})", {"schedule.warmup", "'warmup_steps'"});
   CHECK(message(R"({"cuda_graphs": false})") == "no error");
   CHECK(message(R"({"cuda_graphs": "auto"})") == "no error");
+  CHECK(message(R"({"cuda_graphs": true})") == "no error");
+  CHECK(message(R"({"cuda_graphs": true, "device": "cuda"})") == "no error");
+  CHECK(message(R"({"cuda_graphs": "auto", "device": "cuda", "sync": {"topology": {"type": "random-matching"}}})") == "no error");
+  CHECK(message(R"({"cuda_graphs": true, "device": "cpu", "sync": {"topology": {"type": "random-matching"}}})") == "no error");
   CHECK(message(R"({"precision": "fp16"})") == "no error");
   CHECK(message(R"({"clip_norm": 1})") == "no error");
   CHECK(message(R"({"steps": null, "epochs": 2})") == "no error");

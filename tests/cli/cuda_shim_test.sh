@@ -49,6 +49,24 @@ verify "the losses are the CPU's" close_losses cpu cuda 0.0005
 check "2 ranks on the CPU" 0 "2 ranks" run cpu2 2 cpu
 check "2 ranks share the GPU" 0 "2 ranks on NVIDIA H200" run cuda2 2 cuda
 verify "the losses of 2 ranks are the CPU's" close_losses cpu2 cuda2 0.0005
+# Ranks are processes here, and the fake of NCCL connects threads: NCCL's side is tests/cuda/nccl_*_test.cpp's.
+check "without NCCL they say what they take" 0 "go through host memory, because rank 0 has no NCCL: this build has no NCCL" run auto2 2 cuda
+check "asked for staged they say nothing" 0 "2 ranks on NVIDIA H200" run staged2 2 cuda --set sync.transport=staged
+verify "on stderr" bash -c '! grep -q "go through host memory" "$0"' "$work/.stderr"
+verify "and learn the same" same_losses cuda2 staged2
+check "asked for peer memory they say what goes another way" 0 "not by reading a neighbour's parameters go through host memory" run direct2 2 cuda --set sync.transport=direct
+verify "and learn the same" same_losses staged2 direct2
+refusing() { STARLING_SHIM_REFUSE_PEERS=$1 run "${@:2}"; }
+export -f refusing
+check "peer memory that is refused is an error where it was asked for" 2 "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 0: cuMemImport" \
+  refusing map refused2 2 cuda --set sync.transport=direct
+check "and one line where it was not" 0 "ranks of one host do not read each other's GPU memory, because rank 0: the GPU of rank 1: the GPUs cannot access" refusing access auto2b 2 cuda
+verify "that says it once" test "$(grep -c "GPU memory, because" "$work/.stderr")" = 1
+verify "and they learn the same" same_losses staged2 auto2b
+check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1: " "$root/scripts/gpu_peer.py" refused --train "$shim_train"
+check "a lost rank of two that read each other" 0 "exit status 3 after" "$root/scripts/gpu_peer.py" lost --train "$shim_train"
+check "asked for NCCL they end with the reason" 2 "sync.transport is nccl, but rank 0 has no NCCL" run nccl2 2 cuda --set sync.transport=nccl
+check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which is between GPUs" run cpu3 2 cpu --set sync.transport=nccl
 check "bf16" 0 "NVIDIA H200.*, bf16" run bf16 1 cuda --set precision=bf16
 verify "the losses in bf16 are close" close_losses cpu bf16 0.05
 check "fp16, with a scaled loss" 0 "NVIDIA H200.*, fp16" run fp16 1 cuda --set precision=fp16

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The update kernels' machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
+# The update kernels' (and the handshakes' of peer memory) machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
 # in 16-byte accesses, in PTX and, where a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
 # nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), in the machine code too. One line a fact. Exit 77 (skipped) where nvcc is not.
 #   tests/cuda/machine_code.sh
@@ -183,5 +183,31 @@ else
         unaligned, failures
       exit failures > 0
     }' "$work/ptx" || wrong "PTX: see above"
+fi
+
+# Peer memory's counters: signals release to the whole system behind a fence, waits acquire from it, and neither spills.
+handshakes=$root/kernels/cuda/peer.cu
+for architecture in 80 90 100; do
+  grep -qx "sm_$architecture" <<<"$known" || continue
+  if ! "$nvcc" "${flags[@]}" -arch=sm_$architecture -Xptxas -v -cubin "$handshakes" -o "$work/code" >"$work/log" 2>&1; then
+    grep -E "error|warning" "$work/log" | head -5
+    wrong "sm_$architecture: peer.cu does not compile without a warning"
+  elif [ "$(grep -c 'bytes spill stores' "$work/log")" != 2 ] || grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then
+    wrong "sm_$architecture: the two kernels of peer.cu spill, or are not there"
+  fi
+done
+if ! "$nvcc" "${flags[@]}" -arch=compute_80 -ptx "$handshakes" -o "$work/ptx" >"$work/log" 2>&1; then
+  wrong "PTX: peer.cu does not compile without a warning"
+else
+  awk '
+    /\.entry / { signal = $0 ~ /signal_kernel/; fenced = 0 }
+    /membar\.sys|fence\.(sc|acq_rel)\.sys/ { fenced = 1 }
+    /st\.release\.sys\.u32/ { if (!fenced) loose++; if (signal) signals++; else words++ }
+    /ld\.acquire\.sys\.u32/ { if (!signal) waits++ }
+    /st\.global\.u32|ld\.(volatile|relaxed)/ && signal { loose++ }
+    END {
+      if (signals != 1 || waits < 2 || words < 2 || loose) { print "PTX: " signals + 0 " system-wide releases of a signal, " waits + 0 " acquires of a wait, " loose + 0 " without a fence"; exit 1 }
+      print "PTX: peer.cu signals by st.release.sys behind a fence and waits by ld.acquire.sys"
+    }' "$work/ptx" || wrong "PTX of peer.cu: see above"
 fi
 exit $status

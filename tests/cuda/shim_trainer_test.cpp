@@ -77,6 +77,7 @@ Log train(const std::string& precision, std::int64_t log_every) {
       {"precision", precision},
       {"evaluate", {{"every_epochs", 0}}},
       {"checkpoint", {{"every_epochs", 0}}},
+      {"cuda_graphs", false},
       {"log_every", log_every},
       {"tensorboard", false}};
   const test::Folder folder;

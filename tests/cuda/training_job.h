@@ -1,8 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "apps/trainer/shape_trace.h"
@@ -11,6 +14,7 @@
 #include "comm/transport.h"
 #include "core/autograd.h"
 #include "core/config.h"
+#include "core/error.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
 #include "layers/functions.h"
@@ -43,6 +47,12 @@ struct TrainingSettings {
   bool check_overflow = false;
   const char* net = kNet;
   bool defer_norms = false;
+  const char* algorithm = "gossip";
+  nlohmann::json topology = {{"type", "ring"}};
+  bool overlap = true, bf16_exchange = false;
+  bool start_at_begin = false;
+  /// From the step on in which all has come once, steps are graphs (with start_at_begin, where there are several ranks).
+  bool graphs = false;
 };
 
 /// One rank that trains on numbers that depend on (rank, step) alone.
@@ -50,18 +60,14 @@ class TrainingJob {
  public:
   TrainingJob(Backend& backend, Transport& transport, const TrainingSettings& settings)
       : backend_(backend), transport_(transport), settings_(settings), tape_(backend) {
-    register_builtin_layers();
-    register_builtin_models();
-    register_builtin_optimizers();
-    register_builtin_algorithms();
-    register_builtin_topologies();
+    register_once();
     ConfigSection section(parse_json(settings.net, "test"), "test");
     model_ = make_model(section, kSample);
     ConfigSection optimizer(nlohmann::json{{"weight_decay", 0.01}}, "optimizer");
     rule_ = optimizers().make("adamw", "optimizer.type", optimizer);
-    if (transport.size() > 1) {
-      ConfigSection ring(nlohmann::json{{"type", "ring"}}, "topology");
-      topology_ = make_topology(ring, {transport.size(), transport.size()});
+    if (transport.size() > 1 && std::string(settings.algorithm) == "gossip") {
+      ConfigSection topology_section(settings.topology, "topology");
+      topology_ = make_topology(topology_section, {transport.size(), transport.size()});
     }
     const ShapeTrace trace = trace_shapes(*model_, kBatch, settings.dtype, false, settings.compute, settings.defer_norms);
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
@@ -69,9 +75,10 @@ class TrainingJob {
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    algorithm_ = algorithms().make("gossip", "sync.algorithm",
-                                   AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
-                                                 true, settings.check_overflow});
+    algorithm_ =
+        algorithms().make(settings.algorithm, "sync.algorithm",
+                          AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
+                                        settings.overlap, settings.check_overflow, settings.bf16_exchange, settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
     images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
@@ -81,18 +88,24 @@ class TrainingJob {
 
   void step() {
     load();
-    Pass pass{backend_, &tape_, true, 11, static_cast<std::uint64_t>(step_ * transport_.size() + transport_.rank()) << 24};
-    pass.defer_norms = settings_.defer_norms;
-    pass.loss_scale = settings_.check_overflow ? 256.0 : 1.0;
-    const Variable logits = model_->forward(Variable(images_), pass);
-    const Variable loss = functions::cross_entropy(logits, labels_, 0.1, 1.0, pass);
-    scheduler_->begin_step({.step = step_, .optimizer_step = step_ + 1, .loss_scale = pass.loss_scale, .lr = 0.01});
-    backend_.synchronize(arrived_);  // the loss of the step before
-    arrived_ = backend_.copy_to_host_later(loss.value(), &loss_);
-    tape_.backward(loss);
-    scheduler_->end_backward();
+    const auto counter = static_cast<std::uint64_t>(step_ * transport_.size() + transport_.rank()) << 24;
+    const StepInfo info{.step = step_, .optimizer_step = step_ + 1, .loss_scale = settings_.check_overflow ? 256.0 : 1.0, .lr = 0.01};
+    if (settings_.graphs && step_ > period()) {
+      fetch(replay(info, counter));
+    } else {
+      issue(info, counter, [this](const Tensor& loss) { fetch(loss); });
+    }
     ++step_;
   }
+  /// Of the steps' work, with settings.graphs.
+  std::int64_t period() const {
+    std::string why;
+    const std::int64_t period = algorithm_->graph_period(why);
+    require(period > 0, "test", "no graphs: {}", why);
+    return period;
+  }
+  std::size_t graphs() const { return graphs_.size(); }
+  std::int64_t steps() const { return step_; }  ///< so far
 
   void finish() {
     algorithm_->finish();
@@ -118,6 +131,81 @@ class TrainingJob {
   const Tensor& parameters_of(std::size_t bucket) const { return buckets_[bucket].parameters; }
 
  private:
+  /// Ranks may be threads, and the tables are not for two to write.
+  static void register_once() {
+    static const bool done = [] {
+      register_builtin_layers();
+      register_builtin_models();
+      register_builtin_optimizers();
+      register_builtin_algorithms();
+      register_builtin_topologies();
+      return true;
+    }();
+    (void)done;
+  }
+
+  struct Captured {
+    std::unique_ptr<DeviceGraph> graph;
+    Tensor loss;
+  };
+
+  /// A step's work; `with_loss` is called between the two passes.
+  template <class WithLoss>
+  Tensor issue(const StepInfo& info, std::uint64_t counter, const WithLoss& with_loss) {
+    if (settings_.start_at_begin) scheduler_->begin_step(info);
+    Pass pass{backend_, &tape_, true, 11, counter};
+    pass.defer_norms = settings_.defer_norms;
+    pass.loss_scale = info.loss_scale;
+    const Variable logits = model_->forward(Variable(images_), pass);
+    const Variable loss = functions::cross_entropy(logits, labels_, 0.1, 1.0, pass);
+    if (!settings_.start_at_begin) scheduler_->begin_step(info);
+    with_loss(loss.value());
+    tape_.backward(loss);
+    scheduler_->end_backward();
+    return loss.value();
+  }
+
+  const Tensor& replay(const StepInfo& info, std::uint64_t counter) {
+    Captured& captured = graphs_[step_ % period()];
+    const StepValues values{info.step, info.lr, info.optimizer_step, info.loss_scale, counter};
+    if (captured.graph) {
+      algorithm_->replayed(info);
+    } else {
+      require(backend_.begin_capture(values), "test", "no graphs");
+      fork();
+      captured.loss = issue(info, counter, [](const Tensor&) {});
+      join();
+      captured.graph = backend_.end_capture();
+    }
+    captured.graph->launch(values);
+    transport_.launched(step_);
+    return captured.loss;
+  }
+
+  /// The streams take part in the capture from here on, and are through at its end.
+  void fork() {
+    const Event begun = backend_.record();
+    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
+      const StreamScope scope(backend_, stream);
+      backend_.wait(begun);
+    }
+  }
+  void join() {
+    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
+      Event through;
+      {
+        const StreamScope scope(backend_, stream);
+        through = backend_.record();
+      }
+      backend_.wait(through);
+    }
+  }
+
+  void fetch(const Tensor& loss) {
+    backend_.synchronize(arrived_);  // the loss of the step before
+    arrived_ = backend_.copy_to_host_later(loss, &loss_);
+  }
+
   void load() {
     const auto seed = static_cast<std::uint64_t>(step_ * 100 + transport_.rank());
     std::vector<double> numbers(static_cast<std::size_t>(images_.elements()));
@@ -153,6 +241,7 @@ class TrainingJob {
   double loss_ = 0.0;
   Event arrived_;
   std::int64_t step_ = 0;
+  std::map<std::int64_t, Captured> graphs_;
 };
 
 }  // namespace starling::tests

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/trainer.h"
+#include "comm/fake_transport.h"
+#include "comm/transport.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "tests/core/folder.h"
+
+// Ranks as threads with a fake GPU each, whose operations are noted in the record.
+namespace starling::tests {
+
+/// Makes a rank's transport of its end of the fake world.
+using TransportMaker = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, Backend&)>;
+
+/// Runs the body on a thread for each rank, and throws what one of them threw.
+inline void run_ranks(int ranks, const TransportMaker& make, const std::function<void(int, Backend&, Transport&)>& body) {
+  register_builtins();  // before there are threads
+  FakeWorldOptions options;
+  options.timeout_seconds = 20.0;
+  FakeWorld world(ranks, options);
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      try {
+        cuda::CudaBackend gpu(0, false, false, true);
+        cuda::shim::NotingBackend backend(gpu);
+        const std::unique_ptr<Transport> transport = make(world.transport(rank), backend);
+        body(rank, backend, *transport);
+      } catch (...) {
+        errors[static_cast<std::size_t>(rank)] = std::current_exception();
+        world.stop(rank);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+/// A rank's part of a run with the trainer: `train` does it all.
+using AroundTraining = std::function<void(int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& train)>;
+
+inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMaker& make, const AroundTraining& around) {
+  const test::Folder folder;
+  run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
+    const RunSite site{ranks, ranks};
+    TrainConfig config = read_train_config(json, "test", site);
+    config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
+    config.dataset->open();
+    around(rank, backend, config, [&] {
+      const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute, config.defer_norms);
+      Trainer trainer(config, site, trace, backend, transport);
+      trainer.initialise();
+      if (trainer.run({.path = folder / "."}) != ExitCode::kOk) throw std::runtime_error("the run did not end well");
+    });
+    config.model.reset();
+  });
+}
+
+}  // namespace starling::tests

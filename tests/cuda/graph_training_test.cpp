@@ -1,0 +1,154 @@
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/error.h"
+#include "kernels/cuda/runtime.h"
+#include "layers/layer.h"
+#include "tests/cuda/graph_job.h"
+#include "tests/cuda/support.h"
+
+// One rank: steps replayed as graphs have the bits of steps that are issued.
+namespace starling::tests {
+namespace {
+
+using nlohmann::json;
+
+GraphOutcome train_in(const test::Folder& folder, const json& config, const std::function<void(TrainConfig&)>& prepare = {},
+                      std::int64_t resume_step = 0) {
+  register_builtins();
+  const auto transport = make_single_transport();
+  const std::uint64_t before = cuda::runtime_counters().graph_launches;
+  GraphOutcome outcome = run_graph_job({config, {}, prepare, resume_step}, gpu(), *transport, folder / ".");
+  outcome.launches = cuda::runtime_counters().graph_launches - before;
+  outcome.losses = losses_in(folder);
+  return outcome;
+}
+GraphOutcome train(const json& config, const std::function<void(TrainConfig&)>& prepare = {}) {
+  const test::Folder folder;
+  return train_in(folder, config, prepare);
+}
+
+/// Runs it with and without graphs; returns the run with.
+GraphOutcome compare(const json& config, const std::function<void(TrainConfig&)>& prepare = {}) {
+  const GraphOutcome eager = train(with(config, {{"cuda_graphs", false}}), prepare), replayed = train(config, prepare);
+  CHECK(differences(replayed, eager) == "");
+  CHECK(eager.launches == 0);
+  CHECK(replayed.why_not == "");
+  const auto steps = config["steps"].get<std::int64_t>(), accumulate = config.value("accumulate", std::int64_t{1});
+  CHECK(replayed.losses.size() == static_cast<std::size_t>(steps));
+  CHECK(replayed.launches == static_cast<std::uint64_t>((steps - replayed.warm_up) * accumulate));
+  return replayed;
+}
+
+const json kAccumulating{{"optimizer", {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 3}}}};
+const json kAdamW{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
+
+}  // namespace
+
+TEST_CASE("cuda/graph_training: replayed steps have the bits of issued ones, with every precision and kind of rule") {
+  for (const std::string precision : {"fp32", "fp64", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    const json config = with(graph_config(9), {{"precision", precision}});
+    CHECK(compare(config).graphs == 1);
+    CHECK(compare(with(config, kAdamW)).graphs == 1);
+    if (precision == "fp16") continue;  // below
+    const GraphOutcome accumulating = compare(with(config, kAccumulating));
+    CHECK(accumulating.graphs == 3);
+    CHECK(accumulating.warm_up == 4);
+  }
+}
+
+TEST_CASE("cuda/graph_training: micro-batches of a step are graphs of their own, and those that do the same share one") {
+  const json config = graph_config(7);
+  CHECK(compare(with(config, {{"accumulate", 2}})).graphs == 2);
+  CHECK(compare(with(config, {{"accumulate", 3}})).graphs == 3);
+  CHECK(compare(with(config, {{"accumulate", 4}, {"precision", "bf16"}})).graphs == 3);
+  CHECK(compare(with(with(config, {{"accumulate", 3}}), kAccumulating)).graphs == 5);
+}
+
+TEST_CASE("cuda/graph_training: clipping, updates after the pass, and all-reduce of one rank") {
+  const json config = graph_config(6);
+  compare(with(config, {{"clip_norm", 0.05}}));
+  compare(with(config, {{"clip_norm", 0.05}, {"clip", "bucket"}}));
+  compare(with(config, {{"sync", {{"update", "after_backward"}}}}));
+  compare(with(config, {{"sync", {{"algorithm", "allreduce"}}}}));
+}
+
+TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the rule with its own graph") {
+  const auto overflows = [](TrainConfig& config) {
+    config.loss_scale.initial = 0x1p22;
+    config.loss_scale.growth_interval = 2;
+  };
+  for (const json& rule : {json::object(), kAccumulating}) {
+    const json config = with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}), rule);
+    const GraphOutcome outcome = compare(config, overflows);
+    const std::int64_t skipped = 30 + 1 - outcome.scale.optimizer_step;
+    CHECK(skipped > outcome.warm_up);  // some of them in replayed steps
+    CHECK(skipped < 20);
+  }
+}
+
+TEST_CASE("cuda/graph_training: tests, checkpoints, an epoch's end and a resume change no bit") {
+  const json plain = with(graph_config(14), {{"data", {{"limit", 30}}}, {"accumulate", 3}, {"schedule", {{"type", "constant"}}}});
+  GraphOutcome wanted = train(with(plain, {{"cuda_graphs", false}}));
+  const json stops = with(plain, {{"evaluate", {{"every_steps", 2}}}, {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
+  CHECK(differences(train(stops), wanted) == "");
+  const test::Folder folder;
+  train_in(folder, with(stops, {{"steps", 10}}));
+  const GraphOutcome resumed = train_in(folder, stops, {}, 5);
+  CHECK(resumed.launches == 3 * (14 - 5 - static_cast<std::uint64_t>(resumed.warm_up)));
+  CHECK(differences(resumed, wanted) == "");
+}
+
+namespace {
+
+/// Passes on what it gets; through its linear layer in the first passes alone.
+class Forgetful final : public Layer {
+ public:
+  explicit Forgetful(int passes) : passes_(passes) {}
+
+ private:
+  Shape build(const Shape& input) override {
+    ConfigSection section(json{{"out_features", input[0]}}, "test");
+    inner_ = &add_child("inner", layers().make("linear", "type", section), input);
+    return input;
+  }
+  Variable compute(const Variable& x, Pass& pass) override { return passes_-- > 0 ? inner_->forward(x, pass) : x; }
+
+  int passes_;
+  Layer* inner_ = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("cuda/graph_training: a parameter that gets no gradient in the captured pass is named") {
+  register_builtins();
+  static const bool added = [] {
+    layers().add("test_forgetful", [](ConfigSection& c) -> std::unique_ptr<Layer> {
+      return std::make_unique<Forgetful>(static_cast<int>(c.integer("passes", 4, Range::at_least(0), "")));
+    });
+    return true;
+  }();
+  (void)added;
+  json config = graph_config(8);
+  auto& layer_list = config["model"]["layers"];
+  layer_list.insert(layer_list.begin() + 5, json{{"type", "test_forgetful"}});  // a pass to trace shapes, and three steps
+  std::string text;
+  try {
+    train(config);
+  } catch (const Error& error) {
+    text = error.what();
+    CHECK(error.code() == ExitCode::kUsage);
+  }
+  CAPTURE(text);
+  CHECK(text.find("step 3") != std::string::npos);
+  CHECK(text.find("'5.inner.weight' got no gradient") != std::string::npos);
+  CHECK_FALSE(gpu().capturing());
+}
+
+}  // namespace starling::tests

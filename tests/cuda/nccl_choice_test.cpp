@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/gpu_transport.h"
+#include "tests/cuda/nccl_world.h"
+
+// Which transport the trainer takes between GPUs.
+namespace starling::tests {
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// What the ranks of a world get, by name; or the error, on every rank.
+std::vector<std::string> chosen(const std::string& wanted, const FakeNcclOptions& options, int without = -1) {
+  constexpr int kRanks = 2;
+  std::vector<std::string> names(kRanks);
+  NcclWorld world(kRanks, {options, 20.0, {}});
+  world.run_ranks([&](int rank) {
+    cuda::CudaBackend backend(0, false, false, true);
+    std::string& name = names[static_cast<std::size_t>(rank)];
+    try {
+      const auto transport =
+          choose_gpu_transport({wanted, 20.0, 0}, world.control(rank), backend, [&](std::string& why) -> std::unique_ptr<Nccl> {
+            if (rank != without) return world.fake.open(rank);
+            why = "this build has none";
+            return nullptr;
+          });
+      name = transport->name();
+      // It works.
+      const Tensor numbers(backend, Shape{8}, DType::kFloat32);
+      backend.fill(numbers, 1.0 + rank);
+      transport->wait(transport->start_sum(numbers, numbers, {0, 0, 0}));
+      std::vector<float> sum(8);
+      backend.copy_to_host(numbers, sum.data());
+      CHECK(sum == std::vector<float>(8, 3.0F));
+    } catch (const AgreedError& error) {
+      name = error.what();
+      CHECK(error.code() == ExitCode::kUsage);
+    }
+  });
+  CHECK(names[0] == names[1]);
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("nccl/choice: auto takes NCCL where all ranks have it and a GPU of their own, else host memory") {
+  CHECK(has(chosen("auto", {})[0], "NCCL"));
+  CHECK(has(chosen("nccl", {})[0], "NCCL"));
+  CHECK(has(chosen("staged", {})[0], "through host memory"));
+  CHECK(has(chosen("mpi", {})[0], "through host memory"));
+  CHECK(has(chosen("auto", {}, 1)[0], "through host memory"));
+  CHECK(has(chosen("auto", {.devices = {"0000:01:00.0", "0000:01:00.0"}})[0], "through host memory"));
+  CHECK(has(chosen("auto", {.refuse_init = 1})[0], "through host memory"));
+}
+
+TEST_CASE("nccl/choice: nccl where it cannot be is an error with the reason") {
+  CHECK(has(chosen("nccl", {}, 1)[0], "sync.transport is nccl, but rank 1 has no NCCL: this build has none"));
+  const std::string shared = chosen("nccl", {.devices = {"0000:01:00.0", "0000:01:00.0"}})[0];
+  CHECK(has(shared, "ranks 0 and 1 share the GPU 0000:01:00.0 of host "));
+  CHECK(has(shared, "NCCL_HOSTID"));
+  CHECK(has(chosen("nccl", {.refuse_init = 0})[0], "ncclCommInitRankConfig: invalid usage"));
+}
+
+TEST_CASE("nccl/choice: GPUs are told apart by what NCCL takes for a host") {
+  const NcclAnswer a{"", "0000:01:00.0", "node1 x", "node1"}, b{"", "0000:01:00.0", "node2 y", "node2"},
+      c{"", "0000:02:00.0", "node1 x", "node1"};
+  CHECK(why_not_nccl({a, b, c}).empty());
+  CHECK(has(why_not_nccl({a, b, c, b}), "ranks 1 and 3 share the GPU 0000:01:00.0 of host node2"));
+  NcclAnswer own = a;
+  own.nccl_host = "NCCL_HOSTID one";
+  CHECK(why_not_nccl({a, own}).empty());
+  CHECK(has(why_not_nccl({a, {"gone", "", "", ""}, a}), "rank 1 has no NCCL: gone"));
+}
+
+}  // namespace starling::tests

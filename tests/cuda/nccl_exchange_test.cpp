@@ -1,0 +1,296 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/exchange_schedule.h"
+#include "comm/averaging.h"
+#include "comm/exchange_plan.h"
+#include "comm/rank_order_sum.h"
+#include "core/philox.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "tests/cuda/nccl_world.h"
+#include "topology/topology.h"
+
+// What the NCCL transport brings, for every topology, against the transport between threads (comm/fake_transport.h) on CPUs.
+namespace starling::tests {
+namespace {
+
+struct Case {
+  std::string name;
+  std::unique_ptr<Topology> topology;
+  std::int64_t rounds = 0;
+};
+
+/// Every topology that takes so many ranks, for each number of ranks a node.
+std::vector<Case> cases_of(int ranks) {
+  register_builtin_topologies();
+  std::vector<Case> cases;
+  for (const std::string& type : topologies().names()) {
+    for (int per_node = 1; per_node <= ranks; per_node *= 2) {
+      if (ranks % per_node != 0) continue;
+      std::vector<nlohmann::json> variants;
+      if (type == "hierarchical") {
+        if (per_node == 1) continue;
+        for (const char* inter : {"ring", "complete", "star"}) {
+          variants.push_back(nlohmann::json::parse(fmt::format(R"({{"type": "hierarchical", "inter": {{"type": "{}"}}}})", inter)));
+        }
+      } else if (type == "custom") {
+        if (ranks != 5 || per_node != 1) continue;
+        variants.push_back(nlohmann::json::parse(R"({"type": "custom", "rounds": [
+          [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
+          [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})"));
+      } else {
+        if (type != "alternating-exp-ring" && per_node > 1) continue;
+        variants.push_back(nlohmann::json::parse(fmt::format(R"({{"type": "{}"}})", type)));
+      }
+      for (const nlohmann::json& variant : variants) {
+        ConfigSection section(variant, "topology");
+        try {
+          std::unique_ptr<Topology> topology = make_unchecked_topology(section, {ranks, per_node});
+          const std::int64_t rounds = topology->period() == 0 ? 3 : std::min<std::int64_t>(topology->period() + 1, 6);
+          cases.push_back({variant.dump() + " by " + std::to_string(per_node), std::move(topology), rounds});
+        } catch (const Error& error) {
+          REQUIRE(error.code() == ExitCode::kUsage);  // it does not take so many
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+struct Buffer {
+  std::int64_t elements;
+  DType dtype;
+};
+/// The second has no equal shards.
+constexpr Buffer kBuffers[] = {{96, DType::kFloat32}, {77, DType::kFloat64}, {50, DType::kFloat32}, {160, DType::kBFloat16}};
+
+bool takes(const Exchange& exchange, DType dtype) {
+  return exchange.kind != Exchange::Kind::kNone && (exchange.kind != Exchange::Kind::kNodes || dtype != DType::kBFloat16);
+}
+
+Tensor filled(Backend& backend, const Buffer& buffer, std::uint64_t seed) {
+  const Shape shape{buffer.elements};
+  std::vector<double> numbers(static_cast<std::size_t>(buffer.elements));
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = 2.0 * static_cast<double>(uniform_float(philox(seed, i, 9).v[0])) - 1.0;
+  Tensor wide(backend, shape, DType::kFloat64);
+  backend.copy_from_host(numbers.data(), wide);
+  if (buffer.dtype == DType::kFloat64) return wide;
+  Tensor narrow(backend, shape, buffer.dtype);
+  backend.cast({wide, narrow});
+  return narrow;
+}
+
+/// Numbers, and the bytes that held them.
+struct Got {
+  std::vector<double> numbers;
+  std::vector<std::byte> bytes;
+  bool exact = false;
+  std::string what;
+};
+
+Got read(const Tensor& tensor) {
+  Backend& backend = tensor.backend();
+  Got got;
+  got.bytes.resize(tensor.bytes());
+  backend.copy_to_host(tensor, got.bytes.data());
+  Tensor wide(backend, tensor.shape(), DType::kFloat64);
+  backend.cast({tensor, wide});
+  got.numbers.resize(static_cast<std::size_t>(tensor.elements()));
+  backend.copy_to_host(wide, got.numbers.data());
+  return got;
+}
+
+std::vector<Got> exchange_all(Transport& transport, Backend& backend, const std::vector<Case>& cases) {
+  std::vector<Got> all;
+  std::int64_t step = 0;
+  for (const Case& one : cases) {
+    transport.prepare(summed_groups(*one.topology, false));
+    for (std::int64_t round = 0; round < one.rounds; ++round, ++step) {
+      const Exchange exchange = plan_exchange(one.topology->round(round), transport.rank());
+      std::vector<Tensor> sends;
+      std::vector<std::vector<Tensor>> receives;
+      std::vector<Ticket> tickets;
+      for (std::size_t b = 0; b < std::size(kBuffers); ++b) {
+        if (!takes(exchange, kBuffers[b].dtype)) continue;
+        const auto seed = static_cast<std::uint64_t>((step * 16 + transport.rank()) * 8) + b;
+        sends.push_back(filled(backend, kBuffers[b], seed));
+        receives.emplace_back();
+        const bool sum = exchange.kind == Exchange::Kind::kGroupSum;
+        for (std::size_t k = 0; k < exchange.received(); ++k) {
+          receives.back().emplace_back(backend, sends.back().shape(), sum ? sum_type(kBuffers[b].dtype) : kBuffers[b].dtype);
+        }
+        tickets.push_back(transport.start_exchange(exchange, sends.back(), receives.back(), {step, static_cast<int>(b), round}));
+      }
+      for (const Ticket ticket : tickets) transport.wait(ticket);
+      for (const std::vector<Tensor>& arrived : receives) {
+        for (const Tensor& tensor : arrived) {
+          all.push_back(read(tensor));
+          all.back().exact = exchange.kind == Exchange::Kind::kNeighbours;
+          all.back().what = fmt::format("{}, round {}", one.name, round);
+        }
+      }
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("nccl/exchange: every topology brings what the transport between threads brings") {
+  std::size_t compared = 0;
+  for (int ranks = 1; ranks <= 8; ++ranks) {
+    CAPTURE(ranks);
+    const std::vector<Case> cases = cases_of(ranks);
+    std::vector<std::vector<Got>> wanted(static_cast<std::size_t>(ranks)), found(static_cast<std::size_t>(ranks));
+    FakeWorld(ranks).run([&](Transport& transport) {
+      CpuBackend cpu(1);
+      wanted[static_cast<std::size_t>(transport.rank())] = exchange_all(transport, cpu, cases);
+    });
+    NcclWorld world(ranks);
+    world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+      found[static_cast<std::size_t>(transport.rank())] = exchange_all(transport, backend, cases);
+    });
+    for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
+      REQUIRE(found[rank].size() == wanted[rank].size());
+      for (std::size_t i = 0; i < wanted[rank].size(); ++i) {
+        const Got &want = wanted[rank][i], &got = found[rank][i];
+        CAPTURE(want.what);
+        REQUIRE(got.numbers.size() == want.numbers.size());
+        REQUIRE(got.bytes.size() == want.bytes.size());
+        if (want.exact) {
+          CHECK(std::memcmp(got.bytes.data(), want.bytes.data(), want.bytes.size()) == 0);
+        }
+        double largest = 0.0;
+        for (std::size_t k = 0; k < want.numbers.size(); ++k) largest = std::max(largest, std::abs(got.numbers[k] - want.numbers[k]));
+        CHECK(largest <= 2e-6);
+        ++compared;
+      }
+      const int r = static_cast<int>(rank);
+      CHECK(world.fake.initialised(r) == world.fake.destroyed(r));
+      CHECK(world.fake.aborted(r) == 0);
+      CHECK(world.fake.registrations(r) == 0);
+    }
+  }
+  CHECK(compared > 1000);
+}
+
+TEST_CASE("nccl/exchange: a group that nobody prepared is summed all the same") {
+  NcclWorld world(4);
+  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+    Exchange exchange;
+    exchange.kind = Exchange::Kind::kGroupSum;
+    exchange.group = {0, 2, 3};
+    if (transport.rank() == 1) return;
+    const Buffer buffer{1000, DType::kFloat32};
+    const Tensor in = filled(backend, buffer, static_cast<std::uint64_t>(transport.rank())), out(backend, in.shape(), in.dtype());
+    transport.wait(transport.start_exchange(exchange, in, {out}, {0, 0, 0}));
+    const Got got = read(out);
+    std::vector<float> sum(1000, 0.0F);
+    for (const std::uint64_t rank : {0, 2, 3}) {
+      const Got term = read(filled(backend, buffer, rank));
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(term.numbers[i]);
+    }
+    CHECK(std::memcmp(got.bytes.data(), sum.data(), got.bytes.size()) == 0);  // by shards: in rank order
+  });
+}
+
+TEST_CASE("nccl/exchange: sums over all ranks, in place and not, of the device and of the host") {
+  for (const int ranks : {1, 2, 5}) {
+    CAPTURE(ranks);
+    NcclWorld world(ranks);
+    world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+      CpuBackend host(1);
+      std::vector<Tensor> ins, outs;
+      for (Backend* where : {static_cast<Backend*>(&backend), static_cast<Backend*>(&host)}) {
+        for (const bool in_place : {false, true}) {
+          const Tensor in = filled(*where, {300, DType::kFloat64}, static_cast<std::uint64_t>(transport.rank()));
+          ins.push_back(in);
+          outs.push_back(in_place ? in : Tensor(*where, in.shape(), in.dtype()));
+        }
+      }
+      std::vector<Ticket> tickets;
+      for (std::size_t i = 0; i < ins.size(); ++i) tickets.push_back(transport.start_sum(ins[i], outs[i], {3, static_cast<int>(i), 3}));
+      CHECK(std::set<Ticket>(tickets.begin(), tickets.end()).size() == tickets.size());
+      std::vector<double> sum(300, 0.0);
+      for (int rank = 0; rank < ranks; ++rank) {
+        const Got term = read(filled(host, {300, DType::kFloat64}, static_cast<std::uint64_t>(rank)));
+        for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += term.numbers[i];
+      }
+      for (std::size_t i = 0; i < outs.size(); ++i) {
+        transport.wait(tickets[i]);
+        const Got got = read(outs[i]);
+        for (std::size_t k = 0; k < sum.size(); ++k) REQUIRE(got.numbers[k] == doctest::Approx(sum[k]).epsilon(1e-12));
+      }
+      // The control plane works beside it.
+      double numbers[] = {1.0, static_cast<double>(transport.rank())};
+      transport.sum(numbers, 2);
+      CHECK(numbers[0] == ranks);
+      CHECK(transport.all_gather("x").size() == static_cast<std::size_t>(ranks));
+    });
+  }
+}
+
+TEST_CASE("nccl/exchange: the mean model, and nothing of it stays registered") {
+  NcclWorld world(3);
+  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+    const Tensor in = filled(backend, {1'100'000, DType::kFloat32}, 7);  // more than one piece; the same on all ranks
+    const std::vector<Tensor> mean = mean_model(transport, {in});
+    const Got want = read(in), got = read(mean[0]);
+    double largest = 0.0;
+    for (std::size_t i = 0; i < want.numbers.size(); ++i) largest = std::max(largest, std::abs(got.numbers[i] - want.numbers[i]));
+    CHECK(largest < 1e-6);
+    CHECK(world.fake.registrations(transport.rank()) == 0);
+  });
+}
+
+TEST_CASE("nccl/exchange: communicators are made for groups alone, each once") {
+  register_builtin_topologies();
+  ConfigSection section(nlohmann::json{{"type", "alternating-exp-ring"}}, "topology");
+  const auto topology = make_topology(section, {8, 2});
+  const std::vector<std::vector<int>> groups = summed_groups(*topology, false);
+  std::map<int, int> of_rank;
+  for (const auto& group : groups) {
+    CHECK(group.size() > 2);  // pairs need none
+    for (const int rank : group) ++of_rank[rank];
+  }
+  CHECK(std::set<std::vector<int>>(groups.begin(), groups.end()).size() == groups.size());
+  NcclWorld world(8);
+  world.run([&](Transport& transport, cuda::CudaBackend&) {
+    transport.prepare(groups);
+    transport.prepare(groups);                           // again: they are there
+    transport.prepare({{0, 1, 2, 3, 4, 5, 6, 7}, {4}});  // the world has one, and one rank alone needs none
+    CHECK(world.fake.initialised(transport.rank()) == 1 + of_rank[transport.rank()]);
+  });
+  ConfigSection ring_section(nlohmann::json{{"type", "ring"}}, "topology");
+  CHECK(summed_groups(*make_topology(ring_section, {8, 2}), false).empty());
+  ConfigSection complete_section(nlohmann::json{{"type", "complete"}}, "topology");
+  CHECK(summed_groups(*make_topology(complete_section, {5, 1}), false) == std::vector<std::vector<int>>{{0, 1, 2, 3, 4}});
+}
+
+TEST_CASE("nccl/exchange: buffers are registered once, where NCCL can") {
+  for (const bool registers : {true, false}) {
+    NcclWorld::Options options;
+    options.nccl.registers = registers;
+    NcclWorld world(2, options);
+    world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+      Exchange exchange;
+      exchange.kind = Exchange::Kind::kNeighbours;
+      exchange.send_to = exchange.receive_from = {1 - transport.rank()};
+      const Tensor send = filled(backend, {64, DType::kFloat32}, 1), receive(backend, send.shape(), send.dtype());
+      for (std::int64_t step = 0; step < 3; ++step) transport.wait(transport.start_exchange(exchange, send, {receive}, {step, 0, step}));
+      CHECK(world.fake.registrations(transport.rank()) == (registers ? 2 : 0));
+    });
+    CHECK(world.fake.registrations(0) == 0);
+  }
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "comm/fake_transport.h"
+#include "comm/nccl_transport.h"
+#include "comm/shim/nccl_fake.h"
+#include "comm/transport.h"
+#include "kernels/cuda/cuda_backend.h"
+
+namespace starling::tests {
+
+/// Ranks as threads, each with a GPU of the shim's, that exchange through the NCCL transport and a fake of NCCL.
+class NcclWorld {
+ public:
+  struct Options {
+    FakeNcclOptions nccl;
+    double timeout_seconds = 20.0;
+    FakeWorldOptions control;  ///< the control plane's
+  };
+  explicit NcclWorld(int ranks) : NcclWorld(ranks, Options{}) {}
+  NcclWorld(int ranks, const Options& options) : fake(ranks, options.nccl), options_(options), control_(ranks, options.control) {}
+
+  void run(const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
+    control_.run([&](Transport& end) {
+      cuda::CudaBackend backend(0, false, false, true);
+      const auto transport = open(end.rank(), backend);
+      body(*transport, backend);
+    });
+  }
+  /// Every rank's end, made by the body itself.
+  void run_ranks(const std::function<void(int rank)>& body) {
+    control_.run([&](Transport& end) { body(end.rank()); });
+  }
+  std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) {
+    return make_nccl_transport(control_.transport(rank), backend, fake.open(rank), {options_.timeout_seconds, 0, 0.01});
+  }
+  std::unique_ptr<Transport> control(int rank) { return control_.transport(rank); }
+
+  FakeNccl fake;
+
+ private:
+  Options options_;
+  FakeWorld control_;
+};
+
+}  // namespace starling::tests

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/fake_ranks.h"
+#include "tests/cuda/training_job.h"
+
+// Training steps of several ranks, threads with a fake GPU each, as a record that the race checker walks.
+namespace starling::tests {
+
+struct RaceRun {
+  TrainingSettings settings;
+  int ranks = 2;
+  int steps = 4;
+  /// The devices do nothing before somebody waits.
+  bool held = false;
+};
+
+/// Marked with "step N" and "end" on every rank.
+inline std::vector<cuda::shim::Call> record_training(const RaceRun& run, const TransportMaker& make) {
+  struct Recording {
+    explicit Recording(bool held) {
+      cuda::shim::start_recording(true);
+      cuda::shim::hold_events(held);
+    }
+    ~Recording() {
+      cuda::shim::hold_events(false);
+      cuda::shim::stop_recording();
+    }
+  } const recording(run.held);
+  run_ranks(run.ranks, make, [&](int, Backend& backend, Transport& transport) {
+    TrainingJob job(backend, transport, run.settings);
+    for (int step = 0; step < run.steps; ++step) {
+      cuda::shim::note_mark("step " + std::to_string(step));
+      job.step();
+    }
+    cuda::shim::note_mark("end");
+    job.finish();
+  });
+  return cuda::shim::stop_recording();
+}
+
+/// The record without the waits of streams for what the call at `place` recorded.
+inline std::vector<cuda::shim::Call> without_waits_for(const std::vector<cuda::shim::Call>& calls, std::size_t place) {
+  std::vector<cuda::shim::Call> result;
+  for (const cuda::shim::Call& call : calls) {
+    const bool waits =
+        call.kind == cuda::shim::CallKind::kWait && call.event == calls[place].event && call.recording == calls[place].recording;
+    if (!waits) result.push_back(call);
+  }
+  return result;
+}
+
+/// How many races of two operations come when the streams do not wait for what the call at `place` recorded. From there on nobody asks
+/// whether an event is done: the fake device, which is never late, would answer yes, and the wait would not be missed.
+inline int missed(const std::vector<cuda::shim::Call>& calls, std::size_t place, const std::string& one, const std::string& other) {
+  std::vector<cuda::shim::Call> silent(calls.begin(), calls.begin() + static_cast<std::ptrdiff_t>(place));
+  for (std::size_t i = place; i < calls.size(); ++i) {
+    if (calls[i].kind != cuda::shim::CallKind::kDone) silent.push_back(calls[i]);
+  }
+  const auto races = [&](const std::vector<cuda::shim::Call>& record) {
+    int count = 0;
+    for (const cuda::shim::Finding& finding : cuda::shim::check_races(record)) {
+      count += finding.kind == cuda::shim::Finding::Kind::kRace &&
+               ((finding.one == one && finding.other == other) || (finding.one == other && finding.other == one));
+    }
+    return count;
+  };
+  return races(without_waits_for(silent, place)) - races(silent);
+}
+
+/// What was found, a line each: "" where nothing was.
+inline std::string lines(const std::vector<cuda::shim::Finding>& findings) {
+  std::string text;
+  for (std::size_t i = 0; i < findings.size() && i < 8; ++i) text += findings[i].text + "\n";
+  if (findings.size() > 8) text += "… " + std::to_string(findings.size()) + " in all\n";
+  return text;
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,229 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "comm/bucket.h"
+#include "comm/staged_transport.h"
+#include "core/device_trace.h"
+#include "core/trace.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/fake_ranks.h"
+
+// The device's lanes of --trace on the fake of the CUDA runtime, which does everything at once: its times are the host's.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using nlohmann::json;
+
+struct Span {
+  std::string name;
+  double begin = 0.0, end = 0.0;
+};
+using Lanes = std::map<std::string, std::vector<Span>>;  ///< by lane, in the order of their begins
+
+Lanes lanes_of(const Tracer& tracer, Tracer::Clock::time_point origin) {
+  Lanes lanes;
+  for (const json& event : json::parse(fmt::format("[{}]", tracer.events(origin)))) {
+    if (event["ph"] != "X") continue;
+    const double begin = event["ts"].get<double>();
+    lanes[event["cat"]].push_back({event["name"], begin, begin + event["dur"].get<double>()});
+  }
+  for (auto& [name, spans] : lanes) std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) { return a.begin < b.begin; });
+  return lanes;
+}
+
+std::vector<Span> named(const Lanes& lanes, const std::string& lane, const std::string& name) {
+  std::vector<Span> result;
+  if (const auto it = lanes.find(lane); it != lanes.end()) {
+    std::copy_if(it->second.begin(), it->second.end(), std::back_inserter(result), [&](const Span& span) { return span.name == name; });
+  }
+  return result;
+}
+
+constexpr std::size_t kSteps = 5;
+constexpr int kRanks = 2;
+
+struct Trained {
+  std::vector<Lanes> lanes = std::vector<Lanes>(kRanks);  ///< by rank
+  std::size_t buckets = 0;
+  std::size_t records = 0, timed = 0;  ///< recordings of events; spans of the device
+};
+
+Trained train(const std::string& algorithm, bool tracing) {
+  const json layers = json::parse(R"([
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "relu"},
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  const json config_json{{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
+                         {"data", {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 256}, {"test_limit", 8}}},
+                         {"batch_size", 4},
+                         {"steps", kSteps},
+                         {"sync", {{"algorithm", algorithm}, {"bucket_mb", 0.0002}}},
+                         {"evaluate", {{"every_epochs", 0}}},
+                         {"checkpoint", {{"every_epochs", 0}}},
+                         {"cuda_graphs", false},
+                         {"log_every", 1000},
+                         {"tensorboard", false}};
+  Trained result;
+  cuda::shim::start_recording();
+  train_ranks(
+      kRanks, config_json, [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); },
+      [&](int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& run) {
+        const auto origin = Tracer::Clock::now();
+        Tracer tracer(rank);
+        struct Installed {
+          explicit Installed(Tracer& tracer) { Tracer::install(&tracer); }
+          ~Installed() { Tracer::install(nullptr); }
+        } const installed(tracer);
+        std::optional<DeviceTrace> device_trace;
+        if (tracing) device_trace.emplace(tracer, backend);
+        run();
+        if (device_trace) device_trace->finish();
+        result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
+        const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+        if (rank == 0) result.buckets = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size();
+      });
+  for (const Call& call : cuda::shim::stop_recording()) result.records += call.kind == CallKind::kRecord;
+  for (const Lanes& lanes : result.lanes) {
+    for (const auto& [lane, spans] : lanes) result.timed += lane.ends_with("(device)") ? spans.size() : 0;
+  }
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/trace: the device's lanes have every bucket of every step, in the order of the work") {
+  for (const std::string algorithm : {"gossip", "allreduce"}) {
+    CAPTURE(algorithm);
+    const Trained trained = train(algorithm, true);
+    REQUIRE(trained.buckets >= 3);
+    for (const Lanes& lanes : trained.lanes) {
+      REQUIRE(lanes.size() == 7);  // the host's four as well
+      for (const char* lane : {"compute (device)", "update (device)", "exchange (device)"}) {
+        const std::vector<Span>& spans = lanes.at(lane);
+        for (std::size_t i = 0; i < spans.size(); ++i) {
+          CHECK(spans[i].begin <= spans[i].end);
+          if (i > 0) CHECK(spans[i - 1].end <= spans[i].begin + 0.002);  // a stream does one thing after the other; times are rounded
+        }
+      }
+      const auto forward = named(lanes, "compute (device)", "forward"), backward = named(lanes, "compute (device)", "backward");
+      const auto steps = named(lanes, "compute", "forward");
+      REQUIRE(forward.size() == kSteps);
+      REQUIRE(backward.size() == kSteps);
+      REQUIRE(steps.size() >= kSteps);
+      for (std::size_t t = 0; t < kSteps; ++t) {
+        CHECK(forward[t].end <= backward[t].begin + 0.002);
+        if (t > 0) CHECK(backward[t - 1].end <= forward[t].begin + 0.002);
+      }
+      for (std::size_t b = 0; b < trained.buckets; ++b) {
+        const std::string bucket = "bucket " + std::to_string(b);
+        CAPTURE(bucket);
+        const auto updates = named(lanes, "update (device)", "update " + bucket),
+                   sends = named(lanes, "exchange (device)", "send " + bucket),
+                   receives = named(lanes, "exchange (device)", "receive " + bucket);
+        REQUIRE(updates.size() == kSteps);
+        REQUIRE(sends.size() == kSteps);
+        REQUIRE(receives.size() >= kSteps - 1);
+        for (std::size_t t = 0; t < kSteps; ++t) {
+          CAPTURE(t);
+          if (algorithm == "gossip") {
+            CHECK(updates[t].end <= sends[t].begin + 0.002);
+            if (t > 0) {
+              // The update mixes what the exchange of the step before has brought.
+              CHECK(sends[t - 1].end <= receives[t - 1].begin + 0.002);
+              CHECK(receives[t - 1].end <= updates[t].begin + 0.002);
+            }
+          } else {
+            CHECK(sends[t].end <= receives[t].begin + 0.002);
+            CHECK(receives[t].end <= updates[t].begin + 0.002);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda/trace: without a device's timeline not one event more is recorded") {
+  const Trained without = train("gossip", false), with = train("gossip", true);
+  CHECK(without.timed == 0);
+  CHECK(with.timed > 0);
+  // Two to each span, and the reference.
+  CHECK(with.records == without.records + 2 * with.timed + kRanks);
+  for (const Lanes& lanes : without.lanes) CHECK(lanes.size() == 4);
+}
+
+TEST_CASE("cuda/trace: spans are read as the device comes to them, without a wait before the end") {
+  cuda::CudaBackend backend(0, false, false, true);
+  Tracer tracer(0);
+  const auto origin = Tracer::Clock::now();
+  DeviceTrace trace(tracer, backend);
+  REQUIRE(DeviceTrace::current() == &trace);
+  const auto spans = [&] { return lanes_of(tracer, origin)["update (device)"]; };
+  cuda::shim::hold_events(true);
+  const auto waits = cuda::runtime_counters().host_waits;
+  const auto before = Tracer::Clock::now();
+  for (int i = 0; i < 10; ++i) {
+    const StreamScope scope(backend, StreamKind::kUpdate);
+    const DeviceSpan span(TraceLane::kDeviceUpdate, "update", "bucket " + std::to_string(i));
+  }
+  const auto after = Tracer::Clock::now();
+  CHECK(spans().empty());
+  CHECK(cuda::runtime_counters().host_waits == waits);
+  cuda::shim::hold_events(false);  // the device catches up; the next span finds it so
+  { const DeviceSpan span(TraceLane::kDeviceCompute, "forward"); }
+  CHECK(cuda::runtime_counters().host_waits == waits);
+  CHECK(spans().size() == 10);
+  cuda::shim::hold_events(true);
+  { const DeviceSpan span(TraceLane::kDeviceUpdate, "update", "bucket 10"); }
+  CHECK(spans().size() == 10);
+  trace.finish();
+  cuda::shim::hold_events(false);
+  REQUIRE(spans().size() == 11);
+  const auto since = [&](Tracer::Clock::time_point time) { return std::chrono::duration<double, std::micro>(time - origin).count(); };
+  for (std::size_t i = 0; i < 10; ++i) {
+    CHECK(spans()[i].name == "update bucket " + std::to_string(i));
+    // On the host's clock, to within what the reference's wait may cost.
+    CHECK(spans()[i].begin >= since(before) - 5e3);
+    CHECK(spans()[i].end <= since(after) + 5e3);
+  }
+}
+
+TEST_CASE("cuda/trace: times stay on the host's clock as the reference moves on") {
+  cuda::CudaBackend backend(0, false, false, true);
+  Tracer tracer(0);
+  const auto origin = Tracer::Clock::now();
+  {
+    DeviceTrace trace(tracer, backend);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // the reference moves on after a second
+    for (int i = 0; i < 3; ++i) {
+      const DeviceSpan span(TraceLane::kDeviceCompute, "forward");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    trace.finish();
+  }
+  const double end = std::chrono::duration<double, std::micro>(Tracer::Clock::now() - origin).count();
+  const auto spans = lanes_of(tracer, origin)["compute (device)"];
+  REQUIRE(spans.size() == 3);
+  CHECK(spans[0].begin >= 1.1e6 - 5e3);
+  for (const Span& span : spans) CHECK(span.end - span.begin >= 2e4 - 1e3);
+  CHECK(spans[2].end <= end + 5e3);
+  CHECK(DeviceTrace::current() == nullptr);
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,499 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/pool.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "kernels/optimizer.h"
+#include "tests/cuda/graph_work.h"
+#include "tests/kernels/optimizer_reference.h"
+
+// Captured work against the same work done at once, through the fake runtime, which keeps addresses and arguments as a graph does.
+namespace starling::cuda {
+namespace {
+
+using shim::Call;
+using shim::CallKind;
+using test::make_rule;
+using test::normal_numbers;
+using tests::bytes_of;
+using tests::put;
+using tests::values_of;
+using tests::Work;
+
+std::string error_of(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kInternal);
+    return error.what();
+  }
+  FAIL_CHECK("no error");
+  return {};
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+struct Streams2 {
+  StreamHandle main = create_stream("main", false), side = create_stream("side", false);
+  EventHandle fork = create_event(), join = create_event();
+  ~Streams2() {
+    abandon_capture(main);
+    destroy_event(fork);
+    destroy_event(join);
+    destroy_stream(main);
+    destroy_stream(side);
+  }
+};
+
+CudaBackend own_backend() { return CudaBackend(0, false, false, true); }
+
+/// One bucket for one rule.
+template <class T>
+struct Bucket {
+  static constexpr std::int64_t kN = 32 * 70;
+
+  Bucket(Backend& to, std::size_t states, int terms) : backend(to) {
+    const auto n = static_cast<std::size_t>(kN);
+    args.x = args.x_out = put(backend, normal_numbers<T>(n, 1));
+    args.gradient = put(backend, normal_numbers<T>(n, 2));
+    for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(backend, std::vector<T>(n, T(0))));
+    for (int k = 0; k < terms; ++k) {
+      args.received.push_back(put(backend, normal_numbers<T>(n, 10 + static_cast<unsigned>(k))));
+      args.weights.push_back(1.0 / (terms + 1.5 + k));
+    }
+    args.self_weight = 0.37;
+    args.decay = put(backend, std::vector<std::uint8_t>(n / 32, 1));
+  }
+  void set_step(const StepValues& values) {
+    args.lr = values.lr;
+    args.step = values.step;
+    args.gradient_scale = 0.77 / values.loss_scale;
+  }
+  bool same(const Bucket& other) const {
+    bool all = bytes_of(backend, args.x) == bytes_of(backend, other.args.x);
+    for (std::size_t s = 0; s < args.states.size(); ++s) {
+      all = all && bytes_of(backend, args.states[s]) == bytes_of(backend, other.args.states[s]);
+    }
+    return all;
+  }
+
+  Backend& backend;
+  UpdateArgs args;
+};
+
+template <class T>
+void compare_rule(CudaBackend& backend, const test::Reference& reference, int terms) {
+  CAPTURE(reference.type);
+  CAPTURE(reference.accum_iter);
+  CAPTURE(terms);
+  CAPTURE(sizeof(T));
+  const auto rule = make_rule(reference);
+  const std::size_t states = rule->state_names().size();
+  Bucket<T> eager(backend, states, terms), replayed(backend, states, terms);
+  const auto period = static_cast<std::size_t>(reference.accum_iter);
+  std::vector<std::unique_ptr<DeviceGraph>> graphs(period);
+  for (std::int64_t step = 1; step <= 3 * reference.accum_iter; ++step) {
+    CAPTURE(step);
+    const StepValues values = values_of(step);
+    eager.set_step(values);
+    backend.update(*rule, eager.args);
+    auto& graph = graphs[static_cast<std::size_t>(step) % period];
+    if (!graph) {
+      replayed.set_step(values);
+      REQUIRE(backend.begin_capture(values));
+      backend.update(*rule, replayed.args);
+      graph = backend.end_capture();
+      if (step == 1) CHECK_FALSE(replayed.same(eager));  // not done yet
+    }
+    graph->launch(values);
+    CHECK(replayed.same(eager));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda/graph: the runtime keeps work of two streams, and launches do it with the capture's addresses") {
+  Streams2 s;
+  std::vector<int> in(8, 1), middle(8, 0), out(8, 0), side(8, 0);
+  const std::size_t bytes = in.size() * sizeof(int);
+  begin_capture(s.main);
+  copy_async(middle.data(), in.data(), bytes, CopyKind::kDeviceToDevice, s.main);
+  record_event(s.fork, s.main);
+  stream_wait(s.side, s.fork);
+  copy_async(side.data(), middle.data(), bytes, CopyKind::kDeviceToDevice, s.side);
+  record_event(s.join, s.side);
+  set_async(middle.data() + 4, 0, bytes / 2, s.main);
+  stream_wait(s.main, s.join);
+  copy_async(out.data(), middle.data(), bytes, CopyKind::kDeviceToDevice, s.main);
+  const GraphHandle graph = end_capture(s.main);
+  CHECK(middle == std::vector<int>(8, 0));
+  CHECK(side == std::vector<int>(8, 0));
+  for (const int number : {5, 6}) {
+    std::fill(in.begin(), in.end(), number);
+    CHECK(out[0] != number);
+    launch_graph(graph, s.main);
+    CHECK(side == std::vector<int>(8, number));
+    CHECK(out == std::vector<int>{number, number, number, number, 0, 0, 0, 0});
+  }
+  destroy_graph(graph);
+  set_async(out.data(), 0, bytes, s.side);  // neither stream captures any more
+  CHECK(out == std::vector<int>(8, 0));
+}
+
+TEST_CASE("cuda/graph: a stream that was not joined is named, and works again") {
+  Streams2 s;
+  int number = 1;
+  for (const bool work_after_join : {false, true}) {
+    CAPTURE(work_after_join);
+    begin_capture(s.main);
+    record_event(s.fork, s.main);
+    stream_wait(s.side, s.fork);
+    if (work_after_join) {
+      record_event(s.join, s.side);
+      stream_wait(s.main, s.join);
+    }
+    set_async(&number, 0, sizeof(number), s.side);
+    const std::string text = error_of([&] { end_capture(s.main); });
+    CHECK(contains(text, "Unjoined"));
+    CHECK(contains(text, "stream side"));
+    CHECK(number == 1);
+  }
+  set_async(&number, 0, sizeof(number), s.side);
+  CHECK(number == 0);
+}
+
+TEST_CASE("cuda/graph: what a capture does not allow is refused, spoils it, and leaves streams usable") {
+  Streams2 s;
+  const EventHandle before = create_event();
+  record_event(before, s.side);
+  const std::vector<std::pair<std::string, std::function<void()>>> calls = {
+      {"cudaEventSynchronize", [&] { host_wait(before); }},
+      {"cudaStreamSynchronize", [&] { host_wait_stream(s.side); }},
+      {"cudaEventQuery", [&] { (void)event_done(before); }},
+      {"cudaMalloc", [&] { device_allocate(512); }},
+      {"cudaHostAlloc", [&] { pinned_allocate(512); }},
+      {"cudaStreamWaitEvent", [&] { stream_wait(s.main, before); }},
+      {"cudaEventQuery",
+       [&] {
+         record_event(s.fork, s.main);
+         (void)event_done(s.fork);
+       }},
+  };
+  for (const auto& [name, call] : calls) {
+    CAPTURE(name);
+    int number = 1;
+    begin_capture(s.main);
+    set_async(&number, 0, sizeof(number), s.main);
+    CHECK(contains(error_of(call), name));
+    CHECK(contains(error_of([&] { end_capture(s.main); }), name));
+    CHECK(number == 1);
+    set_async(&number, 0, sizeof(number), s.main);
+    CHECK(number == 0);
+    host_wait(before);
+  }
+  begin_capture(s.main);
+  {
+    const RelaxedCapture relaxed;
+    device_free(device_allocate(512));
+  }
+  record_event(s.fork, s.main);
+  destroy_graph(end_capture(s.main));
+  CHECK(contains(error_of([&] { host_wait(s.fork); }), "cudaErrorCapturedEvent"));  // it marks nothing that was ever done
+  destroy_event(before);
+}
+
+TEST_CASE("cuda/graph: the pool keeps the memory of graphs apart while one lives") {
+  Pool pool(0, "GPU", nullptr);
+  const auto take = [&](std::size_t bytes, StreamKind stream = StreamKind::kCompute) { return pool.take(bytes, stream); };
+  pool.give_back(take(4096));  // what eager work has left is used
+  const std::uint64_t driver = runtime_counters().device_allocations;
+  pool.begin_capture();
+  const Pool::Block a = take(4096);
+  CHECK(a.graphs);
+  pool.give_back(a);
+  const Pool::Block other = take(4096, StreamKind::kUpdate);
+  CHECK(other.data != a.data);  // within a capture a block stays with its stream
+  const Pool::Block again = take(4096);
+  CHECK(again.data == a.data);
+  pool.give_back(other);
+  pool.end_capture(true);
+  CHECK(pool.graph_bytes() == 2 * 4096);
+  CHECK(pool.stats().in_use == 4096);
+
+  // `again` outlives its capture: neither eager work nor the next graph gets it.
+  const Pool::Block eager = take(4096);
+  CHECK_FALSE(eager.graphs);
+  CHECK(eager.data != a.data);
+  CHECK(eager.data != other.data);
+  pool.begin_capture();
+  const Pool::Block second = take(4096);
+  CHECK(second.data == other.data);  // graphs run one after the other
+  CHECK(take(4096).data != again.data);
+  pool.give_back(second);
+  pool.give_back(eager);  // captured work may have read it
+  pool.end_capture(true);
+  CHECK(take(4096).data != eager.data);
+
+  pool.give_back(again);
+  pool.release_graph();
+  const Pool::Block later = take(4096);
+  CHECK(later.data != again.data);
+  CHECK(later.data != second.data);
+  pool.release_graph();
+  std::vector<std::byte*> free;
+  for (int i = 0; i < 3; ++i) free.push_back(take(4096).data);
+  CHECK(std::count(free.begin(), free.end(), again.data) == 1);
+  CHECK(std::count(free.begin(), free.end(), second.data) == 1);
+  CHECK(std::count(free.begin(), free.end(), eager.data) == 1);
+  CHECK(pool.graph_bytes() == 4096);  // one block was never given back
+  CHECK(runtime_counters().device_allocations == driver);
+}
+
+TEST_CASE("cuda/graph: launches with other inputs and other step values have the bits of eager work, allocate nothing and never wait") {
+  CudaBackend backend = own_backend();
+  Work eager(backend), replayed(backend);
+  eager.set_input(50);
+  replayed.set_input(50);
+  const auto before = replayed.results();
+  REQUIRE(backend.begin_capture(values_of(1)));
+  replayed.issue(values_of(1));
+  const std::unique_ptr<DeviceGraph> graph = backend.end_capture();
+  CHECK(replayed.results() == before);
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    CAPTURE(step);
+    eager.set_input(50 + static_cast<unsigned>(step));
+    replayed.set_input(50 + static_cast<unsigned>(step));
+    const auto results = eager.results();
+    eager.issue(values_of(step));
+    CHECK(eager.results() != results);
+    const RuntimeCounters counters = runtime_counters();
+    const MemoryStats memory = backend.memory_stats();
+    shim::start_recording();
+    graph->launch(values_of(step));
+    const std::vector<Call> calls = shim::stop_recording();
+    CHECK(runtime_counters().device_allocations == counters.device_allocations);
+    CHECK(runtime_counters().host_waits == counters.host_waits);
+    CHECK(runtime_counters().launches == counters.launches);
+    CHECK(runtime_counters().graph_launches == counters.graph_launches + 1);
+    CHECK(backend.memory_stats().allocations == memory.allocations);
+    // The values, the mark of their pinned memory, the graph, its mark.
+    REQUIRE(calls.size() == 4);
+    CHECK(calls[0].kind == CallKind::kCopy);
+    CHECK(calls[1].kind == CallKind::kRecord);
+    CHECK(calls[2].kind == CallKind::kLaunchGraph);
+    CHECK(calls[3].kind == CallKind::kRecord);
+    CHECK(replayed.results() == eager.results());
+  }
+}
+
+TEST_CASE("cuda/graph: step values matter one by one") {
+  CudaBackend backend = own_backend();
+  const auto run = [&](const StepValues& values) {
+    Work work(backend);
+    work.set_input(3);
+    REQUIRE(backend.begin_capture(values_of(3)));
+    work.issue(values_of(3));
+    const auto graph = backend.end_capture();
+    graph->launch(values);
+    return work.results();
+  };
+  const auto base = run(values_of(3));
+  CHECK(run(values_of(3)) == base);
+  StepValues values = values_of(3);
+  values.lr *= 2;
+  CHECK(run(values)[3] != base[3]);
+  values = values_of(3);
+  values.step += 1;
+  CHECK(run(values)[3] != base[3]);
+  values = values_of(3);
+  values.dropout_counter += 1;
+  CHECK(run(values)[0] != base[0]);
+  values = values_of(3);
+  values.loss_scale *= 2;
+  CHECK(run(values)[0] == base[0]);
+  CHECK(run(values)[4] != base[4]);  // the scaled gradient
+  CHECK(run(values)[2] == base[2]);  // the same factor of the unscaled one
+  CHECK(run(values)[3] == base[3]);
+}
+
+TEST_CASE("cuda/graph: updates of every rule and phase from the step block have the bits of eager ones") {
+  CudaBackend backend = own_backend();
+  for (const test::Reference& reference : test::reference_rules()) {
+    for (const int terms : {0, 1, 3}) {
+      compare_rule<float>(backend, reference, terms);
+      compare_rule<double>(backend, reference, terms);
+    }
+  }
+}
+
+TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
+  CudaBackend backend = own_backend();
+  const auto rule = make_rule(test::Reference{.type = "accum_adamw", .accum_iter = 3});
+  Bucket<float> bucket(backend, rule->state_names().size(), 1);
+  const StepValues values = values_of(1);
+  bucket.set_step(values);
+  REQUIRE(backend.begin_capture(values));
+  CHECK_THROWS_AS(
+      [&] {
+        UpdateArgs other = bucket.args;
+        other.lr *= 2;
+        backend.update(*rule, other);
+      }(),
+      Error);
+  backend.update(*rule, bucket.args);
+  const auto graph = backend.end_capture();
+  graph->launch(values_of(1));
+  graph->launch(values_of(4));
+  CHECK(contains(error_of([&] { graph->launch(values_of(3)); }), "another kind"));
+}
+
+TEST_CASE("cuda/graph: the backend refuses in a capture what needs the device, and goes on after it was abandoned") {
+  CudaBackend backend = own_backend();
+  const Tensor x = put(backend, std::vector<float>(64, 1.0f));
+  const Event before = backend.record();
+  std::vector<float> host(64);
+  REQUIRE(backend.begin_capture({}));
+  backend.fill(x, 2.0);
+  CHECK_THROWS_AS(backend.copy_to_host(x, host.data()), Error);
+  CHECK_THROWS_AS(backend.copy_to_host_later(x, host.data()), Error);
+  CHECK_THROWS_AS(backend.copy_from_host(host.data(), x), Error);
+  CHECK_THROWS_AS(backend.synchronize(), Error);
+  CHECK_THROWS_AS(backend.synchronize(before), Error);
+  CHECK_THROWS_AS(backend.begin_capture({}), Error);
+  backend.abandon_capture();
+  backend.copy_to_host(x, host.data());
+  CHECK(host == std::vector<float>(64, 1.0f));
+
+  // A plug-in's layer that synchronises the stream itself: the capture's end says so.
+  REQUIRE(backend.begin_capture({}));
+  CHECK_THROWS_AS(host_wait_stream(backend.native_stream()), Error);
+  CHECK(contains(error_of([&] { (void)backend.end_capture(); }), "cudaStreamSynchronize"));
+  backend.fill(x, 3.0);
+  backend.copy_to_host(x, host.data());
+  CHECK(host == std::vector<float>(64, 3.0f));
+
+  REQUIRE(backend.begin_capture({}));
+  const Event fork = backend.record();
+  {
+    const StreamScope scope(backend, StreamKind::kCommunication);
+    backend.wait(fork);
+    backend.fill(x, 4.0);
+  }
+  CHECK(contains(error_of([&] { (void)backend.end_capture(); }), "stream communication"));
+}
+
+TEST_CASE("cuda/graph: events across a capture's ends") {
+  CudaBackend backend = own_backend();
+  const Tensor x = put(backend, std::vector<float>(64, 1.0f));
+  const auto upload = [&](float number) {
+    const StreamScope scope(backend, StreamKind::kUpload);
+    backend.copy_from_host(std::vector<float>(64, number).data(), x);
+    return backend.record();
+  };
+  const Tensor y(backend, x.shape(), x.dtype());
+  const Event uploaded = upload(1.0f);
+  REQUIRE(backend.begin_capture({}));
+  backend.wait(uploaded);
+  backend.copy(x, y);
+  const Event inside = backend.record();
+  CHECK_THROWS_AS(backend.synchronize(inside), Error);
+  CHECK_THROWS_AS((void)backend.done(inside), Error);
+  const auto graph = backend.end_capture();
+  CHECK(backend.done(inside));  // no launch that it could stand for
+  upload(7.0f);
+  shim::start_recording();
+  graph->launch({});
+  {
+    const StreamScope scope(backend, StreamKind::kUpload);
+    backend.wait(inside);  // before the next upload: for the launch
+  }
+  const std::vector<Call> calls = shim::stop_recording();
+  std::vector<CallKind> kinds;
+  for (const Call& call : calls) kinds.push_back(call.kind);
+  REQUIRE(kinds == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord, CallKind::kWait});
+  CHECK(calls[0].stream == calls[4].stream);
+  CHECK(calls[1].event == calls[0].event);
+  CHECK(calls[1].stream == calls[2].stream);
+  CHECK(calls[4].event == calls[3].event);
+  backend.synchronize(inside);
+  std::vector<float> host(64);
+  backend.copy_to_host(y, host.data());
+  CHECK(host == std::vector<float>(64, 7.0f));
+}
+
+namespace {
+
+/// Two launches of a graph of two streams, with an upload before each; `wrong` leaves something out.
+enum class Wrong { kNothing, kFork, kUpload, kFreed };
+std::vector<shim::Finding> findings_of(Wrong wrong) {
+  shim::start_recording(true);
+  {
+    CudaBackend cuda(0, false, false, true);
+    shim::NotingBackend backend(cuda);
+    Tensor x(backend, Shape{64}, DType::kFloat32);
+    const Tensor y(backend, x.shape(), x.dtype()), z(backend, x.shape(), x.dtype());
+    const std::vector<float> numbers(64, 1.0f);
+    const auto upload = [&](Event after) {
+      const StreamScope scope(backend, StreamKind::kUpload);
+      backend.wait(after);
+      backend.copy_from_host(numbers.data(), x);
+      return backend.record();
+    };
+    const Event first = upload(backend.record());
+    backend.wait(first);
+    REQUIRE(backend.begin_capture({}));
+    Event done = backend.record();
+    {
+      const Tensor twice(backend, x.shape(), x.dtype());
+      backend.add({.a = x, .b = x, .y = twice});
+      if (wrong != Wrong::kFork) done = backend.record();
+      {
+        const StreamScope scope(backend, StreamKind::kUpdate);
+        backend.wait(done);
+        backend.add({.a = twice, .b = twice, .y = y});
+        done = backend.record();
+      }
+      backend.add({.a = x, .b = x, .y = z});
+      backend.wait(done);
+    }
+    const auto graph = backend.end_capture();
+    graph->launch({});
+    const Event uploaded = upload(wrong == Wrong::kUpload ? first : done);
+    backend.wait(uploaded);
+    if (wrong == Wrong::kFreed) x = {};
+    graph->launch({});
+    backend.synchronize();
+  }
+  return shim::check_races(shim::stop_recording());
+}
+
+}  // namespace
+
+TEST_CASE("cuda/graph: the race checker walks captures by themselves, and launches in their stream's order") {
+  using Kind = shim::Finding::Kind;
+  for (const shim::Finding& finding : findings_of(Wrong::kNothing)) FAIL_CHECK(finding.text);
+  const auto kinds = [](const std::vector<shim::Finding>& findings) {
+    std::set<Kind> all;
+    for (const shim::Finding& finding : findings) all.insert(finding.kind);
+    return all;
+  };
+  CHECK(kinds(findings_of(Wrong::kFork)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kUpload)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kFreed)) == std::set<Kind>{Kind::kFreedMemory});
+}
+
+}  // namespace starling::cuda

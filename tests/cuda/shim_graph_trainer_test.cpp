@@ -1,0 +1,351 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "apps/trainer/agreement.h"
+#include "comm/staged_transport.h"
+#include "core/device_trace.h"
+#include "core/trace.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "layers/layer.h"
+#include "tests/cuda/fake_ranks.h"
+#include "tests/cuda/graph_job.h"
+#include "tests/cuda/race_training.h"
+#include "tests/cuda/stderr_lines.h"
+
+// What a replayed step costs the host, what the timeline says of it, and every reason why steps are issued instead.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using nlohmann::json;
+
+/// A trainer on a GPU of its own, whose steps the test takes one by one.
+struct Steps {
+  explicit Steps(const json& json_config, Backend* in_front = nullptr) : backend(in_front ? *in_front : gpu) {
+    register_builtins();
+    config = read_train_config(json_config, "test", {});
+    config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
+    config.dataset->open();
+    const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+    trainer = std::make_unique<Trainer>(config, RunSite{}, trace, backend, *transport);
+    trainer->initialise();
+  }
+  ~Steps() {
+    cuda::shim::hold_events(false);
+    trainer.reset();
+    config.model.reset();
+  }
+  void take(std::int64_t steps) {
+    for (std::int64_t i = 0; i < steps; ++i) trainer->step();
+  }
+
+  cuda::CudaBackend gpu{0, false, false, true};
+  Backend& backend;
+  std::unique_ptr<Transport> transport = make_single_transport();
+  TrainConfig config;
+  std::unique_ptr<Trainer> trainer;
+};
+
+json long_lines(const json& patch) { return with(with(graph_config(1000), {{"log_every", 1000}}), patch); }
+
+}  // namespace
+
+TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no wait and no memory, though the device lags behind") {
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    Steps steps(long_lines({{"precision", precision}}));
+    steps.take(steps.trainer->graphs().warm_up_steps() + 2);
+    cuda::shim::hold_events(true);
+    for (int step = 0; step < 4; ++step) {
+      CAPTURE(step);
+      const cuda::RuntimeCounters before = cuda::runtime_counters();
+      const MemoryStats memory = steps.backend.memory_stats();
+      cuda::shim::start_recording();
+      steps.take(1);
+      const std::vector<Call> calls = cuda::shim::stop_recording();
+      const cuda::RuntimeCounters after = cuda::runtime_counters();
+      CHECK(after.graph_launches - before.graph_launches == 1);
+      CHECK(after.launches - before.launches == 1);  // the loss goes to its record
+      CHECK(after.device_allocations == before.device_allocations);
+      CHECK(steps.backend.memory_stats().allocations == memory.allocations);
+      // fp16 needs the scale before the launch: one wait, for the step before, where that is not through.
+      CHECK(after.host_waits - before.host_waits == (precision == "fp16" && step > 0 ? 1 : 0));
+      std::map<CallKind, int> kinds;
+      for (const Call& call : calls) ++kinds[call.kind];
+      CHECK(kinds[CallKind::kLaunchGraph] == 1);
+      // The batch to its place, the step's values, fp16's flag; the next batch in three parts, twice where the loader was late.
+      CHECK(kinds[CallKind::kCopy] <= 9);
+      CHECK(kinds[CallKind::kRecord] <= 14);
+      CHECK(kinds[CallKind::kWait] <= 4);
+    }
+    cuda::shim::hold_events(false);
+  }
+}
+
+TEST_CASE("cuda/graph_trainer: while steps are issued, and with cuda_graphs false, no graph is launched") {
+  const cuda::RuntimeCounters before = cuda::runtime_counters();
+  Steps off(long_lines({{"cuda_graphs", false}}));
+  off.take(6);
+  CHECK(off.trainer->graphs().why_not() == "");
+  Steps on(long_lines(json::object()));
+  CHECK(on.trainer->graphs().warm_up_steps() == 3);
+  on.take(3);
+  CHECK(cuda::runtime_counters().graph_launches == before.graph_launches);
+  on.take(1);
+  CHECK(cuda::runtime_counters().graph_launches == before.graph_launches + 1);
+}
+
+TEST_CASE("cuda/graph_trainer: the race checker finds nothing in runs with graphs") {
+  for (const std::string precision : {"fp32", "fp16"}) {
+    for (const bool held : {false, true}) {
+      CAPTURE(precision);
+      CAPTURE(held);
+      register_builtins();
+      cuda::shim::start_recording(true);
+      {
+        cuda::CudaBackend gpu(0, false, false, true);
+        cuda::shim::NotingBackend noting(gpu);
+        Steps steps(long_lines({{"precision", precision}, {"accumulate", 2}, {"clip_norm", 1.0}}), &noting);
+        cuda::shim::hold_events(held);
+        steps.take(8);
+        CHECK(steps.trainer->graphs().graphs() == 2);
+        cuda::shim::hold_events(false);
+        noting.synchronize();
+      }
+      const std::vector<Call> calls = cuda::shim::stop_recording();
+      CHECK(lines(cuda::shim::check_races(calls)) == "");
+    }
+  }
+}
+
+TEST_CASE("cuda/graph_trainer: the timeline has one span of the device for a replayed step, and those of buckets for issued ones") {
+  Tracer tracer(0);
+  const auto origin = Tracer::Clock::now();
+  {
+    Tracer::install(&tracer);
+    struct Uninstall {
+      ~Uninstall() { Tracer::install(nullptr); }
+    } const uninstall;
+    cuda::CudaBackend gpu(0, false, false, true);
+    Steps steps(long_lines(json::object()), &gpu);
+    DeviceTrace trace(tracer, gpu);
+    steps.take(8);
+    trace.finish();
+  }
+  std::map<std::string, std::map<std::string, int>> count;  // by lane and name
+  for (const json& event : json::parse(fmt::format("[{}]", tracer.events(origin)))) {
+    if (event["ph"] == "X") ++count[event["cat"]][event["name"]];
+  }
+  CHECK(count["compute"]["capture"] == 1);
+  CHECK(count["compute"]["replay"] == 5);
+  CHECK(count["compute (device)"]["replay"] == 5);
+  CHECK(count["compute (device)"]["forward"] == 3);
+  CHECK(count["update (device)"]["update bucket 0"] == 3);
+}
+
+namespace {
+
+/// A layer that does what a graph cannot hold.
+class Offending final : public Layer {
+ public:
+  /// What the layer does in training, given its backend; set by the test.
+  static inline std::function<void(Backend&, const Tensor&)> deed;
+  /// On the thread where this is false the layer behaves.
+  static inline thread_local bool here = true;
+
+ private:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override {
+    if (pass.training && here && pass.backend.device() == DeviceType::kCuda) deed(pass.backend, x.value());
+    return x;
+  }
+};
+
+json offending(const json& config) {
+  static const bool added = [] {
+    register_builtins();
+    layers().add("test_offending", [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Offending>(); });
+    return true;
+  }();
+  (void)added;
+  json result = config;
+  auto& list = result["model"]["layers"];
+  list.insert(list.begin() + 3, json{{"type", "test_offending"}});
+  return result;
+}
+
+struct Fallback {
+  GraphOutcome outcome;
+  std::vector<std::string> lines;
+};
+
+Fallback train_alone(const json& config) {
+  Fallback result;
+  result.lines = stderr_lines([&] {
+    const test::Folder folder;
+    cuda::CudaBackend gpu(0, false, false, true);
+    const auto transport = make_single_transport();
+    const std::uint64_t before = cuda::runtime_counters().graph_launches;
+    result.outcome = run_graph_job({config, {}, {}, 0}, gpu, *transport, folder / ".");
+    result.outcome.launches = cuda::runtime_counters().graph_launches - before;
+    result.outcome.losses = losses_in(folder);
+  });
+  return result;
+}
+
+void check_line(const std::vector<std::string>& lines, const std::string& part) {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  CAPTURE(all);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("steps run without CUDA graphs, because ") != std::string::npos);
+  CHECK(lines[0].find(part) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("cuda/graph_trainer: a layer that waits or copies to the host is found at the capture, and the run goes on with the same bits") {
+  const std::pair<const char*, std::function<void(Backend&, const Tensor&)>> deeds[] = {
+      {"synchronize while a graph is captured", [](Backend& backend, const Tensor&) { backend.synchronize(); }},
+      {"copy_to_host while a graph is captured",
+       [](Backend& backend, const Tensor& x) {
+         std::vector<std::byte> host(x.bytes());
+         backend.copy_to_host(x, host.data());
+       }},
+      {"cudaStreamSynchronize",
+       [](Backend& backend, const Tensor&) {
+         try {
+           cuda::host_wait_stream(backend.native_stream());
+         } catch (const std::exception&) {  // a plug-in that does not look at what CUDA says
+         }
+       }},
+      {"no plug-in is safe",
+       [](Backend& backend, const Tensor&) {
+         if (backend.capturing()) throw std::runtime_error("no plug-in is safe");
+       }},
+  };
+  for (const auto& [part, deed] : deeds) {
+    for (const std::int64_t accumulate : {1, 3}) {
+      for (const std::string choice : {"auto", "true"}) {
+        CAPTURE(std::string(part));
+        CAPTURE(accumulate);
+        CAPTURE(choice);
+        Offending::deed = deed;
+        const json config = with(offending(graph_config(6)), {{"accumulate", accumulate}});
+        const Fallback eager = train_alone(with(config, {{"cuda_graphs", false}}));
+        CHECK(eager.lines.empty());
+        json graphs = config;
+        if (choice == "true") graphs["cuda_graphs"] = true;
+        const Fallback fallen = train_alone(graphs);
+        check_line(fallen.lines, part);
+        CHECK(fallen.lines[0].find("step 4 could not be captured") != std::string::npos);
+        CHECK(differences(fallen.outcome, eager.outcome) == "");
+        CHECK(fallen.outcome.launches == 0);
+        CHECK(fallen.outcome.graphs == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda/graph_trainer: a later micro-batch that cannot be captured is issued, behind the earlier ones' graphs") {
+  int captures = 0;
+  Offending::deed = [&captures](Backend& backend, const Tensor&) {
+    if (backend.capturing() && ++captures == 3) backend.synchronize();
+  };
+  const json config = with(offending(graph_config(6)), {{"accumulate", 3}});
+  const Fallback eager = train_alone(with(config, {{"cuda_graphs", false}}));
+  const Fallback fallen = train_alone(config);
+  check_line(fallen.lines, "synchronize");
+  CHECK(fallen.outcome.launches == 2);
+  CHECK(differences(fallen.outcome, eager.outcome) == "");
+}
+
+TEST_CASE("cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64 graphs is issued, or refused beforehand") {
+  const json many = with(graph_config(4), {{"optimizer", {{"type", "accum_adamw"}, {"momentum", nullptr}, {"accum_iter", 65}}}});
+  const Fallback fallen = train_alone(many);
+  check_line(fallen.lines, "after 65 of them, which would be 65 graphs; at most 64 are made");
+  CHECK(fallen.outcome.launches == 0);
+  try {
+    train_alone(with(many, {{"cuda_graphs", true}}));
+    FAIL_CHECK("no error");
+  } catch (const AgreedError& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    CHECK(std::string(error.what()) ==
+          "[config] cuda_graphs: is true, but the work of steps comes again after 65 of them, which would be 65 "
+          "graphs; at most 64 are made; allowed here: auto, false");
+  }
+  // What it will be, without a device.
+  const json gpu{{"device", "cuda"}};
+  const auto text = [&](const json& config, int ranks) {
+    const TrainConfig read = read_train_config(with(config, gpu), "test", {ranks, ranks});
+    return graph_text(read, {ranks, ranks});
+  };
+  CHECK(text(many, 1) ==
+        "graphs: none, because the work of steps comes again after 65 of them, which would be 65 graphs; at most 64 are "
+        "made\n");
+  CHECK(text(graph_config(4), 1) == "graphs: 1, each of one micro-batch; the work of steps comes again after each\n");
+  const json ring = with(graph_config(4), {{"accumulate", 3}, {"sync", {{"topology", {{"type", "one-peer-exp"}}}}}});
+  CHECK(text(ring, 8) ==
+        "graphs: 5, each of one micro-batch; the work of steps comes again after 3; 10, and 6, where ranks read each other's "
+        "memory; none where exchanges pass through the host\n");
+  const json matching = with(graph_config(4), {{"sync", {{"topology", {{"type", "random-matching"}}}}}});
+  CHECK(text(matching, 4) == "graphs: none, because the topology's rounds never repeat\n");
+  CHECK(text(with(matching, {{"cuda_graphs", false}}), 4) == "graphs: none, because cuda_graphs is false\n");
+  CHECK(text(with(graph_config(4), {{"sync", {{"transport", "staged"}}}}), 2) ==
+        "graphs: none, because exchanges by staged pass through the host\n");
+}
+
+TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one line of rank 0; with cuda_graphs true all ranks refuse") {
+  const auto train = [](const json& config) {
+    std::vector<GraphOutcome> outcomes(2);
+    const test::Folder folder;
+    run_ranks(
+        2, [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); },
+        [&](int rank, Backend& backend, Transport& transport) {
+          outcomes[static_cast<std::size_t>(rank)] = run_graph_job({config, {2, 2}, {}, 0}, backend, transport, folder / ".");
+        });
+    return outcomes;
+  };
+  std::vector<GraphOutcome> with_auto;
+  check_line(stderr_lines([&] { with_auto = train(graph_config(5)); }), "pass through the host");
+  const std::vector<GraphOutcome> off = train(with(graph_config(5), {{"cuda_graphs", false}}));
+  for (std::size_t rank = 0; rank < 2; ++rank) CHECK(differences(with_auto[rank], off[rank]) == "");
+  try {
+    train(with(graph_config(5), {{"cuda_graphs", true}}));
+    FAIL_CHECK("no error");
+  } catch (const AgreedError& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    CHECK(std::string(error.what()).find("pass through the host; allowed here: auto, false") != std::string::npos);
+  }
+}
+
+TEST_CASE("cuda/graph_trainer: on a CPU auto says nothing, and true one line") {
+  const auto run = [](const json& config) {
+    return stderr_lines([&] {
+      register_builtins();
+      const auto backend = open_backend(DeviceType::kCpu, 1);
+      const auto transport = make_single_transport();
+      const test::Folder folder;
+      run_graph_job({config, {}, {}, 0}, *backend, *transport, folder / ".");
+    });
+  };
+  CHECK(run(graph_config(2)).empty());
+  check_line(run(with(graph_config(2), {{"cuda_graphs", true}})), "the device is no GPU");
+}
+
+}  // namespace starling::tests

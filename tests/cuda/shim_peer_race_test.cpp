@@ -1,0 +1,87 @@
+#include <doctest/doctest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/memory_sharing.h"
+#include "comm/peer_transport.h"
+#include "comm/staged_transport.h"
+#include "kernels/cuda/shim/peer_fake.h"
+#include "tests/cuda/race_training.h"
+
+// The order that signals and waits give the accesses of several ranks to one memory, by the race checker. Eager steps: a launched graph
+// touches all of its memory at once there, so that two ranks' graphs that read each other would always race.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using cuda::shim::Finding;
+
+std::vector<Call> record(int ranks, const char* topology, bool in_backward) {
+  struct InPlace {
+    InPlace() { cuda::shim::map_in_place(true); }
+    ~InPlace() { cuda::shim::map_in_place(false); }
+  } const in_place;
+  RaceRun run;
+  run.settings.topology = {{"type", topology}};
+  run.settings.in_backward = in_backward;
+  run.ranks = ranks;
+  run.steps = 5;
+  return record_training(run, [](std::unique_ptr<Transport> end, Backend& backend) {
+    std::string refusal;
+    auto peers = make_peer_transport(make_staged_transport(std::move(end)), backend, make_thread_sharing("host", false), {20.0}, refusal);
+    REQUIRE(peers != nullptr);
+    return peers;
+  });
+}
+
+/// Waits for `published` counters lie at even multiples of 128 bytes, those for `released` at odd ones.
+bool awaits(const Call& call, bool released) {
+  return call.kind == CallKind::kAwait && (reinterpret_cast<std::uintptr_t>(call.from) % 256 == 128) == released;
+}
+
+int races(const std::vector<Call>& calls) {
+  int count = 0;
+  for (const Finding& finding : cuda::shim::check_races(calls)) {
+    count += finding.kind == Finding::Kind::kRace && finding.one == "update" && finding.other == "update";
+  }
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/peer races: nothing is read before it is final, or written before it is read") {
+  for (const bool in_backward : {true, false}) {
+    for (const auto& [topology, ranks] : {std::pair{"ring", 2}, {"ring", 4}, {"static-exp", 3}}) {
+      CAPTURE(std::string(topology));
+      CAPTURE(ranks);
+      CHECK(lines(cuda::shim::check_races(record(ranks, topology, in_backward))) == "");
+    }
+  }
+}
+
+TEST_CASE("cuda/peer races: a removed wait is found, the one for neighbours and the one for readers") {
+  const std::vector<Call> calls = record(4, "ring", true);
+  for (const bool released : {false, true}) {
+    CAPTURE(released);
+    std::vector<Call> without;
+    std::size_t removed = 0;
+    for (const Call& call : calls) {
+      if (awaits(call, released)) {
+        ++removed;
+      } else {
+        without.push_back(call);
+      }
+    }
+    CHECK(removed >= 20);
+    CHECK(races(calls) == 0);
+    CHECK(races(without) > 0);
+  }
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,458 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "apps/trainer/agreement.h"
+#include "apps/trainer/gpu_transport.h"
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/shim/peer_fake.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/peer_job.h"
+#include "tests/cuda/training_job.h"
+
+// Peer memory (comm/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in which
+// order, and what happens when something is refused or somebody stops.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using Numbers = std::vector<std::vector<double>>;
+
+/// Every registered type that takes n ranks without further keys.
+std::vector<std::string> types_for(int n) {
+  PeerJob::register_once();
+  std::vector<std::string> types;
+  for (const std::string& type : topologies().names()) {
+    try {
+      ConfigSection section(nlohmann::json{{"type", type}}, "topology");
+      make_topology(section, {n, n});
+      types.push_back(type);
+    } catch (const Error&) {  // this many ranks do not fit
+    }
+  }
+  return types;
+}
+
+Numbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}, int* replays = nullptr) {
+  Numbers numbers(static_cast<std::size_t>(ranks));
+  with_peers(ranks, options, [&](Transport& transport, cuda::CudaBackend& backend) {
+    PeerJob job(backend, transport, settings);
+    CHECK(job.buckets().size() >= 3);
+    for (const Bucket& bucket : job.buckets()) CHECK(static_cast<bool>(bucket.spare) == (transport.size() > 1));
+    job.run();
+    numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
+    if (replays && transport.rank() == 0) *replays = job.replays();
+  });
+  return numbers;
+}
+
+Numbers staged(int ranks, const PeerJobSettings& settings) {
+  Numbers numbers(static_cast<std::size_t>(ranks));
+  FakeWorld world(ranks);
+  PeerJob::register_once();
+  world.run([&](Transport& end) {
+    cuda::CudaBackend backend(0, false, false, true);
+    const auto transport = make_staged_transport(world.transport(end.rank()));
+    PeerJob job(backend, *transport, settings);
+    job.run();
+    numbers[static_cast<std::size_t>(end.rank())] = job.numbers();
+  });
+  return numbers;
+}
+
+/// On CPUs that read each other's memory.
+Numbers direct(int ranks, const PeerJobSettings& settings) {
+  Numbers numbers(static_cast<std::size_t>(ranks));
+  FakeWorldOptions options;
+  options.direct = true;
+  FakeWorld world(ranks, options);
+  PeerJob::register_once();
+  world.run([&](Transport& end) {
+    CpuBackend backend(1);
+    PeerJob job(backend, end, settings);
+    job.run();
+    numbers[static_cast<std::size_t>(end.rank())] = job.numbers();
+  });
+  return numbers;
+}
+
+std::vector<double> mean_of(const Numbers& ranks) {
+  std::vector<double> mean(ranks[0].size());
+  for (const auto& rank : ranks) {
+    for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += rank[e] / static_cast<double>(ranks.size());
+  }
+  return mean;
+}
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {
+  const StreamScope scope(backend, StreamKind::kUpdate);
+  return backend.handle();
+}
+
+/// The kernels on a stream, a letter each: a wait, a signal, or an update.
+std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) {
+  std::string order;
+  for (const Call& call : calls) {
+    if (call.kind != CallKind::kLaunch || call.stream != stream) continue;
+    order += has(call.label, "CudaPeerMemory::await") ? 'a' : has(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
+  }
+  return order;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "cuda/peers: every topology on 1 to 5 ranks ends with the bits of host memory, of the CPU's direct transport, and keeps the mean") {
+  std::size_t ran = 0;
+  for (int ranks = 1; ranks <= 5; ++ranks) {
+    for (const std::string& type : types_for(ranks)) {
+      CAPTURE(ranks);
+      CAPTURE(type);
+      PeerJobSettings settings;
+      settings.topology = {{"type", type}};
+      settings.steps = 7;
+      const Numbers found = by_peers(ranks, settings);
+      CHECK(found == staged(ranks, settings));
+      CHECK(found == direct(ranks, settings));
+      ++ran;
+      if (ranks < 4) continue;
+      settings.start_at_begin = true;
+      CHECK(by_peers(ranks, settings) == found);
+      settings.lr = 0.0;
+      const std::vector<double> end = mean_of(by_peers(ranks, settings));
+      settings.steps = 0;
+      const std::vector<double> start = mean_of(by_peers(ranks, settings));
+      double largest = 0.0;
+      for (std::size_t e = 0; e < end.size(); ++e) largest = std::max(largest, std::abs(end[e] - start[e]));
+      CHECK(largest < 1e-5);
+    }
+  }
+  CHECK(ran >= 30);
+  CHECK(cuda::shim::mapped_blocks() == 0);
+}
+
+TEST_CASE("cuda/peers: pairs within hosts, messages between them") {
+  for (const char* type : {"ring", "static-exp", "complete", "base-2"}) {
+    CAPTURE(std::string(type));
+    PeerJobSettings settings;
+    settings.topology = {{"type", type}};
+    CHECK(by_peers(4, settings, {.ranks_per_host = 2}) == staged(4, settings));
+  }
+}
+
+TEST_CASE("cuda/peers: captured and replayed steps give the bits of eager ones") {
+  for (const auto& [type, ranks] : {std::pair{"ring", 2}, {"ring", 4}, {"static-exp", 5}, {"one-peer-exp", 4}, {"directed-exp", 3}}) {
+    CAPTURE(std::string(type));
+    CAPTURE(ranks);
+    PeerJobSettings settings;
+    settings.topology = {{"type", type}};
+    settings.steps = 17;
+    const Numbers eager = by_peers(ranks, settings);
+    settings.graphs = true;
+    int replays = 0;
+    CHECK(by_peers(ranks, settings, {}, &replays) == eager);
+    CHECK(replays >= 4);
+    settings.abandon = ranks - 1;  // what one rank gives up half-way the others do not see
+    CHECK(by_peers(ranks, settings) == eager);
+  }
+  CHECK(cuda::shim::mapped_blocks() == 0);
+}
+
+TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
+  PeerJobSettings settings;
+  settings.steps = 16;
+  const Numbers eager = by_peers(4, settings);
+  Numbers mixed(4);
+  settings.graphs = true;
+  std::barrier<> meet(4);
+  with_peers(4, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
+    PeerJob job(backend, transport, settings);
+    for (int i = 0; i < 9; ++i) job.step();
+    CHECK(job.replays() >= 2);
+    job.graphs(false);
+    meet.arrive_and_wait();
+    if (transport.rank() == 0) cuda::shim::start_recording();
+    meet.arrive_and_wait();
+    job.step();
+    meet.arrive_and_wait();
+    if (transport.rank() == 0) {
+      // Who has read what the graphs published, the host does not know: all are waited for.
+      std::string wanted(job.buckets().size(), 's');
+      for (std::size_t b = 0; b < job.buckets().size(); ++b) wanted += "aaus";
+      CHECK(order_on(update_stream(backend), cuda::shim::stop_recording()) == wanted);
+    }
+    for (int i = 0; i < 2; ++i) job.step();
+    job.graphs(true);
+    for (int i = 0; i < 4; ++i) job.step();
+    CHECK(job.replays() >= 6);
+    job.finish();
+    mixed[static_cast<std::size_t>(transport.rank())] = job.numbers();
+  });
+  CHECK(mixed == eager);
+}
+
+TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
+  const auto why = [](const char* type, int ranks, int per_host) {
+    std::vector<std::string> answers(static_cast<std::size_t>(ranks));
+    with_peers(ranks, {.ranks_per_host = per_host}, [&](Transport& transport, cuda::CudaBackend& backend) {
+      PeerJobSettings settings;
+      settings.topology = {{"type", type}};
+      const PeerJob job(backend, transport, settings);
+      answers[static_cast<std::size_t>(transport.rank())] = transport.why_not_captured();
+    });
+    CHECK(std::count(answers.begin(), answers.end(), answers[0]) == ranks);
+    return answers[0];
+  };
+  CHECK(why("ring", 4, 0).empty());
+  CHECK(why("static-exp", 3, 0).empty());
+  CHECK(has(why("complete", 3, 0), "through host memory"));  // sums are the other transport's
+  CHECK(has(why("ring", 4, 2), "through host memory"));
+}
+
+TEST_CASE("cuda/peers: an update follows its two waits and precedes its two signals on its stream, and the host waits for nothing") {
+  constexpr int kRanks = 2;
+  std::vector<Call> calls;
+  std::vector<cuda::StreamHandle> update(kRanks);
+  std::size_t buckets = 0;
+  std::barrier<> meet(kRanks);
+  with_peers(kRanks, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
+    TrainingJob job(backend, transport, {});
+    for (int i = 0; i < 3; ++i) job.step();
+    update[static_cast<std::size_t>(transport.rank())] = update_stream(backend);
+    meet.arrive_and_wait();
+    if (transport.rank() == 0) {
+      buckets = job.buckets();
+      cuda::shim::hold_events(true);
+      cuda::shim::start_recording();
+    }
+    meet.arrive_and_wait();
+    job.step();
+    meet.arrive_and_wait();
+    if (transport.rank() == 0) {
+      calls = cuda::shim::stop_recording();
+      cuda::shim::hold_events(false);
+    }
+    meet.arrive_and_wait();
+    job.finish();
+  });
+  REQUIRE(buckets >= 3);
+  for (const Call& call : calls) {
+    CHECK(call.kind != CallKind::kHostWait);
+    CHECK(call.kind != CallKind::kAllocate);
+    CHECK(call.kind != CallKind::kFree);
+  }
+  for (const Call& call : calls) {
+    if (has(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
+  }
+  for (const cuda::StreamHandle stream : update) {
+    std::string wanted;
+    for (std::size_t b = 0; b < buckets; ++b) wanted += "aauss";
+    CHECK(order_on(stream, calls) == wanted);
+  }
+}
+
+namespace {
+
+/// Two ranks that exchange one bucket with each other.
+struct Pair {
+  Pair(Transport& to, cuda::CudaBackend& with) : transport(to), backend(with), job(with, to, {}), bucket(job.buckets()[0]) {
+    exchange.kind = Exchange::Kind::kNeighbours;
+    exchange.send_to = exchange.receive_from = {1 - to.rank()};
+    exchange.weights = {0.5};
+    exchange.self_weight = 0.5;
+  }
+  Ticket start(std::int64_t step) { return transport.start_mix(exchange, bucket, {}, received, {step, 0, step}); }
+  /// The first number of what came.
+  float came() {
+    std::vector<float> numbers(static_cast<std::size_t>(received.at(0).elements()));
+    backend.copy_to_host(received[0], numbers.data());
+    return numbers[0];
+  }
+  Transport& transport;
+  cuda::CudaBackend& backend;
+  PeerJob job;
+  Bucket& bucket;
+  Exchange exchange;
+  std::vector<Tensor> received;
+};
+
+}  // namespace
+
+TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nobody else") {
+  std::atomic<bool> read{false};
+  with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
+    Pair pair(transport, backend);
+    backend.fill(pair.bucket.parameters, 10.0 + transport.rank());
+    const StreamScope scope(backend, StreamKind::kUpdate);
+    transport.wait(pair.start(0));
+    CHECK(pair.came() == 11.0f - static_cast<float>(transport.rank()));
+    transport.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
+    backend.fill(pair.bucket.target(), 20.0 + transport.rank());
+    pair.bucket.flip();
+    if (transport.rank() == 1) {
+      CHECK(pair.came() == 10.0f);  // what was published stays, though its owner writes
+      std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      CHECK(pair.came() == 10.0f);
+      read = true;
+      transport.release({1, 0, 0});
+      transport.wait(pair.start(1));
+    } else {
+      transport.release({1, 0, 0});
+      const Ticket ticket = pair.start(1);
+      CHECK(!read.load());
+      transport.wait_until_writable({2, 0, 1});
+      CHECK(read.load());
+      backend.fill(pair.bucket.target(), 30.0);
+      transport.wait(ticket);
+    }
+    CHECK(pair.came() == 21.0f - static_cast<float>(transport.rank()));
+    transport.release({2, 0, 1});
+    transport.barrier();
+  });
+}
+
+TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same reason") {
+  using cuda::shim::PeerRefusal;
+  struct Case {
+    PeerRefusal what;
+    const char* reason;
+  };
+  for (const auto& [what, reason] :
+       {Case{PeerRefusal::kExport, "rank 1: its GPU's memory cannot be exported as a file descriptor"},
+        Case{PeerRefusal::kAccess, "rank 1: the GPU of rank 0: the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)"},
+        Case{PeerRefusal::kCreate, "rank 1: cuMemCreate: out of memory (2)"},
+        Case{PeerRefusal::kMap, "rank 1: cuMemImportFromShareableHandle: invalid argument (1)"}}) {
+    CAPTURE(std::string(reason));
+    FakeWorld world(3);
+    world.run([&](Transport& end) {
+      cuda::CudaBackend backend(0, false, false, true);
+      if (end.rank() == 1) cuda::shim::refuse_peers(what);
+      std::string refusal;
+      auto between = make_staged_transport(world.transport(end.rank()));
+      CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing("host", false), {20.0}, refusal) == nullptr);
+      CHECK(between != nullptr);
+      CHECK(refusal == reason);
+    });
+  }
+  // Hosts with one rank each have nothing to share, and nothing to say.
+  FakeWorld world(2);
+  world.run([&](Transport& end) {
+    cuda::CudaBackend backend(0, false, false, true);
+    std::string refusal = "something";
+    auto between = make_staged_transport(world.transport(end.rank()));
+    const std::string host = "host " + std::to_string(end.rank());
+    CHECK(make_peer_transport(std::move(between), backend, make_thread_sharing(host, false), {20.0}, refusal) == nullptr);
+    CHECK(refusal.empty());
+  });
+  CHECK(cuda::shim::mapped_blocks() == 0);
+}
+
+TEST_CASE("cuda/peers: memory for the buckets that is refused later ends in host memory too") {
+  const Numbers wanted = staged(2, {});
+  for (const auto what : {cuda::shim::PeerRefusal::kCreate, cuda::shim::PeerRefusal::kMap}) {
+    Numbers numbers(2);
+    with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
+      if (transport.rank() == 1) cuda::shim::refuse_peers(what);
+      PeerJob job(backend, transport, {});
+      for (const Bucket& bucket : job.buckets()) CHECK(!bucket.spare);
+      CHECK(has(transport.why_not_captured(), "through host memory"));
+      job.run();
+      numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
+    });
+    CHECK(numbers == wanted);
+  }
+  CHECK(cuda::shim::mapped_blocks() == 0);
+}
+
+namespace {
+
+/// What ranks without NCCL take and say; with `refuses`, rank 1 reaches no other GPU.
+std::string chosen(const std::string& wanted, bool refuses) {
+  std::vector<std::string> names(2);
+  FakeWorld world(2);
+  PeerJob::register_once();
+  world.run([&](Transport& end) {
+    cuda::CudaBackend backend(0, false, false, true);
+    std::string& name = names[static_cast<std::size_t>(end.rank())];
+    if (refuses && end.rank() == 1) cuda::shim::refuse_peers(cuda::shim::PeerRefusal::kAccess);
+    try {
+      const auto transport =
+          choose_gpu_transport({wanted, 20.0, 0}, world.transport(end.rank()), backend, [](std::string& why) -> std::unique_ptr<Nccl> {
+            why = "this build has none";
+            return nullptr;
+          });
+      PeerJob job(backend, *transport, {});
+      job.run();
+      name = transport->name();
+    } catch (const AgreedError& error) {
+      CHECK(error.code() == ExitCode::kUsage);
+      name = error.what();
+    }
+  });
+  CHECK(names[0] == names[1]);
+  return names[0];
+}
+
+}  // namespace
+
+TEST_CASE("cuda/peers: auto and direct take peer memory, nccl and staged do not; where it is refused, direct is an error") {
+  CHECK(chosen("auto", false) == "peer memory + fake, through host memory");
+  CHECK(chosen("direct", false) == "peer memory + fake, through host memory");
+  CHECK(chosen("staged", false) == "fake, through host memory");
+  CHECK(chosen("mpi", false) == "fake, through host memory");
+  CHECK(chosen("auto", true) == "fake, through host memory");
+  const std::string refused = chosen("direct", true);
+  CHECK(has(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
+  CHECK(has(refused, "; or sync.transport auto, nccl or staged"));
+}
+
+TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for whom they waited") {
+  for (const bool graphs : {false, true}) {
+    CAPTURE(graphs);
+    constexpr int kRanks = 3;
+    std::vector<std::string> errors(kRanks);
+    std::barrier<> over(kRanks);
+    PeerJobSettings settings;
+    settings.topology = {{"type", "static-exp"}};
+    settings.graphs = graphs;
+    with_peers(kRanks, {.timeout_seconds = 0.4}, [&](Transport& transport, cuda::CudaBackend& backend) {
+      const auto begin = std::chrono::steady_clock::now();
+      {
+        PeerJob job(backend, transport, settings);
+        try {
+          for (int i = 0; i < (transport.rank() == 2 ? 8 : 20); ++i) job.step();
+        } catch (const Error& error) {
+          errors[static_cast<std::size_t>(transport.rank())] = error.what();
+          CHECK(error.code() == ExitCode::kLost);
+        }
+      }
+      CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 10.0);
+      over.arrive_and_wait();
+    });
+    CHECK(errors[2].empty());
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string& text = errors[static_cast<std::size_t>(rank)];
+      CAPTURE(text);
+      CHECK(has(text, "rank " + std::to_string(rank) + " waited 0.4 s (sync.timeout_s)"));
+      CHECK(has(text, "the parameters of rank 2 for step 8, bucket "));
+      CHECK(has(text, ", round "));
+      CHECK(has(text, "missing: rank 2 last heard of "));
+      CHECK(has(text, "(published bucket "));
+    }
+  }
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,181 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/race_script.h"
+
+// The race checker on graphs and what is issued around them: the batch that goes up, the loss that comes back, an evaluation between two
+// launches.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using cuda::shim::check_races;
+using cuda::shim::Finding;
+using Kind = cuda::shim::Finding::Kind;
+
+enum class Wrong {
+  kNothing,
+  kFork,        ///< the side stream does not wait for the work that it goes on with
+  kUpload,      ///< a batch goes up before the graph has read the one before
+  kBatch,       ///< a graph does not wait for its batch
+  kLoss,        ///< the next graph writes the loss before the copy of the last one's, on another stream, has read it
+  kLossFreed,   ///< nobody holds the loss, whose memory the next graph uses for something else, and it is read all the same
+  kEvaluation,  ///< an evaluation on another stream changes what graphs read
+};
+
+/// Two graphs in turn, as of two rounds, of two streams each: y = 2x on one and the loss = 4x + y on the other.
+std::vector<Finding> findings_of(Wrong wrong) {
+  cuda::shim::start_recording(true);
+  {
+    cuda::CudaBackend cuda(0, false, false, true);
+    cuda::shim::NotingBackend backend(cuda);
+    const Tensor batch(backend, Shape{64}, DType::kFloat32);
+    const Tensor y(backend, batch.shape(), batch.dtype()), other(backend, batch.shape(), batch.dtype());
+    Tensor loss(backend, batch.shape(), batch.dtype());
+    const std::vector<float> numbers(64, 1.0f);
+    std::vector<float> host(64);
+    const auto on = [&](StreamKind stream, const auto& work) {
+      const StreamScope scope(backend, stream);
+      work();
+      return backend.record();
+    };
+    const auto upload = [&](Event after) {
+      return on(StreamKind::kUpload, [&] {
+        if (wrong != Wrong::kUpload) backend.wait(after);
+        backend.copy_from_host(numbers.data(), batch);
+      });
+    };
+    backend.wait(upload(backend.record()));
+    std::array<std::unique_ptr<DeviceGraph>, 2> graphs;
+    const void* stale = nullptr;
+    for (auto& graph : graphs) {
+      REQUIRE(backend.begin_capture({}));
+      if (wrong == Wrong::kLossFreed) loss = Tensor(backend, batch.shape(), batch.dtype());
+      const Tensor sum(backend, batch.shape(), batch.dtype());
+      Event fork = backend.record();
+      backend.add({.a = batch, .b = batch, .y = sum});
+      if (wrong != Wrong::kFork) fork = backend.record();
+      const Event doubled = on(StreamKind::kUpdate, [&] {
+        backend.wait(fork);
+        backend.add({.a = sum, .b = sum, .y = y});
+      });
+      backend.wait(doubled);
+      backend.add({.a = batch, .b = sum, .y = loss});
+      if (wrong == Wrong::kLossFreed) {
+        if (!stale) stale = loss.raw();
+        loss = {};
+      }
+      graph = backend.end_capture();
+    }
+    Event copied;
+    for (int step = 0; step < 4; ++step) {
+      if (wrong != Wrong::kLoss) backend.wait(copied);
+      graphs[static_cast<std::size_t>(step) % 2]->launch({});
+      const Event done = backend.record();
+      copied = on(StreamKind::kCommunication, [&] {
+        backend.wait(done);
+        if (loss) {
+          backend.add({.a = loss, .b = loss, .y = other});
+        } else {  // as a view would that holds no memory
+          cuda::shim::note({.kind = CallKind::kRead, .stream = cuda.handle(), .label = "add", .from = stale, .bytes = batch.bytes()});
+        }
+      });
+      const Event arrived = upload(done);
+      if (step == 1) {
+        const auto evaluate = [&] { backend.add({.a = y, .b = y, .y = batch}); };
+        if (wrong == Wrong::kEvaluation) {
+          on(StreamKind::kUpdate, evaluate);
+        } else {
+          backend.wait(arrived);
+          evaluate();
+        }
+      }
+      if (wrong != Wrong::kBatch) backend.wait(arrived);
+    }
+    backend.synchronize();
+  }
+  return check_races(cuda::shim::stop_recording());
+}
+
+std::set<Kind> kinds(const std::vector<Finding>& findings) {
+  std::set<Kind> all;
+  for (const Finding& finding : findings) all.insert(finding.kind);
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/race: graphs and what is issued around them") {
+  for (const Finding& finding : findings_of(Wrong::kNothing)) FAIL_CHECK(finding.text);
+  CHECK(kinds(findings_of(Wrong::kFork)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kUpload)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kBatch)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kLoss)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kEvaluation)) == std::set<Kind>{Kind::kRace});
+  CHECK(kinds(findings_of(Wrong::kLossFreed)) == std::set<Kind>{Kind::kFreedMemory});
+  const std::vector<Finding> upload = findings_of(Wrong::kUpload);
+  CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) { return f.one == "add" && f.other == "copy to the device"; }));
+}
+
+TEST_CASE("cuda/race: operations of two communicators on one device must follow each other") {
+  // One on the communication stream, one on the update stream of the same thread.
+  for (const bool in_graph : {false, true}) {
+    for (const bool ordered : {false, true}) {
+      CAPTURE(in_graph);
+      CAPTURE(ordered);
+      RaceScript s;
+      char graph = 0;
+      const auto event = s.event();
+      if (in_graph) {
+        s.begin_capture(s.compute);
+        s.join(s.compute, s.communication);
+        s.join(s.compute, s.update);
+      }
+      s.all_reduce(1, 0, 64, 64);
+      s.record(event, s.communication);
+      if (ordered) s.wait(s.update, event);
+      s.all_reduce(2, 128, 192, 64, s.update);
+      if (in_graph) {
+        s.join(s.communication, s.compute);
+        s.join(s.update, s.compute);
+        s.end_capture(s.compute, &graph);
+        s.launch(s.compute, &graph);
+        s.launch(s.compute, &graph);
+      }
+      const std::vector<Finding> found = check_races(s.calls);
+      CHECK(found.size() == (ordered ? 0 : 1));
+      for (const Finding& finding : found) {
+        CHECK(finding.kind == Kind::kCommunicatorOrder);
+        CHECK(finding.text.find("communicator 1 on stream communication") != std::string::npos);
+        CHECK(finding.text.find("communicator 2") != std::string::npos);
+      }
+    }
+  }
+  // A graph on one stream, an operation by itself on another.
+  RaceScript s;
+  char graph = 0;
+  s.begin_capture(s.compute);
+  s.join(s.compute, s.communication);
+  s.all_reduce(1, 0, 64, 64);
+  s.join(s.communication, s.compute);
+  s.end_capture(s.compute, &graph);
+  s.launch(s.compute, &graph);
+  s.all_reduce(2, 128, 192, 64);
+  REQUIRE(check_races(s.calls).size() == 1);
+  CHECK(check_races(s.calls)[0].kind == Kind::kCommunicatorOrder);
+}
+
+}  // namespace starling::tests

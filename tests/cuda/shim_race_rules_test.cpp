@@ -1,0 +1,337 @@
+#include <doctest/doctest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/cuda/race_script.h"
+
+// What the race checker says of short records written by hand: one for each rule, and its neighbour that is right.
+namespace starling::tests {
+namespace {
+
+using cuda::CopyKind;
+using cuda::shim::Call;
+using cuda::shim::check_communicators;
+using cuda::shim::check_races;
+using cuda::shim::Finding;
+using Kind = cuda::shim::Finding::Kind;
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("cuda/race: two streams on the same bytes need an event between them") {
+  for (const bool first_writes : {true, false}) {
+    CAPTURE(first_writes);
+    for (const bool joined : {true, false}) {
+      CAPTURE(joined);
+      RaceScript s;
+      first_writes ? s.write(s.compute, "conv", 100, 64) : s.read(s.compute, "conv", 100, 64);
+      if (joined) s.join(s.compute, s.update);
+      s.write(s.update, "update", 160, 64);
+      const std::vector<Finding> found = check_races(s.calls);
+      if (joined) {
+        CHECK(found.empty());
+        continue;
+      }
+      REQUIRE(found.size() == 1);
+      CHECK(found[0].kind == Kind::kRace);
+      CHECK(found[0].one == "conv");
+      CHECK(found[0].other == "update");
+      CHECK(s.calls[found[0].first].label == "conv");
+      CHECK(s.calls[found[0].second].label == "update");
+      CHECK(contains(found[0].text, first_writes ? "'conv' on stream compute writes 64 bytes" : "'conv' on stream compute reads 64 bytes"));
+      CHECK(contains(found[0].text, "'update' on stream update writes 64 bytes"));
+    }
+  }
+}
+
+TEST_CASE("cuda/race: reads do not race, nor neighbouring bytes, nor one stream with itself") {
+  RaceScript s;
+  s.read(s.compute, "a", 0, 64);
+  s.read(s.update, "b", 32, 64);
+  s.write(s.compute, "c", 200, 56);
+  s.write(s.update, "d", 256, 64);
+  s.write(s.compute, "e", 0, 0);
+  s.write(s.communication, "f", 512, 64);
+  s.read(s.communication, "g", 512, 64);
+  s.write(s.communication, "h", 500, 100);
+  CHECK(check_races(s.calls).empty());
+}
+
+TEST_CASE("cuda/race: an order may go through other streams and through the host") {
+  SUBCASE("a third stream") {
+    RaceScript s;
+    s.write(s.compute, "a", 0, 64);
+    s.join(s.compute, s.communication);
+    s.join(s.communication, s.update);
+    s.write(s.update, "b", 0, 64);
+    CHECK(check_races(s.calls).empty());
+  }
+  SUBCASE("the host waits, or sees that it is done, and issues afterwards") {
+    for (const bool asks : {true, false}) {
+      RaceScript s;
+      const auto event = s.event();
+      s.write(s.compute, "a", 0, 64);
+      s.record(event, s.compute);
+      asks ? s.done(event) : s.host_wait(event);
+      s.write(s.update, "b", 0, 64);
+      CHECK(check_races(s.calls).empty());
+    }
+  }
+  SUBCASE("what was issued before the host waited is not ordered by it") {
+    RaceScript s;
+    const auto event = s.event();
+    s.write(s.update, "b", 0, 64);
+    s.host_wait(event);
+    s.write(s.compute, "a", 0, 64);
+    CHECK(check_races(s.calls).size() == 2);  // the race, and a wait for nothing
+  }
+}
+
+TEST_CASE("cuda/race: a wait is for the recording that was made last before it") {
+  RaceScript s;
+  const auto event = s.event();
+  SUBCASE("too early") {
+    s.record(event, s.compute);
+    s.write(s.compute, "a", 0, 64);
+    s.wait(s.update, event);
+    s.write(s.update, "b", 0, 64);
+    REQUIRE(check_races(s.calls).size() == 1);
+  }
+  SUBCASE("recorded again, after the wait") {
+    s.record(event, s.compute);
+    s.wait(s.update, event);
+    s.write(s.compute, "a", 0, 64);
+    s.record(event, s.compute);
+    s.write(s.update, "b", 0, 64);
+    REQUIRE(check_races(s.calls).size() == 1);
+  }
+  SUBCASE("recorded again, before the wait") {
+    s.record(event, s.compute);
+    s.write(s.compute, "a", 0, 64);
+    s.record(event, s.compute);
+    s.wait(s.update, event);
+    s.write(s.update, "b", 0, 64);
+    CHECK(check_races(s.calls).empty());
+  }
+}
+
+TEST_CASE("cuda/race: a wait for an event that was never recorded") {
+  for (const bool host : {true, false}) {
+    RaceScript s;
+    const auto event = s.event();
+    host ? s.host_wait(event) : s.wait(s.update, event);
+    const std::vector<Finding> found = check_races(s.calls);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].kind == Kind::kUnrecordedEvent);
+    CHECK(contains(found[0].text, host ? "the host waits" : "stream update waits"));
+  }
+  RaceScript fine;  // whether it is done may be asked
+  fine.done(fine.event());
+  CHECK(check_races(fine.calls).empty());
+}
+
+TEST_CASE("cuda/race: the pool gives memory out again in the order of its stream") {
+  for (const bool joined : {true, false}) {
+    CAPTURE(joined);
+    RaceScript s;
+    s.take(s.compute, 0, 512);
+    s.write(s.compute, "a", 0, 512);
+    s.join(s.compute, s.communication);
+    s.read(s.communication, "send", 0, 512);
+    if (joined) s.join(s.communication, s.compute);
+    s.give_back(s.compute, 0, 512);
+    s.take(s.compute, 0, 512);
+    s.write(s.compute, "b", 0, 512);
+    const std::vector<Finding> found = check_races(s.calls);
+    if (joined) {
+      CHECK(found.empty());
+      continue;
+    }
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].kind == Kind::kReusedMemory);
+    CHECK(found[0].one == "send");
+    CHECK(found[0].other == "stream compute");
+  }
+}
+
+TEST_CASE("cuda/race: an operation on memory that was given back") {
+  RaceScript s;
+  s.take(s.compute, 0, 512);
+  s.write(s.compute, "a", 0, 512);
+  s.give_back(s.compute, 0, 512);
+  s.read(s.compute, "b", 128, 4);
+  const std::vector<Finding> found = check_races(s.calls);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == Kind::kFreedMemory);
+  CHECK(found[0].other == "b");
+}
+
+TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited for the copy") {
+  for (const auto direction : {CopyKind::kHostToDevice, CopyKind::kDeviceToHost}) {
+    for (const bool waited : {true, false}) {
+      CAPTURE(waited);
+      RaceScript s;
+      std::vector<std::byte> pinned(64);
+      const auto event = s.event();
+      const bool up = direction == CopyKind::kHostToDevice;
+      const auto copy = [&](std::size_t at) {
+        s.copy(s.communication, up ? pinned.data() : s.memory(at), up ? s.memory(at) : pinned.data(), pinned.size(), direction);
+      };
+      copy(0);
+      s.record(event, s.communication);
+      if (waited) s.host_wait(event);
+      copy(128);
+      const std::vector<Finding> found = check_races(s.calls);
+      if (waited) {
+        CHECK(found.empty());
+        continue;
+      }
+      REQUIRE(found.size() == 1);
+      CHECK(found[0].one == (up ? "copy to the device" : "copy to the host"));
+      CHECK(found[0].other == "host");
+    }
+  }
+}
+
+TEST_CASE("cuda/race: the host must not wait where a graph is captured") {
+  RaceScript s;
+  const auto event = s.event();
+  s.record(event, s.compute);
+  s.host_wait(event);
+  s.mark(cuda::shim::kBeginCapture);
+  s.write(s.compute, "a", 0, 64);
+  s.join(s.compute, s.update);
+  s.done(event);
+  s.write(s.update, "b", 0, 64);
+  const auto place = static_cast<std::ptrdiff_t>(s.calls.size());
+  s.mark(cuda::shim::kEndCapture);
+  s.host_wait(event);
+  CHECK(check_races(s.calls).empty());
+  auto calls = s.calls;
+  calls.insert(calls.begin() + place, calls.back());
+  const std::vector<Finding> found = check_races(calls);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == Kind::kWaitInCapture);
+  CHECK(found[0].other == "host wait");
+  calls = s.calls;
+  Call allocate{.kind = cuda::shim::CallKind::kAllocate, .to = s.memory(1024), .bytes = 64};
+  allocate.thread = 1;
+  calls.insert(calls.begin() + place, allocate);
+  REQUIRE(check_races(calls).size() == 1);
+  CHECK(check_races(calls)[0].other == "allocate");
+}
+
+TEST_CASE("cuda/race: what NCCL reads and writes counts from its group's end") {
+  SUBCASE("an update while the bucket is sent") {
+    RaceScript s;
+    s.group(true);
+    s.send(1, 1, 0, 64);
+    s.receive(1, 1, 64, 64);
+    s.group(false);
+    s.write(s.update, "update", 0, 64);
+    const std::vector<Finding> found = check_races(s.calls);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].one == "send");
+    CHECK(contains(found[0].text, "'send' on stream communication reads 64 bytes"));
+  }
+  SUBCASE("what came is read without a wait") {
+    RaceScript s;
+    s.all_reduce(1, 0, 64, 64);
+    s.read(s.update, "update", 64, 64);
+    const std::vector<Finding> found = check_races(s.calls);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].one == "all_reduce");
+  }
+  SUBCASE("a recording before the group's end comes too early") {
+    RaceScript s;
+    s.group(true);
+    s.receive(1, 1, 64, 64);
+    s.join(s.communication, s.update);
+    s.group(false);
+    s.read(s.update, "update", 64, 64);
+    CHECK(check_races(s.calls).size() == 1);
+  }
+  SUBCASE("two members of one group in one buffer") {
+    RaceScript s;
+    s.group(true);
+    s.receive(1, 1, 64, 64);
+    s.receive(1, 2, 100, 64);
+    s.group(false);
+    REQUIRE(check_races(s.calls).size() == 1);
+  }
+}
+
+TEST_CASE("cuda/race: ranks issue in one order") {
+  const auto ranks = [](const auto& body) {
+    std::vector<std::vector<Call>> result;
+    for (int rank = 0; rank < 3; ++rank) {
+      RaceScript s(static_cast<std::uint32_t>(rank) + 1);
+      s.init(1, rank);
+      s.split(rank < 2 ? 2 : 0, 1, rank);
+      s.split(rank > 0 ? 3 : 0, 1, rank - 1);
+      body(s, rank);
+      result.push_back(std::move(s.calls));
+    }
+    return result;
+  };
+  SUBCASE("the same") {
+    const auto records = ranks([](RaceScript& s, int rank) {
+      s.all_reduce(1, 0, 64, 64);
+      if (rank < 2) s.all_reduce(2, 0, 64, 64);
+      if (rank > 0) s.all_reduce(3, 0, 64, 64);
+      s.group(true);  // within a group the order is free
+      if (rank == 0) s.send(1, 1, 0, 64), s.receive(1, 1, 64, 64);
+      if (rank == 1) s.receive(1, 0, 64, 64), s.send(1, 0, 0, 64);
+      s.group(false);
+    });
+    CHECK(check_communicators(records).empty());
+    // One record of all threads gives the same, whatever the order of the threads.
+    std::vector<Call> all;
+    for (int rank = 2; rank >= 0; --rank) {
+      const auto& own = records[static_cast<std::size_t>(rank)];
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    const auto apart = cuda::shim::ranks_of(all);
+    REQUIRE(apart.size() == 3);
+    for (std::size_t rank = 0; rank < 3; ++rank) CHECK(apart[rank].front().thread == rank + 1);
+    CHECK(check_communicators(apart).empty());
+  }
+  SUBCASE("two communicators swapped on one rank") {
+    const auto records = ranks([](RaceScript& s, int rank) {
+      if (rank == 0) s.all_reduce(2, 0, 64, 64), s.all_reduce(1, 0, 64, 64);
+      if (rank > 0) s.all_reduce(1, 0, 64, 64);
+      if (rank == 1) s.all_reduce(2, 0, 64, 64);
+    });
+    const std::vector<Finding> found = check_communicators(records);
+    REQUIRE(found.size() == 1);
+    CHECK(found[0].kind == Kind::kCommunicatorOrder);
+    CHECK(contains(found[0].text, "rank 0 issues all_reduce on communicator 2 where rank 1 issues all_reduce on communicator 1"));
+  }
+  SUBCASE("ranks that do not meet may differ") {
+    const auto records = ranks([](RaceScript& s, int rank) {
+      if (rank == 1) s.all_reduce(3, 0, 64, 64), s.all_reduce(2, 0, 64, 64);
+      if (rank == 0) s.all_reduce(2, 0, 64, 64);
+      if (rank == 2) s.all_reduce(3, 0, 64, 64);
+    });
+    CHECK(check_communicators(records).empty());
+  }
+  SUBCASE("messages and collectives in another order, and one that is missing") {
+    const auto swapped = ranks([](RaceScript& s, int rank) {
+      if (rank == 0) s.send(1, 1, 0, 64), s.all_reduce(1, 0, 64, 64);
+      if (rank == 1) s.all_reduce(1, 0, 64, 64), s.receive(1, 0, 0, 64);
+      if (rank == 2) s.all_reduce(1, 0, 64, 64);
+    });
+    REQUIRE(check_communicators(swapped).size() == 1);
+    CHECK(contains(check_communicators(swapped)[0].text, "message from rank 0 to rank 1"));
+    const auto missing = ranks([](RaceScript& s, int rank) {
+      if (rank != 2) s.all_reduce(1, 0, 64, 64);
+    });
+    REQUIRE(check_communicators(missing).size() == 2);
+    CHECK(contains(check_communicators(missing)[0].text, "where rank 2 issues nothing more"));
+  }
+}
+
+}  // namespace starling::tests

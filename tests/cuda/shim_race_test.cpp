@@ -1,0 +1,240 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/staged_transport.h"
+#include "tests/cuda/race_training.h"
+
+// The race checker on training steps: it finds nothing in what is there, and what a change of the record breaks.
+namespace starling::tests {
+namespace {
+
+using cuda::CopyKind;
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using cuda::shim::check_races;
+using cuda::shim::Finding;
+using Kind = cuda::shim::Finding::Kind;
+
+std::unique_ptr<Transport> staged(std::unique_ptr<Transport> control, Backend&) { return make_staged_transport(std::move(control)); }
+
+struct Variant {
+  const char* name;
+  TrainingSettings settings;
+};
+
+std::vector<Variant> variants() {
+  std::vector<Variant> result;
+  for (const char* algorithm : {"gossip", "allreduce"}) {
+    TrainingSettings base;
+    base.algorithm = algorithm;
+    result.push_back({"in backward", base});
+    TrainingSettings bucket_clip = base;
+    bucket_clip.clip = {0.5, true};
+    bucket_clip.compute = DType::kBFloat16;
+    result.push_back({"in backward, bf16, clipped by buckets", bucket_clip});
+    TrainingSettings narrow = base;
+    narrow.bf16_exchange = true;
+    if (std::string(algorithm) == "gossip") result.push_back({"bf16 on the wire", narrow});
+    TrainingSettings after = base;
+    after.in_backward = false;
+    result.push_back({"after the pass", after});
+    TrainingSettings clip = after;
+    clip.clip.norm = 0.5;
+    result.push_back({"clipped", clip});
+    TrainingSettings overflow = clip;
+    overflow.compute = DType::kFloat16;
+    overflow.check_overflow = true;
+    overflow.net = kNormNet;
+    overflow.defer_norms = true;
+    result.push_back({"fp16, clipped, with an overflow check, deferred batch norms", overflow});
+  }
+  return result;
+}
+
+/// The thread that made the first stream.
+std::uint32_t first_thread(const std::vector<Call>& calls) {
+  const auto it = std::find_if(calls.begin(), calls.end(), [](const Call& call) { return call.kind == CallKind::kCreateStream; });
+  REQUIRE(it != calls.end());
+  return it->thread;
+}
+
+/// Its stream of this name.
+cuda::StreamHandle stream_of(const std::vector<Call>& calls, const std::string& name) {
+  const std::uint32_t thread = first_thread(calls);
+  const auto it = std::find_if(calls.begin(), calls.end(), [&](const Call& call) {
+    return call.kind == CallKind::kCreateStream && call.label == name && call.thread == thread;
+  });
+  REQUIRE(it != calls.end());
+  return it->stream;
+}
+
+std::size_t place(const std::vector<Call>& calls, std::size_t from, const std::function<bool(const Call&)>& is) {
+  for (std::size_t i = from; i < calls.size(); ++i) {
+    if (is(calls[i])) return i;
+  }
+  REQUIRE_MESSAGE(false, "no such call");
+  return calls.size();
+}
+
+std::size_t step_begin(const std::vector<Call>& calls, int step, std::uint32_t thread) {
+  return place(calls, 0, [&](const Call& call) {
+    return call.kind == CallKind::kMark && call.thread == thread && call.label == "step " + std::to_string(step);
+  });
+}
+
+bool pair_of(const Finding& finding, const std::string& one, const std::string& other) {
+  return (finding.one == one && finding.other == other) || (finding.one == other && finding.other == one);
+}
+
+bool any(const std::vector<Finding>& findings, Kind kind, const std::string& one, const std::string& other) {
+  return std::any_of(findings.begin(), findings.end(),
+                     [&](const Finding& finding) { return finding.kind == kind && pair_of(finding, one, other); });
+}
+
+std::vector<Call> without(std::vector<Call> calls, std::size_t at) {
+  calls.erase(calls.begin() + static_cast<std::ptrdiff_t>(at));
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/race: training steps of one rank have none") {
+  for (const auto& [name, settings] : variants()) {
+    CAPTURE(settings.algorithm);
+    CAPTURE(name);
+    for (const bool held : {false, true}) {
+      CAPTURE(held);
+      const auto calls = record_training({settings, 1, 4, held}, [](std::unique_ptr<Transport> end, Backend&) { return end; });
+      CHECK(std::count_if(calls.begin(), calls.end(), [](const Call& call) { return call.kind == CallKind::kWrite; }) > 100);
+      CHECK(lines(check_races(calls)) == "");
+    }
+  }
+}
+
+TEST_CASE("cuda/race: training steps of two ranks that exchange through host memory have none") {
+  for (const auto& [name, settings] : variants()) {
+    CAPTURE(settings.algorithm);
+    CAPTURE(name);
+    const auto calls = record_training({settings, 2, 4}, staged);
+    CHECK(std::any_of(calls.begin(), calls.end(), [](const Call& call) { return call.kind == CallKind::kCopy; }));
+    CHECK(lines(check_races(calls)) == "");
+  }
+}
+
+TEST_CASE("cuda/race: without the waits for one of its events a step races") {
+  TrainingSettings settings;
+  const auto calls = record_training({settings, 2, 4}, staged);
+  REQUIRE(lines(check_races(calls)) == "");
+  const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
+                           communication = stream_of(calls, "communication");
+  const std::uint32_t thread = first_thread(calls);
+  const std::size_t begin = step_begin(calls, 2, thread), end = step_begin(calls, 3, thread);
+  std::size_t gradients = 0, sent = 0, arrived = 0, joined = 0;
+  for (std::size_t i = begin; i < end; ++i) {
+    if (calls[i].kind != CallKind::kRecord || calls[i].thread != thread) continue;
+    if (calls[i].stream == compute) {
+      gradients += missed(calls, i, "conv2d_backward_weights", "update") > 0 || missed(calls, i, "matmul", "update") > 0 ||
+                   missed(calls, i, "batch_norm_backward", "update") > 0 || missed(calls, i, "sum_rows", "update") > 0;
+    } else if (calls[i].stream == update) {
+      sent += missed(calls, i, "update", "copy to the host") > 0;
+      joined += missed(calls, i, "update", "conv2d_forward") > 0;
+    } else if (calls[i].stream == communication) {
+      arrived += missed(calls, i, "copy to the device", "update") > 0;
+    }
+  }
+  MESSAGE("gradients " << gradients << ", sent " << sent << ", arrived " << arrived << ", joined " << joined);
+  CHECK(gradients >= 3);  // one for each bucket
+  CHECK(sent >= 3);
+  // How many copies came after the last event that an update waits for depends on when the exchanges arrived: each event may be covered by
+  // a later one, all of them are not.
+  std::vector<Call> unmarked = calls;
+  std::erase_if(unmarked,
+                [&](const Call& call) { return call.kind == CallKind::kRecord && call.thread == thread && call.stream == communication; });
+  CHECK(any(check_races(unmarked), Kind::kRace, "copy to the device", "update"));
+  CHECK(joined >= 1);
+}
+
+TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at another place, are found") {
+  TrainingSettings settings;
+  const auto calls = record_training({settings, 2, 4}, staged);
+  const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
+                           communication = stream_of(calls, "communication");
+  const std::uint32_t thread = first_thread(calls);
+  const std::size_t begin = step_begin(calls, 2, thread);
+  const std::size_t updated = place(
+      calls, begin, [&](const Call& call) { return call.kind == CallKind::kWrite && call.stream == update && call.label == "update"; });
+  SUBCASE("the pool gives a bucket out while its update runs") {
+    auto changed = calls;
+    const std::size_t launch =
+        place(calls, updated, [&](const Call& call) { return call.kind == CallKind::kLaunch && call.stream == update; });
+    Call take{.kind = CallKind::kTake, .stream = compute, .to = calls[updated].to, .bytes = calls[updated].bytes};
+    take.thread = thread;
+    changed.insert(changed.begin() + static_cast<std::ptrdiff_t>(launch) + 1, take);
+    const std::vector<Finding> found = check_races(changed);
+    CHECK(any(found, Kind::kReusedMemory, "update", "stream compute"));
+  }
+  SUBCASE("the bucket is copied to the host before its update") {
+    const std::size_t download = place(calls, updated, [&](const Call& call) {
+      return call.kind == CallKind::kCopy && call.stream == communication && call.copy == CopyKind::kDeviceToHost;
+    });
+    CHECK(calls[download].from == calls[updated].to);
+    // To before the wait for the update: the communication stream may read while the update writes.
+    std::size_t wait = download;
+    while (!(calls[wait].kind == CallKind::kWait && calls[wait].stream == communication)) --wait;
+    auto changed = calls;
+    std::rotate(changed.begin() + static_cast<std::ptrdiff_t>(wait), changed.begin() + static_cast<std::ptrdiff_t>(download),
+                changed.begin() + static_cast<std::ptrdiff_t>(download) + 1);
+    CHECK(any(check_races(changed), Kind::kRace, "update", "copy to the host"));
+  }
+  SUBCASE("what comes next is copied to the device while the update still reads what came last") {
+    std::set<const void*> read;
+    for (std::size_t i = updated;
+         calls[i - 1].kind == CallKind::kRead || calls[i - 1].kind == CallKind::kWrite || calls[i - 1].thread != thread; --i) {
+      if (calls[i - 1].kind == CallKind::kRead && calls[i - 1].thread == thread) read.insert(calls[i - 1].from);
+    }
+    const std::size_t upload = place(calls, updated, [&](const Call& call) {
+      return call.kind == CallKind::kCopy && call.copy == CopyKind::kHostToDevice && call.thread == thread && read.contains(call.to);
+    });
+    auto changed = calls;
+    std::rotate(changed.begin() + static_cast<std::ptrdiff_t>(updated) + 1, changed.begin() + static_cast<std::ptrdiff_t>(upload),
+                changed.begin() + static_cast<std::ptrdiff_t>(upload) + 1);
+    CHECK(any(check_races(changed), Kind::kRace, "update", "copy to the device"));
+  }
+  SUBCASE("an event is never recorded") {
+    const std::size_t wait = place(calls, begin, [&](const Call& call) { return call.kind == CallKind::kWait && call.stream == update; });
+    const std::size_t record = place(calls, 0, [&](const Call& call) {
+      return call.kind == CallKind::kRecord && call.event == calls[wait].event && call.recording == calls[wait].recording;
+    });
+    const std::vector<Finding> found = check_races(without(calls, record));
+    CHECK(any(found, Kind::kUnrecordedEvent, "wait", "stream update"));
+  }
+}
+
+TEST_CASE("cuda/race: a step could be captured, and a host's wait in it is found") {
+  TrainingSettings settings;
+  auto calls = record_training({settings, 1, 4}, [](std::unique_ptr<Transport> end, Backend&) { return end; });
+  for (Call& call : calls) {
+    if (call.kind == CallKind::kMark && call.label == "step 3") call.label = cuda::shim::kBeginCapture;
+    if (call.kind == CallKind::kMark && call.label == "end") call.label = cuda::shim::kEndCapture;
+  }
+  CHECK(lines(check_races(calls)) == "");
+  const std::size_t begin = place(calls, 0, [](const Call& call) { return call.label == cuda::shim::kBeginCapture; });
+  const std::size_t record = place(calls, begin, [](const Call& call) { return call.kind == CallKind::kRecord; });
+  Call wait{.kind = CallKind::kHostWait, .event = calls[record].event, .recording = calls[record].recording};
+  wait.thread = calls[record].thread;
+  calls.insert(calls.begin() + static_cast<std::ptrdiff_t>(record) + 1, wait);
+  const std::vector<Finding> found = check_races(calls);
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].kind == Kind::kWaitInCapture);
+  CHECK(found[0].first == begin);
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,119 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/staged_transport.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/fake_ranks.h"
+#include "tests/cuda/race_training.h"
+
+// The race checker on whole runs with the trainer: batches that go up ahead of their step, the loss on its way back, metrics, the mean
+// model at a test and a checkpoint.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using cuda::shim::Finding;
+using nlohmann::json;
+
+std::vector<Call> record(const std::string& algorithm, const std::string& precision, int ranks, bool held, bool graphs = false) {
+  const json layers = json::parse(R"([
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "dropout", "p": 0.1}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  const json config{{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
+                    {"data",
+                     {{"type", "synthetic"},
+                      {"image_size", 8},
+                      {"classes", 4},
+                      {"limit", 128},
+                      {"test_limit", 8},
+                      {"augment", {{"flip", true}, {"crop_padding", 1}}}}},
+                    {"batch_size", 4},
+                    {"accumulate", 2},
+                    {"steps", 8},
+                    {"precision", precision},
+                    {"cuda_graphs", graphs},
+                    {"sync", {{"algorithm", algorithm}, {"bucket_mb", 0.0005}}},
+                    {"clip_norm", 1.0},
+                    {"clip", precision == "fp16" ? "global" : "bucket"},
+                    {"evaluate", {{"every_steps", 5}}},
+                    {"checkpoint", {{"every_steps", 4}}},
+                    {"log_every", 2},
+                    {"tensorboard", false}};
+  struct Recording {
+    explicit Recording(bool held) {
+      cuda::shim::start_recording(true);
+      cuda::shim::hold_events(held);
+    }
+    ~Recording() {
+      cuda::shim::hold_events(false);
+      cuda::shim::stop_recording();
+    }
+  } const recording(held);
+  const auto make = [&](std::unique_ptr<Transport> end, Backend&) {
+    return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);
+  };
+  train_ranks(ranks, config, make, [](int, Backend&, const TrainConfig&, const std::function<void()>& run) { run(); });
+  return cuda::shim::stop_recording();
+}
+
+}  // namespace
+
+TEST_CASE("cuda/race: whole runs have none") {
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    for (const bool held : {false, true}) {
+      CAPTURE(held);
+      CHECK(lines(cuda::shim::check_races(record("gossip", precision, 1, held))) == "");
+      const std::vector<Call> replayed = record("gossip", precision, 1, held, true);
+      CHECK(std::any_of(replayed.begin(), replayed.end(), [](const Call& call) { return call.kind == CallKind::kLaunchGraph; }));
+      CHECK(lines(cuda::shim::check_races(replayed)) == "");
+    }
+    for (const char* algorithm : {"gossip", "allreduce"}) {
+      CAPTURE(algorithm);
+      CHECK(lines(cuda::shim::check_races(record(algorithm, precision, 2, false))) == "");
+    }
+  }
+}
+
+TEST_CASE("cuda/race: a batch that goes up without waiting for the work on the one before it is found") {
+  for (const bool graphs : {false, true}) {
+    CAPTURE(graphs);
+    const std::vector<Call> calls = record("gossip", "bf16", 1, false, graphs);
+    const auto upload = std::find_if(calls.begin(), calls.end(),
+                                     [](const Call& call) { return call.kind == CallKind::kCreateStream && call.label == "upload"; });
+    REQUIRE(upload != calls.end());
+    const cuda::StreamHandle stream = upload->stream;
+    std::size_t waits = 0, found = 0, arrivals = 0;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].kind != CallKind::kWait || calls[i].stream != stream) continue;
+      ++waits;
+      std::vector<Call> changed = calls;
+      changed.erase(changed.begin() + static_cast<std::ptrdiff_t>(i));
+      const std::vector<Finding> races = cuda::shim::check_races(changed);
+      found += std::any_of(races.begin(), races.end(), [](const Finding& finding) { return finding.other == "copy to the device"; });
+    }
+    // The other way round: the batch is used without waiting for its arrival.
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      if (calls[i].kind != CallKind::kRecord || calls[i].stream != stream) continue;
+      const std::vector<Call> changed = without_waits_for(calls, i);
+      const std::vector<Finding> races = cuda::shim::check_races(changed);
+      arrivals += std::any_of(races.begin(), races.end(), [](const Finding& finding) { return finding.one == "copy to the device"; });
+    }
+    MESSAGE("waits of the upload stream: " << waits << ", found missing " << found << ", missing arrivals found " << arrivals);
+    CHECK(waits > 0);
+    CHECK(found > 0);
+    CHECK(arrivals > 0);
+  }
+}
+
+}  // namespace starling::tests
