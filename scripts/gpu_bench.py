@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Measures Starling on a GPU against PyTorch in the same run, taking turns, and writes the goals' table.
 
-  scripts/gpu_bench.py [--only update,resnet50,resnet18] [--bench build-gpu/bin/starling-bench] [--out FOLDER] [--seconds 240]
+  scripts/gpu_bench.py [--only update,resnet50,resnet18,resnet20,scheduler] [--bench build-gpu/bin/starling-bench] [--out FOLDER] [--seconds 240]
   scripts/gpu_bench.py --warm        lets torch.compile fill its cache beforehand (TORCHINDUCTOR_CACHE_DIR)
 
-Needs a GPU, torch with CUDA, and a built starling-bench. Writes FOLDER/goals.md and FOLDER/goals.json; every measurement runs in a process of
-its own with a time limit, and one that fails leaves a row that says so.
+Needs a GPU, torch with CUDA, and a built starling-bench, with starling-train beside it. Writes FOLDER/goals.md and FOLDER/goals.json (another
+name than goals: --name); every measurement runs in a process of its own with a time limit, and one that fails leaves a row that says so.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -23,6 +24,7 @@ STRETCH_IMAGES = 7_000  # a second, ResNet-50 in fp16 on one H200
 CASES = {
     "resnet50": {"batch": 256, "image": 224, "classes": 1000, "stem": "imagenet"},
     "resnet18": {"batch": 512, "image": 32, "classes": 10, "stem": "cifar"},
+    "resnet20": {"batch": 128, "image": 32, "classes": 10, "stem": "cifar"},
 }
 
 # ---------------------------------------------------------------------------------------------------------------- PyTorch's side
@@ -75,13 +77,46 @@ def make_model(name):
         def forward(self, x):
             return self.fc(torch.flatten(functional.adaptive_avg_pool2d(self.blocks(self.stem(x)), 1), 1))
 
+    class Small(nn.Module):
+        """A block of CIFAR's ResNet-20, whose shortcut takes every second pixel and adds empty channels."""
+
+        def __init__(self, inputs, outputs, stride):
+            super().__init__()
+            self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+            self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+            self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
+            self.stride, self.pad = stride, (outputs - inputs) // 2
+
+        def forward(self, x):
+            y = self.norm2(self.conv2(functional.relu(self.norm1(self.conv1(x)), inplace=True)))
+            if self.stride != 1:
+                x = functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
+            return functional.relu(y + x, inplace=True)
+
+    class ResNet20(nn.Module):
+        def __init__(self, classes):
+            super().__init__()
+            blocks, inputs = [], 16
+            for stage, width in enumerate((16, 32, 64)):
+                for i in range(3):
+                    blocks.append(Small(inputs, width, 2 if stage > 0 and i == 0 else 1))
+                    inputs = width
+            self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+            self.blocks, self.fc = nn.Sequential(*blocks), nn.Linear(64, classes)
+
+        def forward(self, x):
+            return self.fc(torch.flatten(functional.adaptive_avg_pool2d(self.blocks(self.stem(x)), 1), 1))
+
     case = CASES[name]
+    if name == "resnet20":
+        return ResNet20(case["classes"])
     if name == "resnet50":
         return ResNet([3, 4, 6, 3], True, case["stem"], case["classes"])
     return ResNet([2, 2, 2, 2], False, case["stem"], case["classes"])
 
 
-def torch_step(name, precision, compiled, steps):
+def torch_step(name, precision, mode, steps):
+    """Forward, backward and AdamW on a batch that lies in the GPU's memory; mode: eager, compile, graphs (the whole step as one)."""
     import torch
     from torch.nn import functional
 
@@ -89,16 +124,18 @@ def torch_step(name, precision, compiled, steps):
     torch.backends.cudnn.benchmark = True
     torch.manual_seed(1)
     model = make_model(name).cuda().to(memory_format=torch.channels_last).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01, fused=True, capturable=mode == "graphs")
     images = torch.randn(case["batch"], 3, case["image"], case["image"], device="cuda").to(memory_format=torch.channels_last)
     labels = torch.arange(case["batch"], device="cuda") % case["classes"]
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     scaler = torch.amp.GradScaler("cuda", enabled=precision == "fp16", init_scale=1024.0)
-    run = torch.compile(model) if compiled else model
+    run = torch.compile(model) if mode == "compile" else model
+    if mode == "graphs" and precision == "fp16":
+        raise ValueError("fp16 looks for overflows on the host: not as one graph")
 
     def step():
         optimizer.zero_grad(set_to_none=True)
-        with torch.autocast("cuda", dtype):
+        with torch.autocast("cuda", dtype, cache_enabled=mode != "graphs"):
             loss = functional.cross_entropy(run(images), labels)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
@@ -106,6 +143,22 @@ def torch_step(name, precision, compiled, steps):
         return loss
 
     begin = time.monotonic()
+    if mode == "graphs":
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(8):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        optimizer.zero_grad(set_to_none=True)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = step()
+
+        def step():
+            graph.replay()
+            return captured
+
     for _ in range(8):
         step()
     torch.cuda.synchronize()
@@ -228,7 +281,7 @@ def torch_matmul():
 
 
 PEERS = {
-    "step": lambda name, precision, mode, steps="40": torch_step(name, precision, mode == "compile", int(steps)),
+    "step": lambda name, precision, mode, steps="40": torch_step(name, precision, mode, int(steps)),
     "update": lambda device="cuda", elements=PARAMETERS, repeats="10": torch_update(int(repeats), device, int(elements)),
     "matmul": torch_matmul,
 }
@@ -251,7 +304,7 @@ def last_json(text):
     raise ValueError("no JSON in the output")
 
 
-def run(command, limit, clock, environment=None):
+def run(command, limit, clock, environment=None, json_of=last_json):
     """The command's JSON, or {"error": why}."""
     limit = min(limit, clock.left())
     label = " ".join(command[-6:])
@@ -271,7 +324,7 @@ def run(command, limit, clock, environment=None):
         print("\n".join(message[-30:]), flush=True)
         return {"error": message[-1][:200]}
     try:
-        result = last_json(done.stdout)
+        result = json_of(done.stdout)
     except ValueError as error:
         return {"error": str(error)}
     print(json.dumps(result), flush=True)
@@ -367,18 +420,81 @@ def measure_model(name, precision, goals, bench, clock, rows, raw):
             value, 1.0, below=True, note=error_of(*ours))
 
 
-def write(out, rows, raw):
+def train_speed(train, name, precision, graphs, steps, clock):
+    """Images a second of starling-train, batches made and sent up as it goes: {"images_per_second"} or {"error"}."""
+    case = CASES[name]
+    log_every = steps // 8
+    config = {
+        "seed": 1, "model": {"type": name}, "batch_size": case["batch"], "steps": steps, "precision": precision, "cuda_graphs": graphs,
+        "data": {"type": "synthetic", "image_size": case["image"], "classes": case["classes"], "limit": 8192, "test_limit": 128,
+                 "augment": {"flip": True, "crop_padding": 4}},
+        "optimizer": {"type": "adamw", "lr": 1e-3, "weight_decay": 0.01}, "log_every": log_every, "tensorboard": False,
+        "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        path = pathlib.Path(folder)
+        (path / "config.json").write_text(json.dumps(config))
+        command = ["bash", "-c", 'exec "$@" 2>&1', "_", train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
+        done = run(command, 60, clock, json_of=lambda text: {"output": text[-2000:]})
+        if "error" in done:
+            return done
+        if graphs and "without CUDA graphs" in done["output"]:
+            return {"error": "the steps were no graphs"}
+        lines = [json.loads(line) for line in (path / "out" / "metrics.jsonl").read_text().splitlines()]
+        speeds = [line["images_per_second"] for line in lines if "images_per_second" in line][2:]  # the first ones warm up and capture
+        return {"images_per_second": statistics.median(speeds), "lines": speeds}
+
+
+def measure_graphs(train, clock, rows, raw):
+    """The small network, which launches bound: whole steps as graphs on both sides."""
+    name, precision, steps = "resnet20", "bf16", 1600
+    ours = [train_speed(train, name, precision, True, steps, clock)]
+    issued = train_speed(train, name, precision, False, steps, clock)
+    theirs = {mode: peer(["step", name, precision, mode, "400"], 80, clock) for mode in ("eager", "graphs")}
+    ours.append(train_speed(train, name, precision, True, steps, clock))
+    raw[f"{name} {precision}"] = {"starling": ours, "starling, issued": issued, **theirs}
+    speed = middle(ours, "images_per_second")
+    label = f"CIFAR ResNet-20, batch 128, {precision}, with uploads and augmentation"
+    for mode, goal, text in (("eager", 3.0, "PyTorch eager"), ("graphs", 1.3, "PyTorch with CUDA graphs")):
+        other = theirs[mode].get("images_per_second")
+        value = ratio(speed, other)
+        row(rows, label, f"≥ {goal:g} × {text}", f"{number(value)} × ({number(speed, 0)} against {number(other, 0)} images/s)", value, goal,
+            note=error_of(theirs[mode], *ours))
+    value = ratio(speed, issued.get("images_per_second"))
+    row(rows, label, "against its own steps without graphs", f"{number(value)} × ({number(issued.get('images_per_second'), 0)} images/s)", value, 0.0,
+        note=error_of(issued))
+    if value is not None:
+        rows[-1]["verdict"] = "measured"
+
+
+def measure_scheduler(bench, clock, rows, raw):
+    case = CASES["resnet50"]
+    command = [bench, "gpu-step", "--model", "resnet50", "--stem", case["stem"], "--precision", "bf16", "--batch", str(case["batch"]), "--image",
+               str(case["image"]), "--classes", str(case["classes"]), "--steps", "40", "--json"]  # fmt: skip
+    scheduled, plain = [], []
+    for _ in range(2):
+        scheduled.append(run(command, 40, clock))
+        plain.append(run([*command, "--plain"], 40, clock))
+    raw["scheduler"] = {"scheduled": scheduled, "plain": plain}
+    value = ratio(middle(scheduled, "step_ms"), middle(plain, "step_ms"))
+    row(rows, "ResNet-50, batch 256, bf16: with the gossip scheduler, one rank", "≤ 1.01 × without it",
+        f"{number(value, 3)} × ({number(middle(scheduled, 'step_ms'))} against {number(middle(plain, 'step_ms'))} ms)", value, 1.01, below=True,
+        note=error_of(*scheduled, *plain))
+
+
+def write(out, rows, raw, name="goals"):
     out.mkdir(parents=True, exist_ok=True)
     lines = ["| what | goal | measured | |", "|---|---|---|---|"]
     lines += [f"| {r['what']} | {r['goal']} | {r['measured']} | {r['verdict']}{r['note']} |" for r in rows]
-    (out / "goals.md").write_text("\n".join(lines) + "\n")
-    (out / "goals.json").write_text(json.dumps({"rows": rows, "raw": raw}, indent=1) + "\n")
+    (out / f"{name}.md").write_text("\n".join(lines) + "\n")
+    (out / f"{name}.json").write_text(json.dumps({"rows": rows, "raw": raw}, indent=1) + "\n")
     print("\n".join(lines), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="update,resnet50,resnet18")
+    parser.add_argument("--name", default="goals")
     parser.add_argument("--bench", default=str(ROOT / "build-gpu/bin/starling-bench"))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build-gpu/gpu_check")
     parser.add_argument("--seconds", type=float, default=240)
@@ -394,20 +510,28 @@ def main():
             peer(["step", name, precision, "compile", "1"], 120, clock)
         return 0
     only = arguments.only.split(",")
-    unknown = set(only) - {"update", *CASES}
+    unknown = set(only) - {"update", "scheduler", *CASES}
     if unknown:
-        sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: update, {', '.join(CASES)}")
-    rows, raw = [], {"ceilings": {"matmul_tflops": peer(["matmul"], 40, clock)}}
+        sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: update, scheduler, {', '.join(CASES)}")
+    rows, raw = [], {}
+    if set(only) & {"update", "resnet50", "resnet18"}:
+        raw["ceilings"] = {"matmul_tflops": peer(["matmul"], 40, clock)}
+    if "resnet20" in only:
+        measure_graphs(str(pathlib.Path(arguments.bench).parent / "starling-train"), clock, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
+    if "scheduler" in only:
+        measure_scheduler(arguments.bench, clock, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
     if "update" in only:
         measure_update(arguments.bench, clock, rows, raw)
-        write(arguments.out, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
     if "resnet50" in only:
         for precision in ("fp16", "bf16"):
             measure_model("resnet50", precision, {"eager": 1.3, "compile": 1.1}, arguments.bench, clock, rows, raw)
-            write(arguments.out, rows, raw)
+            write(arguments.out, rows, raw, arguments.name)
     if "resnet18" in only:
         measure_model("resnet18", "bf16", {"compile": 1.3}, arguments.bench, clock, rows, raw)
-        write(arguments.out, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
     return 1 if any(r["verdict"] == "not measured" for r in rows) else 0
 
 

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Proves the CUDA backend on a machine with a GPU, in one command of 9 minutes at most on 16 cores: builds, runs every test that needs a GPU,
-# measures against PyTorch, checks the kernels with compute-sanitizer, and writes a report.
-#   scripts/gpu_check.sh [--only build,tests,bench,sanitize] [--dry-run] [OUT]
-#     OUT         folder for gpu_report.md and the logs (default: <build>/gpu_check)
+# lets several ranks share it (NCCL, host memory), compares steps that are CUDA graphs with steps that are issued, measures against PyTorch,
+# checks the kernels with compute-sanitizer, and writes a report.
+#   scripts/gpu_check.sh [--only build,tests,ranks,graphs,bench,sanitize] [--dry-run] [OUT]
+#     OUT         folder for gpu_report.md, the logs and timelines (default: <build>/gpu_check)
 #     --only      some of the parts; what they need is built in any case
-#     --dry-run   prints the steps and does nothing
+#     --dry-run   prints the steps and their commands and does nothing
 # Environment: STARLING_BUILD (default build-gpu), STARLING_DEPS (a folder made by scripts/pack_deps.sh, where nothing can be installed),
 #   STARLING_COMMIT (where the tree has no git history), STARLING_CHECK_SECONDS (540),
 #   STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_CHECK_BUILT=1 (STARLING_BUILD is built already: nothing is configured or compiled).
@@ -14,7 +15,7 @@ set -uo pipefail
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-parts="build tests bench sanitize"
+parts="build tests ranks graphs bench sanitize"
 dry_run=0
 out=""
 while [ $# -gt 0 ]; do
@@ -27,13 +28,13 @@ while [ $# -gt 0 ]; do
       parts=${1#--only=}
       parts=${parts//,/ }
       for part in $parts; do
-        case $part in build | tests | bench | sanitize) ;; *) die "--only: unknown part '$part'; known: build, tests, bench, sanitize" ;; esac
+        case $part in build | tests | ranks | graphs | bench | sanitize) ;; *) die "--only: unknown part '$part'; known: build, tests, ranks, graphs, bench, sanitize" ;; esac
       done
       [ -n "$parts" ] || die "--only: a list such as tests,bench is needed"
       ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
-      sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     -*) die "unknown option '$1'; see --help" ;;
@@ -121,11 +122,12 @@ elif [ $gpu = 1 ]; then
 fi
 
 # Rows of docs/gpu-proof.md: source file and the names of its tests on a device.
-proof_rows() { awk -F'|' '/^\| `kernels\/cuda\// { gsub(/[` ]/, "", $2); gsub(/[` ]/, "", $4); print $2 "|" $4 }' "$proof"; }
+proof_rows() { awk -F'|' '/^\| `(kernels\/cuda|comm)\// { gsub(/[` ]/, "", $2); gsub(/[` ]/, "", $4); print $2 "|" $4 }' "$proof"; }
 
 if [ $dry_run = 0 ]; then
   mkdir -p "$out" || die "the folder $out cannot be made"
-  rm -f "$out"/{gpu_report.md,build.log,tests.log,bench.log,sanitize.log,goals.md,goals.json}
+  rm -f "$out"/{gpu_report.md,{build,tests,ranks,graphs,bench,sanitize}.log,ranks.md,graphs.md,goals.md,goals.json,goals_graphs.md,goals_graphs.json,goals_host.md}
+  rm -rf "$out/traces"
   say "device: $device; commit $commit; report: $out/gpu_report.md"
 else
   say "steps of gpu_check.sh (parts: $parts), $seconds_in_all s at most in all; device: $device"
@@ -158,7 +160,7 @@ fi
 if [ "$built" = 0 ]; then
   targets=(starling_cuda)
   if has tests || has sanitize || has build; then targets+=(test_cuda_device); fi
-  if has tests || has bench || has build; then targets+=(starling-train starling-bench); fi
+  if has tests || has ranks || has graphs || has bench || has build; then targets+=(starling-train starling-bench); fi
   known_targets() { cmake --build "$build" --target help 2>/dev/null | sed -E 's/^\.\.\. //; s/:.*$//; s/ .*$//'; }
   if [ $dry_run = 0 ] && [ -f "$build/CMakeCache.txt" ]; then
     mapfile -t targets < <(grep -Fxf <(known_targets) <(printf '%s\n' "${targets[@]}"))
@@ -214,13 +216,13 @@ if has tests; then
   if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
     # Names of one kind run in a process of their own: what breaks the device breaks one process.
     declare -A name_status=()
-    mapfile -t names < <(proof_rows | cut -d'|' -f2 | tr ',' '\n' | grep -vx -e - -e '' | sort -u)
+    mapfile -t names < <(proof_rows | cut -d'|' -f2 | tr ',' '\n' | grep -vx -e - -e '' -e 'ranks:.*' | sort -u)
     for name in "${names[@]}"; do
       step "tests $name" 60 tests.log bash -c 'run_cases "$@"' _ "$device_test" "$name"
       name_status[$name]=$last_status
     done
     while IFS='|' read -r source patterns; do
-      case $patterns in '' | -) continue ;; esac
+      case $patterns in '' | - | ranks:*) continue ;; esac
       status=0
       for name in ${patterns//,/ }; do
         if [ "${name_status[$name]:-0}" != 0 ]; then status=${name_status[$name]}; fi
@@ -241,11 +243,78 @@ if has tests; then
   fi
 fi
 
+# ------------------------------------------------------------------------------------------------------------ several ranks on one GPU
+
+# Whatever takes several processes is a command of scripts/gpu_ranks.py (NCCL, host memory) or scripts/gpu_peer.py (GPU memory that they share)
+# and a step here. These scripts write a row for each check to ranks.md.
+# Where docs/gpu-proof.md names `ranks:WORD` as a file's tests, these are the rows with that word; a step that ended without rows fails all.
+ranks_broken=0
+rank_step() { # NAME LIMIT SCRIPT ARGUMENT...
+  local name=$1 limit=$2 arguments=("$root/scripts/$3" "${@:4}" --train "$build/bin/starling-train") keep=()
+  if [ "$3" = gpu_ranks.py ]; then keep=(--keep "$out/traces"); fi
+  if [ $dry_run = 0 ] && [ "$limit" -gt $((ranks_end - SECONDS)) ]; then limit=$((ranks_end - SECONDS)); fi
+  step "$name" "$limit" ranks.log "${python:-python3}" "${arguments[@]}" --jobs "$rank_jobs" --seconds 45 --out "$out/ranks.md" "${keep[@]}"
+  if [ $dry_run = 1 ]; then
+    if [ -n "$python" ]; then "$python" "${arguments[@]}" --dry-run; fi
+  elif [ "$last_status" != 0 ] && [ "$last_status" != 1 ]; then
+    ranks_broken=$last_status
+  fi
+}
+rank_verdict() { # WORD: an exit status; nothing where nothing ran
+  local rows
+  if [ $ranks_broken != 0 ]; then echo $ranks_broken && return; fi
+  rows=$(awk -F'|' -v word="$1" '$2 ~ "(^|[ ,])" word "([ ,]|$)" && $3 !~ /skipped/' "$out/ranks.md" 2>/dev/null)
+  if [ -z "$rows" ]; then return; elif grep -qF '| **FAIL** |' <<<"$rows"; then echo 1; else echo 0; fi
+}
+
+if has ranks; then
+  if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
+    rank_jobs=$(($(nproc) / 2))
+    ranks_end=$((SECONDS + 200)) # what follows needs its time too
+    if [ "$parts" = ranks ]; then ranks_end=$seconds_in_all; fi
+    for ranks in 1 2 4; do rank_step "ranks: $ranks, every topology" 90 gpu_ranks.py agree --ranks $ranks; done
+    rank_step "ranks: fp16 overflow on one" 60 gpu_ranks.py overflow
+    rank_step "ranks: one is lost" 80 gpu_ranks.py lost
+    rank_step "ranks: timeline" 60 gpu_ranks.py trace
+    for ranks in 2 4; do rank_step "ranks: $ranks that read each other" 90 gpu_peer.py agree --ranks $ranks; done
+    rank_step "ranks: one that others read is lost" 60 gpu_peer.py lost
+    rank_step "ranks: one that shares no memory" 40 gpu_peer.py refused
+  else
+    not_run "several ranks on one GPU" "no GPU here"
+  fi
+fi
+
+# ------------------------------------------------------------------------------------------------------------ steps as graphs
+
+# Commands of scripts/gpu_graphs.py: the same bits with graphs and without, then what the host does meanwhile, with the GPU to itself; and
+# the measurements that graphs and the scheduler are for.
+graph_step() { # NAME LIMIT ARGUMENT...
+  local name=$1 limit=$2 arguments=("$root/scripts/gpu_graphs.py" "${@:3}" --train "$build/bin/starling-train")
+  step "$name" "$limit" graphs.log "${python:-python3}" "${arguments[@]}" --seconds 45 --out "$out/graphs.md" --goals "$out/goals_host.md" --keep "$out/traces"
+  if [ $dry_run = 1 ] && [ -n "$python" ]; then "$python" "${arguments[@]}" --dry-run; fi
+}
+if has graphs; then
+  if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
+    for ranks in 1 2; do graph_step "graphs: the bits of steps without, $ranks rank(s)" 80 agree --ranks $ranks; done
+    if [ -n "$warming" ]; then wait "$warming" && warming=""; fi
+    graph_step "graphs: host time of a step" 50 host
+    limit=$((seconds_in_all - SECONDS - 20))
+    if has bench; then limit=$((limit - 150)); fi
+    if has sanitize; then limit=$((limit - 60)); fi
+    [ "$limit" -le 150 ] || limit=150
+    step "graphs and scheduler, bench" "$limit" graphs.log "${python:-python3}" "$root/scripts/gpu_bench.py" --only resnet20,scheduler --name goals_graphs \
+      --bench "$bench" --out "$out" --seconds $((limit - 10))
+  else
+    not_run "steps as graphs" "no GPU here"
+  fi
+fi
+
 # ------------------------------------------------------------------------------------------------------------ bench, with the GPU to itself
 
 if has bench; then
   if [ -n "$warming" ]; then wait "$warming"; fi
   step "floors" 30 bench.log "$bench" floor
+  step "the scheduler's own cost" 30 bench.log "$bench" scheduler
   if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
     for precision in bf16 fp32; do
       step "timing of operations, $precision" 30 bench.log "$bench" kernels --device cuda --precision "$precision" --repeats 5
@@ -280,7 +349,8 @@ if has sanitize; then
     not_run "compute-sanitizer" "no GPU here"
   else
     # Own kernels: the tests of the .cu files. The whole table of operations would mostly check the libraries, and take too long.
-    kernels=$(proof_rows | awk -F'|' '$1 ~ /\.cu$/ { print $2 }' | tr ',' '\n' | grep -vx -e - -e '' -e 'cuda/operations\*' | sort -u | paste -sd, -)
+    # And graphs, whose captured kernels run on several streams.
+    kernels=$(proof_rows | awk -F'|' '$1 ~ /\.cu$/ || $1 ~ /graph\.cpp$/ { print $2 }' | tr ',' '\n' | grep -vx -e - -e '' -e 'cuda/operations\*' | sort -u | paste -sd, -)
     step "compute-sanitizer memcheck, racecheck" 140 sanitize.log bash -c 'sanitize "$@"' _ "${sanitizer:-compute-sanitizer}" "$device_test" "$kernels"
   fi
 fi
@@ -320,6 +390,11 @@ report=$out/gpu_report.md
   echo "|---|---|---|"
   while IFS='|' read -r source patterns; do
     verdict="not run"
+    case $patterns in ranks:*)
+      status=$(rank_verdict "${patterns#ranks:}")
+      if [ -n "$status" ]; then file_rows+=("$source|$status|$patterns"); fi
+      ;;
+    esac
     for row in "${file_rows[@]:-}"; do
       if [ "${row%%|*}" = "$source" ]; then
         status=$(cut -d'|' -f2 <<<"$row")
@@ -329,11 +404,36 @@ report=$out/gpu_report.md
     echo "| \`$source\` | $verdict | \`$patterns\` |"
   done < <(proof_rows)
   echo
+  echo "## Several ranks on one GPU"
+  echo
+  if [ -f "$out/ranks.md" ]; then
+    printf '| what | result | |\n|---|---|---|\n'
+    cat "$out/ranks.md"
+  else
+    echo "Not run."
+  fi
+  echo
+  echo "## Steps as graphs"
+  echo
+  if [ -f "$out/graphs.md" ]; then
+    printf '| what | result | |\n|---|---|---|\n'
+    cat "$out/graphs.md"
+    if [ -f "$out/goals_host.md" ] || [ -f "$out/goals_graphs.md" ]; then
+      printf '\n| what | goal | measured | |\n|---|---|---|---|\n'
+      for table in "$out/goals_host.md" "$out/goals_graphs.md"; do
+        if [ -f "$table" ]; then grep -v -e '^| what ' -e '^|---' "$table"; fi
+      done
+    fi
+    if [ -d "$out/traces" ]; then printf '\nTimelines, for Perfetto: %s\n' "$(ls "$out/traces" | sed 's|^|`traces/|; s|$|`|' | paste -sd, | sed 's/,/, /g')"; fi
+  else
+    echo "Not run."
+  fi
+  echo
   echo "## Goals"
   echo
   if [ -f "$out/goals.md" ]; then cat "$out/goals.md"; else echo "Not measured. Floors of one H200, from shapes alone:" && printf '\n```\n' && "$bench" floor 2>/dev/null && echo '```'; fi
   if [ $failures != 0 ]; then
-    for log in build tests bench sanitize; do
+    for log in build tests ranks graphs bench sanitize; do
       [ -f "$out/$log.log" ] || continue
       lines=$(grep -nE '(^|[^A-Za-z])(error|fatal|ERROR):|[A-Za-z]Error: |FAILED|========= (Invalid|Race|Error)|no test case matches|ended with exit status' "$out/$log.log" | head -12)
       if [ -n "$lines" ]; then printf '\n## First errors of %s.log\n\n```\n%s\n```\n' "$log" "${lines:0:3000}"; fi

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+"""Ranks that share a GPU and read each other's parameters there (sync.transport direct) against the way through host memory (staged).
+
+  scripts/gpu_peer.py agree --ranks 4   every topology that allows the count ends with the bits of staged, rank by rank, step by step and as graphs
+  scripts/gpu_peer.py lost              a rank is killed, another one stopped: the other ends with exit status 3 within timeout_s
+  scripts/gpu_peer.py refused           a rank that can share no memory: all ranks say so in one line, and learn the same through host memory
+
+Common: --train build-gpu/bin/starling-train, --out FILE (rows for a report are appended), --jobs N runs at a time, --dry-run (the
+commands alone). Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
+"""
+
+import argparse
+import concurrent.futures
+import os
+import resource
+import shutil
+import signal
+import sys
+import time
+
+import gpu_ranks
+from gpu_ranks import LONG, ROOT, STEPS, TOPOLOGIES, Run, Wrong, config, report, row_of, topology_section
+
+
+class PeerRun(Run):
+    """Without a NCCL_HOSTID: NCCL leaves ranks on one GPU alone, and what peer memory does not carry goes through host memory."""
+
+    RANK = Run.RANK.replace("NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK ", "")
+
+
+class CrampedRun(PeerRun):
+    """Rank 1 may write no file of more than 2 KiB, a file of memory neither, until it has said so."""
+
+    RANK = '[ "$OMPI_COMM_WORLD_RANK" != 1 ] || ulimit -S -f 2; ' + PeerRun.RANK
+
+    def end(self, seconds):
+        begin = time.monotonic()
+        while "GPU memory" not in self.words() and self.process.poll() is None and time.monotonic() - begin < seconds:
+            time.sleep(0.01)
+        if pid := self.rank_file("pid", 1):
+            try:
+                resource.prlimit(int(pid), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            except ProcessLookupError:
+                pass
+        return super().end(seconds)
+
+
+def over(settings, transport, **more):
+    return {**settings, **more, "sync": {**settings["sync"], "transport": transport}}
+
+
+def agree_job(options, name):
+    """Rows (what, verdict, remark) of one topology."""
+    ranks, rows = options.ranks, []
+    what = f"{ranks} ranks, {name}"
+    settings = config(sync={"topology": topology_section(name, ranks)})
+    try:
+        staged = PeerRun(options, ranks, "cuda", over(settings, "staged")).go()
+        expected = [] if options.dry_run else [staged.state(rank, STEPS)[1] for rank in range(ranks)]
+    except (Wrong, OSError) as error:
+        return [(f"{what}, staged", False, str(error))]
+    for mode in ("step by step", "graphs"):
+        title = f"{what}, direct, {mode}"
+        try:
+            run = PeerRun(options, ranks, "cuda", over(settings, "direct", cuda_graphs="auto" if mode == "graphs" else False)).go()
+            if options.dry_run:
+                continue
+            computed = [run.state(rank, STEPS)[1] for rank in range(ranks)]
+            wrong = [rank for rank in range(ranks) if computed[rank].tobytes() != expected[rank].tobytes()]
+            if wrong:
+                largest = max(gpu_ranks.largest_difference(computed[rank], expected[rank]) for rank in wrong)
+                raise Wrong(f"rank {wrong[0]} ends with other bits than over staged, by up to {largest:.2g}")
+            rows.append((title, True, "the bits of staged on every rank"))
+        except (Wrong, OSError) as error:
+            rows.append((title, False, str(error)))
+    return rows
+
+
+def agree(options):
+    names = [name for name in sorted(TOPOLOGIES) if topology_section(name, options.ranks)]
+    with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
+        return [row for rows in pool.map(lambda name: agree_job(options, name), names) for row in rows]
+
+
+def refused(options, transport):
+    settings = config(steps=200, checkpoint={"every_steps": 0})  # its end, with files, is far off
+    staged = PeerRun(options, 2, "cuda", over(settings, "staged")).go()
+    cramped = CrampedRun(options, 2, "cuda", over(settings, transport)).go()
+    if options.dry_run:
+        return "one line, and the model of staged"
+    said = [line for line in cramped.words().splitlines() if "GPU memory" in line and "because" in line]
+    if len(said) != 1 or "rank 1: " not in said[0]:
+        raise Wrong(f"{len(said)} lines say why there is no peer memory: {cramped.last_words()}")
+    if (staged.out / "model.safetensors").read_bytes() != (cramped.out / "model.safetensors").read_bytes():
+        raise Wrong("the model is not the one of staged")
+    return said[0].strip()[-200:]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["agree", "lost", "refused"])
+    parser.add_argument("--ranks", type=int, choices=[2, 4], default=2, help="of agree")
+    parser.add_argument("--train", default=os.environ.get("STARLING_BUILD", str(ROOT / "build-gpu")) + "/bin/starling-train")
+    parser.add_argument("--out")
+    parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=60, help="limit of one run")
+    parser.add_argument("--dry-run", action="store_true")
+    options = parser.parse_args()
+    gpu_ranks.Run = PeerRun
+    gpu_ranks.begin(parser, options)
+    try:
+        if options.what == "agree":
+            rows = agree(options)
+        elif options.what == "lost":
+            cases = [(gpu_ranks.lost, ("direct", how), f", {how.name}") for how in (signal.SIGKILL, signal.SIGSTOP)]
+            with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
+                rows = list(pool.map(lambda case: row_of(options, *case), cases))
+        else:
+            rows = [row_of(options, refused, ("auto",), "")]
+    finally:
+        if not options.dry_run:
+            shutil.rmtree(options.work, ignore_errors=True)
+    return report(options, rows, [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
