@@ -91,7 +91,7 @@ class NcclTransport final : public Transport {
       watchdog_.call(what, [&] { world_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
       watchdog_.add(world_);
     });
-    agreed(*control, [&] { watchdog_.settle(world_, what); });
+    agreed(*control, [&] { watchdog_.during(what, [&] { watchdog_.settle(world_, what); }); });
     control_ = std::move(control);
   }
 
@@ -259,12 +259,14 @@ class NcclTransport final : public Transport {
     const auto joined = std::make_shared<NcclComm>(nullptr);
     pending_splits_.push_back(joined);  // a split that failed may still write there
     try {
-      agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(world_, color, rank_, *joined); }); });
-      agreed(*control_, [&] {
-        watchdog_.settle(world_, what);
-        if (color < 0) return;
-        watchdog_.add(*joined);
-        watchdog_.settle(*joined, what);
+      watchdog_.during(what, [&] {
+        agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(world_, color, rank_, *joined); }); });
+        agreed(*control_, [&] {
+          watchdog_.settle(world_, what);
+          if (color < 0) return;
+          watchdog_.add(*joined);
+          watchdog_.settle(*joined, what);
+        });
       });
     } catch (const NcclSetupError& error) {
       watchdog_.give_up(error);  // the world's communicator may be busy for ever
@@ -310,7 +312,7 @@ class NcclTransport final : public Transport {
     const Event ready = captured ? Event{} : backend_.record();
     {
       const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
-      operations(backend_.native_stream(), work);
+      watchdog_.during([&] { return work.text(); }, [&] { operations(backend_.native_stream(), work); });
     }
     const Event through = backend_.record();
     if (captured) {

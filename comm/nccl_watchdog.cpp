@@ -91,6 +91,21 @@ void NcclWatchdog::call(const std::function<std::string()>& what, const std::fun
   }
 }
 
+void NcclWatchdog::during(const std::function<std::string()>& what, const std::function<void()>& work) {
+  const auto set = [this](const std::function<std::string()>* value) {
+    const std::lock_guard lock(mutex_);
+    during_ = value;
+  };
+  set(&what);
+  try {
+    work();
+  } catch (...) {
+    set(nullptr);
+    throw;
+  }
+  set(nullptr);
+}
+
 void NcclWatchdog::settle(NcclComm comm, const std::function<std::string()>& what) {
   const auto begin = Clock::now();
   for (int looks = 0;; ++looks) {
@@ -156,7 +171,9 @@ void NcclWatchdog::look() {
     for (NcclComm comm : comms_) {
       if (nccl_->state(comm) != NcclState::kFailed) continue;
       forget_what_is_through();
-      const std::string during = followed_.empty() ? "between exchanges" : "in or after " + followed_.front().what();
+      const std::string during = !followed_.empty() ? "in or after " + followed_.front().what()
+                                 : during_          ? "in " + (*during_)()
+                                                    : "between exchanges";
       return lose(fmt::format("rank {} on host {}: NCCL reported an error {}{}", rank_, host_name(), during, last_words(comm)));
     }
     forget_what_is_through();

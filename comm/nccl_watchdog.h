@@ -51,6 +51,8 @@ class NcclWatchdog {
   void check();
   /// Makes calls of NCCL; one that is refused is a loss while `what` was going on.
   void call(const std::function<std::string()>& what, const std::function<void()>& calls);
+  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see meanwhile is told as one of `what`.
+  void during(const std::function<std::string()>& what, const std::function<void()>& work);
   /// Waits until the communicator is not busy; too long, or an error, is a loss.
   void settle(NcclComm comm, const std::function<std::string()>& what);
   /// From now on this communicator is watched, and ended with the others.
@@ -94,6 +96,7 @@ class NcclWatchdog {
   std::condition_variable changed_;
   std::vector<NcclComm> comms_;    ///< the world's first
   std::deque<Followed> followed_;  ///< in the order of issue
+  const std::function<std::string()>* during_ = nullptr;
   std::optional<Error> lost_;
   bool stopping_ = false;
   bool graphs_ = false;

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +11,7 @@
 #include "comm/algorithms/exchange_schedule.h"
 #include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
 
 // A rank that is lost, errors that NCCL reports of itself, calls that it refuses: every rank ends, in time, with a text that says where.
@@ -44,11 +44,6 @@ Ended end_of(const Work& work) {
   return ended;
 }
 
-void wait_for(const std::atomic<int>& count, int wanted) {
-  const auto begin = Clock::now();
-  while (count < wanted && seconds_since(begin) < 20.0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
-
 }  // namespace
 
 TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, bucket, round and ranks; nothing hangs") {
@@ -60,9 +55,8 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
   for (const Variant& variant : {Variant{"ring", 2, "with rank 1"}, Variant{"complete", 4, "in the group of ranks 0, 1, 2, 3"}}) {
     CAPTURE(std::string(variant.topology));
     NcclWorld::Options options;
-    options.timeout_seconds = 0.4;
+    options.timeout_seconds = 2.0;  // of the steps before the loss too: no pause of a busy machine's is to reach it
     NcclWorld world(variant.ranks, options);
-    std::barrier<> meet(variant.ranks);
     std::atomic<int> ended{0};
     std::vector<Ended> ends(static_cast<std::size_t>(variant.ranks));
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
@@ -71,7 +65,7 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
       TrainingJob job(backend, transport, settings);
       job.step();
       job.step();
-      meet.arrive_and_wait();
+      transport.barrier();
       const int lost = variant.ranks - 1;
       if (transport.rank() == lost) {
         world.fake.stop(lost);
@@ -97,9 +91,9 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
       CAPTURE(rank);
       CAPTURE(end.text);
       CHECK(end.code == ExitCode::kLost);
-      CHECK(end.seconds >= 0.4);
-      CHECK(end.seconds < 10.0);
-      CHECK(has(end.text, "[transport] rank " + std::to_string(rank) + " waited 0.4 s (sync.timeout_s) on host "));
+      CHECK(end.seconds >= 2.0);
+      CHECK(end.seconds < 30.0);
+      CHECK(has(end.text, "[transport] rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s) on host "));
       CHECK(has(end.text, "for the exchange of step 2, bucket 0, round 2 "));
       CHECK(has(end.text, variant.partners));
     }
@@ -125,20 +119,20 @@ TEST_CASE("nccl/loss: a rank that never comes is noticed where NCCL connects") {
   });
   CAPTURE(end.text);
   CHECK(end.code == ExitCode::kLost);
-  CHECK(end.seconds < 5.0);
+  CHECK(end.seconds < 30.0);
+  CHECK(has(end.text, "rank 0 waited 0.3 s"));
   CHECK(has(end.text, "for NCCL to connect the exchange of step 7, bucket 3, round 6 with rank 1"));
   CHECK(world.fake.aborted(0) == 1);
 }
 
 TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, and ends the rank") {
   NcclWorld world(2);
-  std::barrier<> meet(2);
   std::atomic<int> ended{0};
   Ended end;
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, {});
     job.step();
-    meet.arrive_and_wait();
+    transport.barrier();
     if (transport.rank() == 0) {
       world.fake.break_down(0, "remote process has terminated");
       end = end_of([&] {
@@ -150,34 +144,39 @@ TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, and 
   });
   CAPTURE(end.text);
   CHECK(end.code == ExitCode::kLost);
-  CHECK(end.seconds < 5.0);
+  CHECK(end.seconds < 30.0);
   CHECK(has(end.text, "remote process has terminated"));
+  CHECK(!has(end.text, " waited "));  // the loss is not that of its time running out
   CHECK(has(end.text, "rank 0 on host "));
   CHECK(world.fake.aborted(0) == 1);
 }
 
-TEST_CASE("nccl/loss: ranks that call different collectives hear of it") {
-  NcclWorld world(2);
-  std::atomic<int> ended{0};
-  std::vector<Ended> ends(2);
-  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-    const Tensor numbers(backend, Shape{transport.rank() == 0 ? 32 : 64}, DType::kFloat32);
-    backend.fill(numbers, 1.0);
-    ends[static_cast<std::size_t>(transport.rank())] = end_of([&] {
-      transport.wait(transport.start_sum(numbers, numbers, {1, 2, 1}));
-      for (int i = 0; i < 1000; ++i) {
-        transport.barrier();
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      }
+TEST_CASE("nccl/loss: ranks that call different collectives hear of it, whoever sees it first") {
+  NcclWorld::Options options;
+  for (int attempt = 0; attempt < 40; ++attempt) {
+    options.watch_seconds = attempt % 2 == 0 ? 0.01 : 1e-6;  // mostly the rank itself, mostly its watchdog
+    NcclWorld world(2, options);
+    std::atomic<int> ended{0};
+    std::vector<Ended> ends(2);
+    world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+      const Tensor numbers(backend, Shape{transport.rank() == 0 ? 32 : 64}, DType::kFloat32);
+      backend.fill(numbers, 1.0);
+      ends[static_cast<std::size_t>(transport.rank())] = end_of([&] {
+        transport.wait(transport.start_sum(numbers, numbers, {1, 2, 1}));
+        for (int i = 0; i < 1000; ++i) {
+          transport.barrier();
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      });
+      ++ended;
+      wait_for(ended, 2);
     });
-    ++ended;
-    wait_for(ended, 2);
-  });
-  for (const Ended& end : ends) {
-    CAPTURE(end.text);
-    CHECK(end.code == ExitCode::kLost);
-    CHECK(has(end.text, "the sum over all ranks of step 1, bucket 2"));
-    CHECK(has(end.text, "all_reduce of 32 fp32"));
+    for (const Ended& end : ends) {
+      CAPTURE(end.text);
+      CHECK(end.code == ExitCode::kLost);
+      CHECK(has(end.text, "the sum over all ranks of step 1, bucket 2"));
+      CHECK(has(end.text, "all_reduce of 32 fp32"));
+    }
   }
 }
 
@@ -198,7 +197,7 @@ TEST_CASE("nccl/loss: a refused init is heard by all ranks, and leaves the contr
   for (const Ended& end : ends) {
     CAPTURE(end.text);
     CHECK(end.code == ExitCode::kLost);
-    CHECK(end.seconds < 5.0);
+    CHECK(end.seconds < 30.0);
     CHECK(has(end.text, "rank 2 "));
     CHECK(has(end.text, "ncclCommInitRankConfig: invalid usage"));
   }
@@ -218,7 +217,7 @@ TEST_CASE("nccl/loss: a refused split is heard by all ranks, and nothing goes on
   for (const Ended& end : ends) {
     CAPTURE(end.text);
     CHECK(end.code == ExitCode::kLost);
-    CHECK(end.seconds < 5.0);
+    CHECK(end.seconds < 30.0);
     CHECK(has(end.text, "rank 1 "));
     CHECK(has(end.text, "ncclCommSplit: system error"));
   }

@@ -18,6 +18,7 @@ class NcclWorld {
     FakeNcclOptions nccl;
     double timeout_seconds = 20.0;
     FakeWorldOptions control;  ///< the control plane's
+    double watch_seconds = 0.01;
   };
   explicit NcclWorld(int ranks) : NcclWorld(ranks, Options{}) {}
   NcclWorld(int ranks, const Options& options) : fake(ranks, options.nccl), options_(options), control_(ranks, options.control) {}
@@ -34,7 +35,7 @@ class NcclWorld {
     control_.run([&](Transport& end) { body(end.rank()); });
   }
   std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) {
-    return make_nccl_transport(control_.transport(rank), backend, fake.open(rank), {options_.timeout_seconds, 0, 0.01});
+    return make_nccl_transport(control_.transport(rank), backend, fake.open(rank), {options_.timeout_seconds, 0, options_.watch_seconds});
   }
   std::unique_ptr<Transport> control(int rank) { return control_.transport(rank); }
 
