@@ -357,7 +357,8 @@ class Backend {
   virtual void wait(Event event) = 0;         ///< the current stream waits; the host does not
   virtual void synchronize(Event event) = 0;  ///< the host waits
   virtual bool done(Event) { return true; }   ///< whether what the event marks is done; may be asked from any thread
-  /// The current stream as the device's libraries know it (a cudaStream_t); null where work has been done when a call returns.
+  /// The current stream as the device's libraries know it (a cudaStream_t); null where work has been done when a call returns. Throws
+  /// Error(kInternal) in a capture that an earlier call has spoilt: a library could only say that something went wrong.
   virtual void* native_stream() const { return nullptr; }
   virtual void synchronize() = 0;  ///< the host waits for everything
 
@@ -365,7 +366,8 @@ class Backend {
   /// once they wait for an event recorded within, and kCompute must wait for all that they did. Operations are called with `values` of this
   /// step (an update with its lr and step; gradient_scale, loss and gradient_control with factors of its loss_scale; dropout with counters
   /// from its dropout_counter on), and follow the values of each launch later. The host neither waits nor copies; the rules of updates live
-  /// as long as the graph. A wait for an event from before makes each launch wait for all that the event's stream has been told.
+  /// as long as the graph. Each launch comes after all that kCompute, kUpdate and kCommunication have been told until then, and after what
+  /// kUpload has where the capture waits for an event of it from before.
   virtual bool begin_capture(const StepValues& values) { return (void)values, false; }
   /// Throws Error(kInternal) where the capture failed; then, too, it is over.
   virtual std::unique_ptr<DeviceGraph> end_capture() { return nullptr; }

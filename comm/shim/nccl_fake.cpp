@@ -507,6 +507,7 @@ class FakeEnd final : public Nccl {
     if (--depth_ > 0) return;
     note(CallKind::kNcclGroupEnd, {});
     std::vector<Op> ops = std::exchange(ops_, {});
+    if (!ops.empty() && !cuda::shim::spoilt(stream_).empty()) fail(ExitCode::kLost, "nccl", "ncclGroupEnd: unhandled cuda error");
     if (!ops.empty() && cuda::shim::captures(stream_)) {
       cuda::shim::keep_work(stream_, state_->kept(state_, rank_, std::move(ops)));
     } else {

@@ -47,7 +47,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void wait(Event event) override;
   void synchronize(Event event) override;
   bool done(Event event) override;
-  void* native_stream() const override { return handle(); }
+  void* native_stream() const override;
   std::unique_ptr<DeviceClock> device_clock() override;   ///< device_clock.cpp
   PeerMemory* peer_memory() override;                     ///< peer.cpp
   bool begin_capture(const StepValues& values) override;  ///< graphs: graph.cpp

@@ -108,6 +108,11 @@ void CudaBackend::abandon_capture() noexcept {
   pool_->end_capture(false);
 }
 
+void* CudaBackend::native_stream() const {
+  if (capturing()) check_capturing(handle());
+  return handle();
+}
+
 const StepValues& CudaBackend::captured_values() const {
   require(capturing(), "cuda", "the values of a captured step, without a capture");
   return capture_->values;

@@ -48,7 +48,17 @@ void launch_waiting(void (*kernel)(P...), const Launch& how, A&&... arguments) {
 #endif
 }
 
-/// The same through the calling library's copy of the runtime: a plug-in's kernels are known to no other.
+/// See load_kernel().
+template <class... P>
+void load(void (*kernel)(P...), const std::source_location& where = std::source_location::current()) {
+#if defined(__CUDACC__)
+  load_kernel(reinterpret_cast<const void*>(kernel), where.function_name());
+#else
+  (void)kernel, (void)where;
+#endif
+}
+
+/// launch() through the calling library's copy of the runtime: a plug-in's kernels are known to no other.
 template <class... P, class... A>
 void launch_own(void (*kernel)(P...), const Launch& how, A&&... arguments) {
   static_assert(sizeof...(P) == sizeof...(A), "the kernel takes another number of arguments");

@@ -26,7 +26,9 @@ PeerMemory* CudaBackend::peer_memory() {
 }
 
 CudaPeerMemory::CudaPeerMemory(CudaBackend& backend)
-    : backend_(backend), pinned_(backend.allocate_host(sizeof(PeerWords))), words_(new (pinned_.get()) PeerWords) {}
+    : backend_(backend), pinned_(backend.allocate_host(sizeof(PeerWords))), words_(new (pinned_.get()) PeerWords) {
+  load_kernels();
+}
 CudaPeerMemory::~CudaPeerMemory() = default;
 
 std::string CudaPeerMemory::device() const { return device_uuid(backend_.info().number); }

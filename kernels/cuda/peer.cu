@@ -51,6 +51,11 @@ StepScalar<std::uint32_t> count_of(CudaBackend& backend, std::uint32_t value) {
 
 }  // namespace
 
+void CudaPeerMemory::load_kernels() {
+  load(signal_kernel);
+  load(await_kernel);
+}
+
 void CudaPeerMemory::signal(std::uint32_t* counter, std::uint32_t value) {
   launch_waiting(signal_kernel, {{1}, {1}, backend_.handle()}, counter, count_of(backend_, value));
 }

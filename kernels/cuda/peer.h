@@ -49,6 +49,8 @@ class CudaPeerMemory final : public PeerMemory {
   void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) override;  ///< peer.cu
 
  private:
+  void load_kernels();  ///< peer.cu
+
   CudaBackend& backend_;
   std::shared_ptr<std::byte> pinned_;
   PeerWords* words_;

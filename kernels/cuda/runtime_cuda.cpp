@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "kernels/cuda/runtime.h"
 
 namespace starling::cuda {
@@ -22,6 +23,17 @@ void check(cudaError_t error, const char* call) {
   const bool memory = error == cudaErrorMemoryAllocation;
   fail(memory ? ExitCode::kMemory : ExitCode::kInternal, "cuda", "{}: {} ({}); an earlier kernel may be the cause", call,
        cudaGetErrorString(error), cudaGetErrorName(error));
+}
+
+/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or an earlier kernel's error, should not stay
+/// unseen. At the process's end the driver may be gone before the last of it.
+void warn_unless_freed(cudaError_t error, const char* call) noexcept {
+  if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
+  cudaGetLastError();
+  try {
+    log::warning("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  } catch (...) {  // no memory for the line
+  }
 }
 
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
@@ -187,7 +199,7 @@ void* device_allocate(std::size_t bytes) {
   check(error, "cudaMalloc");
   return memory;
 }
-void device_free(void* memory) noexcept { cudaFree(memory); }
+void device_free(void* memory) noexcept { warn_unless_freed(cudaFree(memory), "cudaFree"); }
 void* pinned_allocate(std::size_t bytes) {
   ++allocations;
   void* memory = nullptr;
@@ -199,7 +211,7 @@ void* pinned_allocate(std::size_t bytes) {
   check(error, "cudaHostAlloc");
   return memory;
 }
-void pinned_free(void* memory) noexcept { cudaFreeHost(memory); }
+void pinned_free(void* memory) noexcept { warn_unless_freed(cudaFreeHost(memory), "cudaFreeHost"); }
 
 void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
   const cudaMemcpyKind direction = kind == CopyKind::kHostToDevice   ? cudaMemcpyHostToDevice
@@ -226,6 +238,11 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
   }
   check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),
         label);
+}
+
+void load_kernel(const void* kernel, const char* label) {
+  cudaFuncAttributes attributes{};
+  check(cudaFuncGetAttributes(&attributes, kernel), label);
 }
 
 RuntimeCounters runtime_counters() { return {allocations, host_waits, launches, graph_launches}; }
@@ -259,6 +276,14 @@ GraphHandle end_capture(StreamHandle stream) {
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate");
   return ready;
+}
+void check_capturing(StreamHandle stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream_of(stream), &status), "cudaStreamIsCapturing");
+  if (status == cudaStreamCaptureStatusActive) return;
+  fail(ExitCode::kInternal, "cuda", "the capture {}",
+       status == cudaStreamCaptureStatusInvalidated ? "was spoilt by an earlier call that a capture does not allow"
+                                                    : "does not reach this stream");
 }
 void abandon_capture(StreamHandle stream) noexcept {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;

@@ -70,7 +70,8 @@ void EventRing::begin_capture() {
   capturing_ = true;
   joined_ = {};
   joined_[static_cast<std::size_t>(StreamKind::kCompute)] = true;
-  outer_ = {};
+  outer_ = {};  // a launch is on the compute stream; its work on these two must not overtake what they were told before
+  for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication}) outer_[static_cast<std::size_t>(other)] = true;
 }
 
 std::vector<StreamKind> EventRing::end_capture() noexcept {

@@ -17,8 +17,8 @@ using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 /// handle is done. One thread records and waits; any thread may ask done().
 ///
 /// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and those that have waited for one of its
-/// marks. A wait in it for an event from before it, or of a stream that does not take part yet, makes every launch of the graph come after
-/// what that stream has been told until then (the streams that end_capture() returns). Once the capture has ended, its marks stand for the
+/// marks. Every launch of the graph comes after what kUpdate and kCommunication have been told until then, and after what kUpload has where
+/// the capture waits for an event of it from before (the streams that end_capture() returns). Once the capture has ended, its marks stand for the
 /// last launch of any graph.
 class EventRing {
  public:

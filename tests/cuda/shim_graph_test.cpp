@@ -46,6 +46,11 @@ std::string error_of(const std::function<void()>& body) {
   return {};
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+std::vector<CallKind> kinds_of(const std::vector<Call>& calls) {
+  std::vector<CallKind> kinds;
+  for (const Call& call : calls) kinds.push_back(call.kind);
+  return kinds;
+}
 
 struct Streams2 {
   StreamHandle main = create_stream("main", false), side = create_stream("side", false);
@@ -290,12 +295,9 @@ TEST_CASE("cuda/graph: launches with other inputs and other step values have the
     CHECK(runtime_counters().launches == counters.launches);
     CHECK(runtime_counters().graph_launches == counters.graph_launches + 1);
     CHECK(backend.memory_stats().allocations == memory.allocations);
-    // The values, the mark of their pinned memory, the graph, its mark.
-    REQUIRE(calls.size() == 4);
-    CHECK(calls[0].kind == CallKind::kCopy);
-    CHECK(calls[1].kind == CallKind::kRecord);
-    CHECK(calls[2].kind == CallKind::kLaunchGraph);
-    CHECK(calls[3].kind == CallKind::kRecord);
+    // The values, the mark of their pinned memory, what the update and the communication stream hold, the graph, its mark.
+    CHECK(kinds_of(calls) == std::vector<CallKind>{CallKind::kCopy, CallKind::kRecord, CallKind::kRecord, CallKind::kWait,
+                                                   CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord});
     CHECK(replayed.results() == eager.results());
   }
 }
@@ -422,13 +424,18 @@ TEST_CASE("cuda/graph: events across a capture's ends") {
     backend.wait(inside);  // before the next upload: for the launch
   }
   const std::vector<Call> calls = shim::stop_recording();
-  std::vector<CallKind> kinds;
-  for (const Call& call : calls) kinds.push_back(call.kind);
-  REQUIRE(kinds == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord, CallKind::kWait});
-  CHECK(calls[0].stream == calls[4].stream);
-  CHECK(calls[1].event == calls[0].event);
-  CHECK(calls[1].stream == calls[2].stream);
-  CHECK(calls[4].event == calls[3].event);
+  REQUIRE(kinds_of(calls) == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait, CallKind::kRecord,
+                                                   CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord, CallKind::kWait});
+  std::set<StreamHandle> before;  // the update, the communication and the upload stream
+  for (const std::size_t i : {0, 2, 4}) {
+    before.insert(calls[i].stream);
+    CHECK(calls[i + 1].event == calls[i].event);
+    CHECK(calls[i + 1].stream == calls[6].stream);
+  }
+  CHECK(before.size() == 3);
+  CHECK_FALSE(before.contains(calls[6].stream));
+  CHECK(calls[4].stream == calls[8].stream);
+  CHECK(calls[8].event == calls[7].event);
   backend.synchronize(inside);
   std::vector<float> host(64);
   backend.copy_to_host(y, host.data());

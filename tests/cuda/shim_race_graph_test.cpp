@@ -81,11 +81,14 @@ std::vector<Finding> findings_of(Wrong wrong) {
       graph = backend.end_capture();
     }
     Event copied;
+    // A launch comes by itself after what the update and the communication stream were told.
+    const StreamKind reader = wrong == Wrong::kLoss ? StreamKind::kUpload : StreamKind::kCommunication;
     for (int step = 0; step < 4; ++step) {
       if (wrong != Wrong::kLoss) backend.wait(copied);
       graphs[static_cast<std::size_t>(step) % 2]->launch({});
       const Event done = backend.record();
-      copied = on(StreamKind::kCommunication, [&] {
+      const Event arrived = upload(done);
+      copied = on(reader, [&] {
         backend.wait(done);
         if (loss) {
           backend.add({.a = loss, .b = loss, .y = other});
@@ -93,7 +96,6 @@ std::vector<Finding> findings_of(Wrong wrong) {
           cuda::shim::note({.kind = CallKind::kRead, .stream = cuda.handle(), .label = "add", .from = stale, .bytes = batch.bytes()});
         }
       });
-      const Event arrived = upload(done);
       if (step == 1) {
         const auto evaluate = [&] { backend.add({.a = y, .b = y, .y = batch}); };
         if (wrong == Wrong::kEvaluation) {

@@ -87,6 +87,8 @@ void note(Call call);
 void note_launch(StreamHandle stream, const char* label);
 /// Whether the stream captures; then work on it is to be handed to keep_work() in place of being done, with its arguments by value.
 bool captures(StreamHandle stream);
+/// Why what the stream captures will come to nothing; empty where it will not.
+std::string spoilt(StreamHandle stream);
 void keep_work(StreamHandle stream, std::function<void()> work);
 /// Whether the calling thread has a capture under way that forbids it to ask the driver for anything.
 bool forbids_driver();

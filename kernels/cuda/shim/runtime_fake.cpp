@@ -162,6 +162,10 @@ void note_launch(StreamHandle stream, const char* label) {
   world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
 }
 bool captures(StreamHandle stream) { return capture_of(stream) != nullptr; }
+std::string spoilt(StreamHandle stream) {
+  const Capture* capture = capture_of(stream);
+  return capture ? capture->spoiled() : std::string();
+}
 void keep_work(StreamHandle stream, std::function<void()> work) { capture_of(stream)->add(stream, std::move(work)); }
 bool forbids_driver() { return own_capture && !relaxed; }
 StreamHandle launching() { return launch_stream; }
@@ -357,6 +361,11 @@ GraphHandle end_capture(StreamHandle stream) {
   auto* graph = new shim::FakeGraph{capture->take_work()};
   world().note({.kind = shim::CallKind::kEndCapture, .stream = stream, .graph = graph});
   return graph;
+}
+void check_capturing(StreamHandle stream) {
+  require(shim::captures(stream), "cuda", "the capture does not reach this stream");
+  if (shim::spoilt(stream).empty()) return;
+  fail(ExitCode::kInternal, "cuda", "the capture was spoilt by an earlier call that a capture does not allow");
 }
 void abandon_capture(StreamHandle stream) noexcept {
   const auto capture = static_cast<FakeStream*>(stream)->capture;
