@@ -14,6 +14,7 @@
 #include "comm/peer_transport.h"
 #include "comm/staged_transport.h"
 #include "core/log.h"
+#include "core/peer_memory.h"
 
 namespace starling {
 namespace {
@@ -73,6 +74,24 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
 
 namespace {
 
+/// Says that two ranks use one GPU, where any do: each spends the time in which it has the GPU waiting for the other. Collective.
+std::string shared_gpu(Transport& transport, Backend& backend) {
+  std::map<std::string, int> owners;
+  int rank = 0;
+  const PeerMemory* memory = backend.peer_memory();  // none: then no other rank of this host has any
+  for (const std::string& gpu : transport.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
+    const auto [owner, first] = owners.emplace(gpu, rank);
+    if (!first) {
+      return fmt::format(
+          "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but slow; sync.transport staged waits on the "
+          "host",
+          owner->second, rank);
+    }
+    ++rank;
+  }
+  return {};
+}
+
 /// NCCL, or with a `reason` host memory.
 std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings, std::unique_ptr<Transport> control, Backend& backend,
                                            const NcclOpener& open, std::string& reason) {
@@ -111,7 +130,9 @@ std::unique_ptr<Transport> choose_gpu_transport(const GpuTransportSettings& sett
                     "auto, nccl or staged",
                     no_peers));
   }
+  const std::string shared = peers ? shared_gpu(*peers, backend) : std::string();
   const bool first = (peers ? peers : transport)->rank() == 0;
+  if (first && !shared.empty()) log::info("{}", shared);
   if (first && !no_peers.empty()) {
     log::info("ranks of one host do not read each other's GPU memory, because {}", no_peers);
   }

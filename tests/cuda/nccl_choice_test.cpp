@@ -7,6 +7,7 @@
 #include "apps/trainer/agreement.h"
 #include "apps/trainer/gpu_transport.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/cuda/stderr_lines.h"
 
 // Which transport the trainer takes between GPUs.
 namespace starling::tests {
@@ -56,6 +57,14 @@ TEST_CASE("nccl/choice: auto takes NCCL where all ranks have it and a GPU of the
   CHECK(has(chosen("auto", {}, 1)[0], "through host memory"));
   CHECK(has(chosen("auto", {.devices = {"0000:01:00.0", "0000:01:00.0"}})[0], "through host memory"));
   CHECK(has(chosen("auto", {.refuse_init = 1})[0], "through host memory"));
+}
+
+TEST_CASE("nccl/choice: ranks that share a GPU and read each other's memory there are told what that costs") {
+  const auto lines = [](const char* wanted) { return stderr_lines([&] { chosen(wanted, {}); }); };
+  const std::vector<std::string> by_peers = lines("auto");
+  REQUIRE(by_peers.size() == 1);
+  CHECK(has(by_peers[0], "ranks 0 and 1 share a GPU, which works for one at a time, for waiting too"));
+  CHECK(lines("nccl").empty());
 }
 
 TEST_CASE("nccl/choice: nccl where it cannot be is an error with the reason") {
