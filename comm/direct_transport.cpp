@@ -182,12 +182,14 @@ void DirectTransport::find_hosts() {
 
 void DirectTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
   if (size() == 1 || buckets.empty() || backend.device() != DeviceType::kCpu) return;
-  if (sides_.size() == buckets.size() && buckets[0].spare &&
-      (buckets[0].parameters.raw() == sides_[0].own[0].raw() || buckets[0].spare.raw() == sides_[0].own[0].raw()))
-    return;
-  require(operations_.empty(), "transport", "other buckets were shared with {} exchanges under way", operations_.size());
   find_hosts();
   if (!any_shares_) return;
+  const auto is_own = [&](const Tensor& x) { return x && x.raw() == sides_[0].own[0].raw(); };
+  const bool same = sides_.size() == buckets.size() && (is_own(buckets[0].parameters) || is_own(buckets[0].spare));
+  // A rank that is alone on its host has nothing by which it could know.
+  const std::vector<std::string> all = between_->all_gather(same || local_.size() == 1 ? "same" : "other");
+  if (std::count(all.begin(), all.end(), "other") == 0) return;
+  require(operations_.empty(), "transport", "other buckets were shared with {} exchanges under way", operations_.size());
   sides_.clear();
   controls_.clear();
   control_ = nullptr;

@@ -15,6 +15,7 @@
 #include "comm/fake_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
+#include "staged_jobs.h"
 #include "support.h"
 
 using namespace starling;
@@ -320,8 +321,10 @@ TEST_CASE("comm/direct: an exchange that is not complete is not done") {
 }
 
 TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and when it was last heard of") {
-  std::vector<std::string> texts(3);
-  with_ranks(3, {0.2, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+  std::string text;
+  std::atomic<int> there{0};
+  std::atomic<bool> over{false};
+  with_ranks(3, {1.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
     t.share(backend, buckets);
     Exchange group;
     group.kind = Exchange::Kind::kGroupSum;
@@ -331,40 +334,41 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
     t.barrier();
     if (t.rank() == 2) {
       t.release({12, 0, 11});
-      std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    } else if (t.rank() == 1) {
+      t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
+    } else {
+      CHECK(test::soon([&] { return there == 2; }));
+      const Ticket ticket = t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
+      text = test::error_text([&] { t.wait(ticket); });
+      over = true;
       return;
     }
-    const auto r = static_cast<std::size_t>(t.rank());
-    if (t.rank() == 0) {
-      const Ticket ticket = t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
-      texts[r] = test::error_text([&] { t.wait(ticket); });
-    } else {
-      // The other two published: this rank alone cannot go on, for rank 0 has not released what it reads.
-      t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
-      std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    }
+    ++there;
+    test::soon([&] { return over.load(); });  // a rank that has ended says that in place of what it did last
   });
-  CAPTURE(texts[0]);
-  for (const char* part : {"rank 0 waited 0.2 s", " on host ", "step 12, bucket 0, round 11", "in the group of ranks 0, 1, 2",
-                           "missing: rank 2 last heard of 0.", "(mixed bucket 0 of step 12)", "; there: rank 1 last heard of"}) {
-    CHECK(texts[0].find(part) != std::string::npos);
+  CAPTURE(text);
+  for (const char* part : {"rank 0 waited 1 s", " on host ", "step 12, bucket 0, round 11", "in the group of ranks 0, 1, 2",
+                           "missing: rank 2 last heard of ", "(mixed bucket 0 of step 12)", "; there: rank 1 last heard of"}) {
+    CHECK(text.find(part) != std::string::npos);
   }
-  CHECK(texts[0].find('\n') == std::string::npos);
+  CHECK(text.find('\n') == std::string::npos);
 }
 
 TEST_CASE("comm/direct: a reader that never lets go is named") {
   std::string text;
-  with_ranks(2, {0.2, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+  std::atomic<bool> over{false};
+  with_ranks(2, {1.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
     t.share(backend, buckets);
     std::vector<Tensor> received;
     t.wait(t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0}));
     if (t.rank() == 1) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(500));
+      test::soon([&] { return over.load(); });
       return;
     }
     buckets[0].flip();
     t.start_mix(pair_with(1), buckets[0], {}, received, {1, 0, 1});
     text = test::error_text([&] { t.wait_until_writable({2, 0, 1}); });
+    over = true;
   });
   CAPTURE(text);
   CHECK(text.find("for the readers of step 1, bucket 0; missing: rank 1 last heard of") != std::string::npos);
@@ -382,7 +386,7 @@ TEST_CASE("comm/direct: a rank that throws ends the waits of the others") {
     });
   });
   CHECK(text == "[data] no file");
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
 }
 
 TEST_CASE("comm/direct: where a rank has no memory to share, all go on by messages, to the same bits") {
@@ -398,6 +402,25 @@ TEST_CASE("comm/direct: where a rank has no memory to share, all go on by messag
     CHECK(buckets[0].parameters.raw() == before);
     CHECK_FALSE(buckets[0].spare);
     CHECK(t.buffers_for(pair_with(1 - t.rank())) == 1);
+  });
+}
+
+TEST_CASE("comm/direct: sharing the same buckets again is nothing, also for a rank that is alone on its host") {
+  FakeWorldOptions options;
+  options.ranks_per_host = 2;
+  options.direct = true;
+  with_ranks(3, options, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+    const std::byte* const before = buckets[0].parameters.raw();
+    t.share(backend, buckets);
+    const std::byte* const shared = buckets[0].parameters.raw();
+    CHECK((shared != before) == (t.rank() < 2));
+    t.share(backend, buckets);
+    CHECK(buckets[0].parameters.raw() == shared);
+    OneBucket others(backend);
+    const std::byte* const other = others.buckets[0].parameters.raw();
+    t.share(backend, others.buckets);
+    CHECK((others.buckets[0].parameters.raw() != other) == (t.rank() < 2));
+    t.barrier();
   });
 }
 
