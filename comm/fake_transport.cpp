@@ -562,6 +562,8 @@ void FakeWorld::run(const std::function<void(Transport&)>& body) {
         body(*end);
       } catch (const std::exception& error) {
         state_->fail_all(std::current_exception(), fmt::format("rank {} ended with: {}", rank, error.what()));
+      } catch (...) {  // what a check of a test framework throws need not be a std::exception
+        state_->fail_all(std::current_exception(), fmt::format("rank {} ended with an exception", rank));
       }
     });
   }

@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <barrier>
 #include <chrono>
 #include <cstddef>
 #include <functional>
@@ -15,6 +14,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
 
 // Exchanges by NCCL within captured graphs: what steps learn that are replayed, and how a loss in one shows.
@@ -26,11 +26,6 @@ using Numbers = std::vector<std::vector<double>>;  ///< parameters and buffers o
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
-void wait_for(const std::atomic<int>& count, int wanted) {
-  const auto begin = Clock::now();
-  while (count < wanted && seconds_since(begin) < 20.0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-}
 
 std::string error_of(const std::function<void()>& body, ExitCode code) {
   try {
@@ -66,6 +61,11 @@ Numbers train(int ranks, const TrainingSettings& settings, int steps) {
     numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
   });
   return numbers;
+}
+
+/// With graphs, a rank that ends leaves the aborts behind where these take long, to a thread of their own.
+bool all_aborted(const NcclWorld& world, int rank) {
+  return soon([&] { return world.fake.aborted(rank) == world.fake.initialised(rank); });
 }
 
 /// Steps until all graphs are there, and `more`.
@@ -143,7 +143,6 @@ TEST_CASE("nccl/graph: a step's exchanges that start as the next step begins bri
 
 TEST_CASE("nccl/graph: nobody asks for an event of a capture, and nothing is registered in it") {
   NcclWorld world(2);
-  std::barrier<> meet(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
@@ -154,10 +153,10 @@ TEST_CASE("nccl/graph: nobody asks for an event of a capture, and nothing is reg
     transport.wait(transport.start_exchange(exchange, send, {receive}, {0, 0, 0}));
     const int registered = world.fake.registrations(transport.rank());
     CHECK(registered == 2);
-    meet.arrive_and_wait();
+    transport.barrier();
     // An exchange is under way all through the capture: the watchdog looks at it every 10 ms.
     if (transport.rank() == 0) cuda::shim::hold_events(true);
-    meet.arrive_and_wait();
+    transport.barrier();
     const Ticket before = transport.start_exchange(exchange, send, {receive}, {1, 0, 1});
     REQUIRE(backend.begin_capture({}));
     const Tensor sum(backend, send.shape(), send.dtype());  // of the graph's own memory
@@ -175,7 +174,7 @@ TEST_CASE("nccl/graph: nobody asks for an event of a capture, and nothing is reg
     transport.launched(2);
     transport.wait(before);
     CHECK(has(error_of([&] { transport.wait(first); }, ExitCode::kInternal), "not under way"));
-    meet.arrive_and_wait();
+    transport.barrier();
     if (transport.rank() == 0) cuda::shim::hold_events(false);
     std::vector<float> host(64);
     backend.copy_to_host(receive, host.data());
@@ -219,9 +218,8 @@ TEST_CASE("nccl/graph: a rank that stops between launches ends the others in tim
     CAPTURE(std::string(variant.topology));
     CAPTURE(std::string(variant.algorithm));
     NcclWorld::Options options;
-    options.timeout_seconds = 0.4;
+    options.timeout_seconds = 2.0;  // of the steps before the loss too: no pause of a busy machine's is to reach it
     NcclWorld world(variant.ranks, options);
-    std::barrier<> meet(variant.ranks);
     std::atomic<int> ended{0};
     std::vector<std::string> texts(static_cast<std::size_t>(variant.ranks));
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
@@ -230,7 +228,7 @@ TEST_CASE("nccl/graph: a rank that stops between launches ends the others in tim
       settings.topology = {{"type", variant.topology}};
       TrainingJob job(backend, transport, with_graphs(settings, true));
       while (job.steps() < 7) job.step();
-      meet.arrive_and_wait();
+      transport.barrier();
       const int lost = variant.ranks - 1;
       if (transport.rank() == lost) {
         world.fake.stop(lost);
@@ -245,16 +243,16 @@ TEST_CASE("nccl/graph: a rank that stops between launches ends the others in tim
             for (int step = 0; step < 1000; ++step) job.step();
           },
           ExitCode::kLost);
-      CHECK(seconds_since(begin) >= 0.4);
-      CHECK(seconds_since(begin) < 10.0);
+      CHECK(seconds_since(begin) >= 2.0);
+      CHECK(seconds_since(begin) < 30.0);
       ++ended;
       wait_for(ended, variant.ranks);
-      CHECK(world.fake.aborted(transport.rank()) == world.fake.initialised(transport.rank()));
+      CHECK(all_aborted(world, transport.rank()));
     });
     for (int rank = 0; rank + 1 < variant.ranks; ++rank) {
       const std::string& text = texts[static_cast<std::size_t>(rank)];
       CAPTURE(text);
-      CHECK(has(text, "[transport] rank " + std::to_string(rank) + " waited 0.4 s (sync.timeout_s) on host "));
+      CHECK(has(text, "[transport] rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s) on host "));
       CHECK(has(text, "for the exchanges of step 7 (replayed as a graph), buckets 0 to "));
       CHECK(has(text, variant.text));
     }
@@ -263,15 +261,14 @@ TEST_CASE("nccl/graph: a rank that stops between launches ends the others in tim
 
 TEST_CASE("nccl/graph: an asynchronous error between launches is told in NCCL's words, and ends the rank") {
   NcclWorld::Options options;
-  options.timeout_seconds = 2.0;
+  options.timeout_seconds = 5.0;  // rank 1 waits so long; less might end the eager steps on a busy machine
   NcclWorld world(2, options);
-  std::barrier<> meet(2);
   std::atomic<int> ended{0};
   std::vector<std::string> texts(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, with_graphs({}, true));
     warm_up(job);
-    meet.arrive_and_wait();
+    transport.barrier();
     if (transport.rank() == 0) world.fake.break_down(0, "remote process has terminated");
     texts[static_cast<std::size_t>(transport.rank())] = error_of(
         [&] {
@@ -286,13 +283,15 @@ TEST_CASE("nccl/graph: an asynchronous error between launches is told in NCCL's 
   CHECK(has(texts[0], "rank 0 on host "));
   CHECK(has(texts[0], "remote process has terminated"));
   CHECK(has(texts[1], "(replayed as a graph)"));  // the other one waits its time
-  CHECK(world.fake.aborted(0) == 1);
-  CHECK(world.fake.aborted(1) == 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(world.fake.initialised(rank) == 1);
+    CHECK(all_aborted(world, rank));
+  }
 }
 
 TEST_CASE("nccl/graph: what one rank captures and another one does not is an error") {
   NcclWorld::Options options;
-  options.timeout_seconds = 2.0;
+  options.timeout_seconds = 5.0;  // nobody is to wait so long
   NcclWorld world(2, options);
   std::atomic<int> ended{0};
   std::vector<std::string> texts(2);
@@ -315,23 +314,22 @@ TEST_CASE("nccl/graph: what one rank captures and another one does not is an err
 
 TEST_CASE("nccl/graph: launches ask the host for nothing") {
   NcclWorld world(2);
-  std::barrier<> meet(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, with_graphs({}, true));
     warm_up(job, 2);
-    meet.arrive_and_wait();
+    transport.barrier();
     const cuda::RuntimeCounters before = cuda::runtime_counters();
     const std::uint64_t allocations = backend.memory_stats().allocations;
-    meet.arrive_and_wait();
+    transport.barrier();
     for (int step = 0; step < 5; ++step) job.step();
     CHECK(backend.memory_stats().allocations == allocations);
-    meet.arrive_and_wait();
+    transport.barrier();
     const cuda::RuntimeCounters after = cuda::runtime_counters();
     CHECK(after.graph_launches == before.graph_launches + 2 * 5);
     CHECK(after.launches == before.launches);
     CHECK(after.device_allocations == before.device_allocations);
     CHECK(after.host_waits == before.host_waits);
-    meet.arrive_and_wait();
+    transport.barrier();
     job.finish();
   });
 }

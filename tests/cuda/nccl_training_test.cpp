@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <barrier>
 #include <cmath>
 #include <cstddef>
 #include <map>
@@ -138,37 +137,37 @@ struct Recorded {
   }
 };
 
-/// The third and the fourth step of every rank, while the device does nothing until somebody waits.
+/// The third and the fourth step of every rank, while the device does nothing until somebody waits. The barriers are the control plane's,
+/// which asks the device for nothing.
 Recorded record_steps(int ranks, const TrainingSettings& settings) {
   Recorded result;
   result.ranks.resize(static_cast<std::size_t>(ranks));
-  std::barrier<> meet(ranks);
   NcclWorld world(ranks);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, settings);
     job.step();
     job.step();
-    meet.arrive_and_wait();
+    transport.barrier();
     if (transport.rank() == 0) {
       cuda::shim::hold_events(true);
       cuda::shim::start_recording();
     }
-    meet.arrive_and_wait();
+    transport.barrier();
     job.step();
-    meet.arrive_and_wait();
+    transport.barrier();
     // The host reads the loss of the step before, whose copy the device has not come to.
     if (transport.rank() == 0) {
       cuda::shim::hold_events(false);
       cuda::shim::hold_events(true);
     }
-    meet.arrive_and_wait();
+    transport.barrier();
     job.step();
-    meet.arrive_and_wait();
+    transport.barrier();
     if (transport.rank() == 0) {
       result.calls = cuda::shim::stop_recording();
       cuda::shim::hold_events(false);
     }
-    meet.arrive_and_wait();
+    transport.barrier();
     RankLog& mine = result.ranks[static_cast<std::size_t>(transport.rank())];
     const auto handle = [&](StreamKind stream) {
       const StreamScope scope(backend, stream);

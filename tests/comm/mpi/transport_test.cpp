@@ -194,7 +194,7 @@ TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages d
   {
     const auto t = session().make_transport(session().rank() == 0 ? 2.2 : 20.0);
     t->wait(t->start_sum(in, out, {7, 2, 7}));
-    if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(3000));
+    if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(6000));
     const Ticket ticket = t->start_sum(in, out, {8, 4, 8});
     if (session().rank() == 0) {
       const std::string text = test::error_text([&] { t->wait(ticket); });
@@ -204,7 +204,7 @@ TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages d
         CHECK(text.find(part) != std::string::npos);
       }
       CHECK(test::error_text([&] { t->barrier(); }).find("earlier wait") != std::string::npos);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5800));
     } else {
       CHECK(test::error_text([&] { t->wait(ticket); }) == "");
     }
