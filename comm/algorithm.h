@@ -3,12 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "comm/bucket.h"
 #include "comm/transport.h"
 #include "core/backend.h"
+#include "core/device_trace.h"
 #include "core/registry.h"
 #include "kernels/optimizer.h"
 #include "topology/topology.h"
@@ -101,6 +103,9 @@ class BucketScheduler {
  public:
   BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm, bool allow_unused);
   void begin_step(const StepInfo& info);
+  /// Runs the last micro-batch's backward pass. On a device's timeline the pass up to a bucket's last gradient, from the bucket before on,
+  /// is a span "backward bucket B".
+  void backward(const std::function<void()>& pass);
   /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
   void ready(Parameter& parameter);
   /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name; with allow_unused its gradient is zeroed.
@@ -108,6 +113,7 @@ class BucketScheduler {
 
  private:
   void hand_over();
+  void begin_span();
   const BucketPlan& plan_;
   std::vector<Bucket>& buckets_;
   Algorithm& algorithm_;
@@ -116,6 +122,8 @@ class BucketScheduler {
   std::vector<char> seen_;             ///< per parameter
   int next_ = 0;                       ///< first bucket not handed over
   std::int64_t step_ = 0;
+  bool in_backward_ = false;
+  std::optional<DeviceSpan> span_;  ///< of the bucket whose gradients come, in backward()
 };
 
 }  // namespace starling

@@ -16,6 +16,7 @@
 #include "comm/rank_order_sum.h"
 #include "comm/transport_checks.h"
 #include "core/device_trace.h"
+#include "core/trace.h"
 
 namespace starling {
 namespace {
@@ -311,6 +312,7 @@ class NcclTransport final : public Transport {
     for (const Event event : {before, computed, updated}) backend_.wait(event);
     const Event ready = captured ? Event{} : backend_.record();
     {
+      const TraceRange range("exchange", timeline_name(work.label));
       const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
       watchdog_.during([&] { return work.text(); }, [&] { operations(backend_.native_stream(), work); });
     }

@@ -25,9 +25,9 @@ struct PeerSettings {
 /// forgotten. A step can be captured once an eager step has published before it, since the wait for the readers is part of it.
 ///
 /// Streams of two ranks that await each other cannot stand still for ever, wherever their hosts are held up (a driver may let the host wait
-/// for its device when it first loads a kernel): what a rank awaits for exchange k, its peers signal for exchange k and before, and every rank
-/// issues the signals of exchange k for all its buckets before it awaits any of them, or, without overlap, in the order of (step, bucket)
-/// that all ranks share.
+/// for its device when it first loads a kernel): what a rank awaits for exchange k, its peers signal for exchange k and before, and every
+/// rank issues the signals of exchange k for all its buckets before it awaits any of them, or, without overlap, in the order of (step,
+/// bucket) that all ranks share.
 ///
 /// A wait that passes the limit ends on the device, and all later ones at once; every function here then throws Error(kLost) that names
 /// step, bucket, round, the rank and its last sign of life.

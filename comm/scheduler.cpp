@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstddef>
+#include <string>
 
 #include "comm/algorithm.h"
 #include "core/error.h"
@@ -36,6 +37,25 @@ void BucketScheduler::ready(Parameter& parameter) {
   hand_over();
 }
 
+void BucketScheduler::backward(const std::function<void()>& pass) {
+  struct Ended {
+    BucketScheduler& of;
+    ~Ended() {
+      of.span_.reset();
+      of.in_backward_ = false;
+    }
+  } const ended{*this};
+  in_backward_ = true;
+  begin_span();
+  pass();
+}
+
+void BucketScheduler::begin_span() {
+  span_.reset();
+  if (in_backward_ && DeviceTrace::current() && static_cast<std::size_t>(next_) < missing_.size())
+    span_.emplace(TraceLane::kDeviceCompute, "backward", "bucket " + std::to_string(next_));
+}
+
 void BucketScheduler::end_backward() {
   for (std::size_t b = static_cast<std::size_t>(next_); b < missing_.size(); ++b) {
     if (missing_[b] == 0) continue;
@@ -57,8 +77,11 @@ void BucketScheduler::end_backward() {
 }
 
 void BucketScheduler::hand_over() {
-  while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0)
+  while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0) {
+    span_.reset();
     algorithm_.bucket_ready(next_++);
+    begin_span();
+  }
 }
 
 }  // namespace starling

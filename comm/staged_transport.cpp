@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +12,7 @@
 #include "core/backend.h"
 #include "core/device_trace.h"
 #include "core/error.h"
+#include "core/trace.h"
 #include "kernels/optimizer.h"
 
 namespace starling {
@@ -88,6 +88,7 @@ class Transfer final : public Flow {
     const StreamScope scope(device_, StreamKind::kCommunication);
     device_.wait(computed);
     device_.wait(updated);
+    const TraceRange range("send", name_);
     const DeviceSpan span(TraceLane::kDeviceExchange, "send", name_);
     for (std::size_t at = 0; at < send.bytes(); at += kStagedPieceBytes) {
       device_.copy_to_pinned(piece(send, at), out.storage->data() + at);
@@ -123,12 +124,15 @@ class Transfer final : public Flow {
       }
       const std::size_t total = arrival.target.bytes();
       const StreamScope scope(device_, StreamKind::kCommunication);
-      std::optional<DeviceSpan> span;
-      while (arrival.issued < total && std::min(total, arrival.issued + kStagedPieceBytes) <= come) {
-        if (!span) span.emplace(TraceLane::kDeviceExchange, "receive", name_);
-        const Tensor part = piece(arrival.target, arrival.issued);
-        device_.copy_from_pinned(arrival.in->storage->data() + arrival.issued, part);
-        arrival.issued += part.bytes();
+      const auto next_is_there = [&] { return arrival.issued < total && std::min(total, arrival.issued + kStagedPieceBytes) <= come; };
+      if (next_is_there()) {
+        const TraceRange range("receive", name_);
+        const DeviceSpan span(TraceLane::kDeviceExchange, "receive", name_);
+        while (next_is_there()) {
+          const Tensor part = piece(arrival.target, arrival.issued);
+          device_.copy_from_pinned(arrival.in->storage->data() + arrival.issued, part);
+          arrival.issued += part.bytes();
+        }
         issued_ = true;
       }
       all = all && arrival.issued == total;

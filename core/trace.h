@@ -48,6 +48,12 @@ struct TraceHook {
 void set_trace_hook(const TraceHook* hook);
 const TraceHook* trace_hook();
 
+/// The hook, where the calling thread's spans go to it.
+inline const TraceHook* active_trace_hook() {
+  const TraceHook* hook = trace_hook();
+  return hook && (hook->always || Tracer::current()) ? hook : nullptr;
+}
+
 /// "update bucket 3"; the verb alone where `what` is empty.
 std::string span_name(std::string_view verb, std::string_view what);
 
@@ -55,8 +61,7 @@ std::string span_name(std::string_view verb, std::string_view what);
 class TraceSpan {
  public:
   explicit TraceSpan(std::string_view verb, std::string_view what = {}, TraceLane lane = TraceLane::kCompute)
-      : tracer_(Tracer::current()), hook_(trace_hook()) {
-    if (hook_ && !tracer_ && !hook_->always) hook_ = nullptr;
+      : tracer_(Tracer::current()), hook_(active_trace_hook()) {
     if (tracer_ || hook_) start(verb, what, lane);
   }
   ~TraceSpan() {
@@ -73,6 +78,22 @@ class TraceSpan {
   TraceLane lane_ = TraceLane::kCompute;
   std::string name_;
   Tracer::Clock::time_point begin_;
+};
+
+/// For the hook alone: the calling thread hands work to a device, whose time is a DeviceSpan of the same name.
+class TraceRange {
+ public:
+  explicit TraceRange(std::string_view verb, std::string_view what = {}) : hook_(active_trace_hook()) {
+    if (hook_) hook_->begin(span_name(verb, what).c_str());
+  }
+  ~TraceRange() {
+    if (hook_) hook_->end();
+  }
+  TraceRange(const TraceRange&) = delete;
+  TraceRange& operator=(const TraceRange&) = delete;
+
+ private:
+  const TraceHook* hook_;
 };
 
 }  // namespace starling

@@ -83,7 +83,8 @@ std::string shared_gpu(Transport& transport, Backend& backend) {
     const auto [owner, first] = owners.emplace(gpu, rank);
     if (!first) {
       return fmt::format(
-          "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but slow; sync.transport staged waits on the "
+          "ranks {} and {} share a GPU, which works for one at a time, for waiting too: right, but slow; sync.transport staged waits on "
+          "the "
           "host",
           owner->second, rank);
     }

@@ -166,7 +166,12 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
   {
     const TraceSpan backward("backward");
     const DeviceSpan device_backward(TraceLane::kDeviceCompute, "backward");
-    tape_.backward(loss, 1.0, !micro.first, micro.last);
+    const auto run = [&] { tape_.backward(loss, 1.0, !micro.first, micro.last); };
+    if (micro.last) {
+      scheduler_->backward(run);
+    } else {
+      run();
+    }
   }
   if (micro.last) {
     if (!backend_.capturing()) loader_->upload_ahead();  // before a wait for an exchange

@@ -247,11 +247,15 @@ class FakeNccl::State {
   }
 
   struct Counts {
-    int initialised = 0, aborted = 0, destroyed = 0, registrations = 0;
+    int initialised = 0, aborted = 0, destroyed = 0, registrations = 0, max_ctas = 0;
   };
   Counts counts(int rank) {
     const std::lock_guard lock(mutex_);
     return counts_.at(static_cast<std::size_t>(rank));
+  }
+  void count_ctas(int rank, int most) {
+    const std::lock_guard lock(mutex_);
+    counts_[static_cast<std::size_t>(rank)].max_ctas = most;
   }
   void count_registration(int rank, int change) {
     const std::lock_guard lock(mutex_);
@@ -490,7 +494,10 @@ class FakeEnd final : public Nccl {
     return devices.empty() ? "GPU " + std::to_string(rank_) : devices.at(static_cast<std::size_t>(rank_));
   }
   NcclId make_id() override { return state_->make_id(); }
-  NcclComm init(const NcclId& id, int ranks, int rank, int) override { return state_->init(id, ranks, rank, rank_); }
+  NcclComm init(const NcclId& id, int ranks, int rank, int max_ctas) override {
+    state_->count_ctas(rank_, max_ctas);
+    return state_->init(id, ranks, rank, rank_);
+  }
   void split(NcclComm parent, int color, int key, NcclComm& joined) override {
     state_->note_splits(rank_);
     state_->split(of(parent), color, key, joined);
@@ -591,5 +598,6 @@ int FakeNccl::initialised(int rank) const { return state_->counts(rank).initiali
 int FakeNccl::aborted(int rank) const { return state_->counts(rank).aborted; }
 int FakeNccl::destroyed(int rank) const { return state_->counts(rank).destroyed; }
 int FakeNccl::registrations(int rank) const { return state_->counts(rank).registrations; }
+int FakeNccl::max_ctas(int rank) const { return state_->counts(rank).max_ctas; }
 
 }  // namespace starling

@@ -43,6 +43,7 @@ class FakeNccl {
   int aborted(int rank) const;        ///< of those, ended by abort()
   int destroyed(int rank) const;      ///< and by destroy()
   int registrations(int rank) const;  ///< buffers that are registered now
+  int max_ctas(int rank) const;       ///< as its last init() asked for
 
   class State;
 

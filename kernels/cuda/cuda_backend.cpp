@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/trace.h"
 #include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/fill.h"
@@ -136,6 +137,7 @@ void CudaBackend::synchronize(Event event) {
 
 void CudaBackend::synchronize() {
   not_in_capture("synchronize");
+  const TraceSpan span(kHostWait);
   for (const StreamHandle stream : streams_) host_wait_stream(stream);
   host_->small.finish_all();
 }

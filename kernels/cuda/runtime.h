@@ -55,8 +55,8 @@ struct Dim3 {
 /// Starts `kernel` with pointers to its arguments, as cudaLaunchKernel; see launch.h. `label` names it in errors.
 void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
                    const char* label);
-/// Brings the kernel to the device now. Where it is first launched it comes then, for which the driver may wait for all that runs, and so for
-/// a kernel that waits for another rank.
+/// Brings the kernel to the device now. Where it is first launched it comes then, for which the driver may wait for all that runs, and so
+/// for a kernel that waits for another rank.
 void load_kernel(const void* kernel, const char* label);
 
 /// Counts of this process since it started, for tests and reports of the steady state.
@@ -82,8 +82,8 @@ void begin_capture(StreamHandle stream);
 /// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for all that other streams captured;
 /// otherwise the error names one that it has not. After an error, too, no stream captures any more.
 GraphHandle end_capture(StreamHandle stream);
-/// Error(kInternal) unless the stream takes part in a capture that nothing has spoilt. For work that is handed to a library, whose own errors
-/// of a spoilt capture cannot be told from others.
+/// Error(kInternal) unless the stream takes part in a capture that nothing has spoilt. For work that is handed to a library, whose own
+/// errors of a spoilt capture cannot be told from others.
 void check_capturing(StreamHandle stream);
 /// Drops what has been captured; harmless where nothing captures.
 void abandon_capture(StreamHandle stream) noexcept;

@@ -25,8 +25,8 @@ void check(cudaError_t error, const char* call) {
        cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or an earlier kernel's error, should not stay
-/// unseen. At the process's end the driver may be gone before the last of it.
+/// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or an earlier kernel's error, should not
+/// stay unseen. At the process's end the driver may be gone before the last of it.
 void warn_unless_freed(cudaError_t error, const char* call) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   cudaGetLastError();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/trace.h"
 
 namespace starling::cuda {
 
@@ -115,6 +116,7 @@ void EventRing::synchronize(Event event) {
     if (!mark || event_done(mark->handle)) return;
     handle = mark->handle;
   }
+  const TraceSpan span(kHostWait);
   host_wait(handle);  // only this thread records, so the handle stays what it is; others may ask meanwhile
 }
 
@@ -149,7 +151,10 @@ Staging::Slot& Staging::next() {
   }
   Slot& slot = slots_[turn_];
   turn_ = (turn_ + 1) % slots_.size();
-  if (!event_done(slot.used)) host_wait(slot.used);
+  if (!event_done(slot.used)) {
+    const TraceSpan span(kHostWait);
+    host_wait(slot.used);
+  }
   finish(slot);
   return slot;
 }

@@ -4,12 +4,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <string_view>
 #include <vector>
 
 #include "core/backend.h"
 #include "kernels/cuda/runtime.h"
 
 namespace starling::cuda {
+
+/// What the timeline calls the host's waits for the device.
+inline constexpr std::string_view kHostWait = "wait for the device";
 
 using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 
@@ -18,8 +22,8 @@ using Streams = std::array<StreamHandle, kStreamKinds>;  ///< by StreamKind
 ///
 /// In a capture marks are the capture's own, on the streams that take part in it: kCompute, and those that have waited for one of its
 /// marks. Every launch of the graph comes after what kUpdate and kCommunication have been told until then, and after what kUpload has where
-/// the capture waits for an event of it from before (the streams that end_capture() returns). Once the capture has ended, its marks stand for the
-/// last launch of any graph.
+/// the capture waits for an event of it from before (the streams that end_capture() returns). Once the capture has ended, its marks stand
+/// for the last launch of any graph.
 class EventRing {
  public:
   explicit EventRing(const Streams& streams);

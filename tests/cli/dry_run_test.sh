@@ -19,6 +19,8 @@ for word in "local rank 3 → GPU 3" "precision bf16" "low-precision parameters"
   "images/s a rank" "bound by" "NCCL: [0-9]+ communicators? a rank" "an estimate, not measured"; do
   verify "the plan has '$word'" grep -qE -e "$word" "$work/.stdout"
 done
+check "the plan counts groups' communicators, and takes sync.max_ctas" 0 "NCCL: 3 communicators a rank, the world's and 2 of groups; .*4 channels \(sync.max_ctas\)" ranks 8 "$train" \
+  "$root/configs/imagenet_resnet50.json" --device cuda --set sync.topology.type=alternating-exp-ring --set sync.max_ctas=4 --dry-run
 check "the floor in fp16 is of deferred batch norms" 0 "issued \(convolutions carry out batch norms\): [0-9.]+ ms" "$train" "$root/configs/imagenet_resnet50.json" --device cuda \
   --set precision=fp16 --dry-run
 verify "and has a line without them" grep -qE "with batch norms by themselves: [0-9.]+ ms" "$work/.stdout"

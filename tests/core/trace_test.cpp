@@ -124,10 +124,14 @@ TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread,
     {
       const TraceSpan outer("step", "3");
       const TraceSpan inner("update", "bucket 1", TraceLane::kUpdate);
+      const TraceRange issued("exchange", "bucket 2");
       std::thread([] { CHECK(ranges.empty()); }).join();
     }
     Tracer::install(nullptr);
-    CHECK(ranges == std::vector<std::string>{"step 3", "update bucket 1", "", ""});
+    CHECK(ranges == std::vector<std::string>{"step 3", "update bucket 1", "exchange bucket 2", "", "", ""});
+    ranges.clear();
+    { const TraceRange nobody("exchange"); }
+    CHECK(ranges == (hook->always ? std::vector<std::string>{"exchange", ""} : std::vector<std::string>{}));
   }
   set_trace_hook(nullptr);
   told = 0;

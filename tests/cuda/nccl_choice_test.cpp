@@ -25,12 +25,13 @@ std::vector<std::string> chosen(const std::string& wanted, const FakeNcclOptions
     std::string& name = names[static_cast<std::size_t>(rank)];
     try {
       const auto transport =
-          choose_gpu_transport({wanted, 20.0, 0}, world.control(rank), backend, [&](std::string& why) -> std::unique_ptr<Nccl> {
+          choose_gpu_transport({wanted, 20.0, 3 + rank}, world.control(rank), backend, [&](std::string& why) -> std::unique_ptr<Nccl> {
             if (rank != without) return world.fake.open(rank);
             why = "this build has none";
             return nullptr;
           });
       name = transport->name();
+      if (has(name, "NCCL")) CHECK(world.fake.max_ctas(rank) == 3 + rank);
       // It works.
       const Tensor numbers(backend, Shape{8}, DType::kFloat32);
       backend.fill(numbers, 1.0 + rank);

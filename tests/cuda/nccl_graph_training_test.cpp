@@ -174,7 +174,8 @@ TEST_CASE("nccl/graph_training: tests, checkpoints and a resume between replays 
 
 namespace {
 
-/// Waits for the device where a graph is captured, on the rank whose thread says so; or asks the runtime to, and says nothing of its answer.
+/// Waits for the device where a graph is captured, on the rank whose thread says so; or asks the runtime to, and says nothing of its
+/// answer.
 class WaitingHere final : public Layer {
  public:
   static inline thread_local bool here = false, silently = false;

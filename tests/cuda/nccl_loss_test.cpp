@@ -125,7 +125,7 @@ TEST_CASE("nccl/loss: a rank that never comes is noticed where NCCL connects") {
   CHECK(world.fake.aborted(0) == 1);
 }
 
-TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, and ends the rank") {
+TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, with the exchange that is under way, and ends the rank") {
   NcclWorld world(2);
   std::atomic<int> ended{0};
   Ended end;
@@ -134,9 +134,15 @@ TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, and 
     job.step();
     transport.barrier();
     if (transport.rank() == 0) {
+      world.fake.stop(1);
+      Exchange exchange;
+      exchange.kind = Exchange::Kind::kNeighbours;
+      exchange.send_to = exchange.receive_from = {1};
+      const Tensor send(backend, Shape{32}, DType::kFloat32), receive(backend, Shape{32}, DType::kFloat32);
+      const Ticket ticket = transport.start_exchange(exchange, send, {receive}, {4, 2, 3});
       world.fake.break_down(0, "remote process has terminated");
       end = end_of([&] {
-        for (int step = 0; step < 1000; ++step) job.step();
+        for (int look = 0; look < 20'000 && !transport.done(ticket); ++look) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       });
     }
     ++ended;
@@ -146,6 +152,7 @@ TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, and 
   CHECK(end.code == ExitCode::kLost);
   CHECK(end.seconds < 30.0);
   CHECK(has(end.text, "remote process has terminated"));
+  CHECK(has(end.text, "the exchange of step 4, bucket 2, round 3 with rank 1"));
   CHECK(!has(end.text, " waited "));  // the loss is not that of its time running out
   CHECK(has(end.text, "rank 0 on host "));
   CHECK(world.fake.aborted(0) == 1);

@@ -424,8 +424,9 @@ TEST_CASE("cuda/graph: events across a capture's ends") {
     backend.wait(inside);  // before the next upload: for the launch
   }
   const std::vector<Call> calls = shim::stop_recording();
-  REQUIRE(kinds_of(calls) == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait, CallKind::kRecord,
-                                                   CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord, CallKind::kWait});
+  REQUIRE(kinds_of(calls) == std::vector<CallKind>{CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait,
+                                                   CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph, CallKind::kRecord,
+                                                   CallKind::kWait});
   std::set<StreamHandle> before;  // the update, the communication and the upload stream
   for (const std::size_t i : {0, 2, 4}) {
     before.insert(calls[i].stream);
