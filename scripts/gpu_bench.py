@@ -2,10 +2,14 @@
 """Measures Starling on a GPU against PyTorch in the same run, taking turns, and writes the goals' table.
 
   scripts/gpu_bench.py [--only update,resnet50,resnet18,resnet20,scheduler] [--bench build-gpu/bin/starling-bench] [--out FOLDER] [--seconds 240]
+  scripts/gpu_bench.py --only exchange [--parts goals.json]    what exchanges add to a step: measured where there are several GPUs, else predicted by
+                                     starling-topo from a step and an update that are measured here, or stand in the file of the same run
+  scripts/gpu_bench.py --only scheduler-cost    the scheduler's own host time; needs no GPU
   scripts/gpu_bench.py --warm        lets torch.compile fill its cache beforehand (TORCHINDUCTOR_CACHE_DIR)
 
-Needs a GPU, torch with CUDA, and a built starling-bench, with starling-train beside it. Writes FOLDER/goals.md and FOLDER/goals.json (another
-name than goals: --name); every measurement runs in a process of its own with a time limit, and one that fails leaves a row that says so.
+Needs a GPU, torch with CUDA (exchange and scheduler-cost: not), and a built starling-bench, with starling-train and starling-topo beside it. Writes
+FOLDER/goals.md and FOLDER/goals.json (another name than goals: --name); every measurement runs in a process of its own with a time limit, and
+one that fails leaves a row that says so.
 """
 
 import argparse
@@ -26,6 +30,15 @@ CASES = {
     "resnet18": {"batch": 512, "image": 32, "classes": 10, "stem": "cifar"},
     "resnet20": {"batch": 128, "image": 32, "classes": 10, "stem": "cifar"},
 }
+
+# Exchanges of several ranks, AdamW, bf16. "mlp" is there to try the script where nothing else is fast enough.
+EXCHANGES = {
+    "resnet50": {**CASES["resnet50"], "label": "ResNet-50, batch 256", "parameters": PARAMETERS, "steps": 200, "rounds": 3},
+    "mlp": {"batch": 8, "image": 8, "classes": 10, "stem": None, "label": "MLP, batch 8", "parameters": 366_602, "steps": 16, "rounds": 1},
+}
+UPDATE_BYTES = 28  # a parameter's share of AdamW's update without a neighbour, as starling-topo counts it
+LINKS = (400, 100)  # Gbit/s of a host's link, assumed
+LATENCY = 20  # microseconds between hosts, assumed
 
 # ---------------------------------------------------------------------------------------------------------------- PyTorch's side
 
@@ -312,21 +325,27 @@ def run(command, limit, clock, environment=None, json_of=last_json):
         return {"error": "no time was left"}
     begin = time.monotonic()
     try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=environment)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        output, errors = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
         print(f"{label}: no end within {limit:.0f} s", flush=True)
+        process.terminate()  # mpirun ends its ranks then
+        try:
+            process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            process.kill()
         return {"error": f"no end within {limit:.0f} s"}
     except OSError as error:
         return {"error": str(error)}
-    print(f"{label}: {time.monotonic() - begin:.1f} s, exit status {done.returncode}", flush=True)
-    if done.returncode != 0:
-        message = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()
+    print(f"{label}: {time.monotonic() - begin:.1f} s, exit status {process.returncode}", flush=True)
+    if process.returncode != 0:
+        message = (errors.strip() or output.strip() or f"exit status {process.returncode}").splitlines()
         print("\n".join(message[-30:]), flush=True)
         return {"error": message[-1][:200]}
     try:
-        result = json_of(done.stdout)
-    except ValueError as error:
-        return {"error": str(error)}
+        result = json_of(output)
+    except (ValueError, KeyError) as error:
+        return {"error": f"{type(error).__name__}: {error}"}
     print(json.dumps(result), flush=True)
     return result
 
@@ -482,6 +501,113 @@ def measure_scheduler(bench, clock, rows, raw):
         note=error_of(*scheduled, *plain))
 
 
+def measure_scheduler_cost(bench, clock, rows, raw):
+    """On a backend and a transport that do nothing: without a GPU."""
+    result = raw["scheduler-cost"] = run([bench, "scheduler", "--json"], 30, clock)
+    for algorithm, what in (("gossip", "gossip"), ("allreduce", "all-reduce")):
+        part = result.get(algorithm, {})
+        value, goal = part.get("step_us"), result.get("goal_us", 20.0)
+        about = f", ResNet-50 in {result['buckets']} buckets, {result['topology']} over {result['ranks']} ranks" if part else ""
+        row(rows, f"the scheduler's own host time, {what}, on fakes{about}", f"≤ {goal:g} µs a step",
+            f"{number(value)} µs (after other memory was read {number(part.get('after_other_memory_us'), 1)} µs)", value, goal, below=True, note=error_of(result))
+
+
+def gpu_count():
+    try:
+        listed = subprocess.run(["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"], capture_output=True, text=True, timeout=30, check=False)
+        count = len(listed.stdout.split()) if listed.returncode == 0 else 0
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return count if visible is None else min(count, len([word for word in visible.split(",") if word.strip()]))
+
+
+def train_step_ms(train, name, ranks, clock):
+    """Median step of starling-train with gossip over one-peer-exp: {"step_ms", "transport"} or {"error"}."""
+    case = EXCHANGES[name]
+    config = {
+        "seed": 1, "model": {"type": name}, "batch_size": case["batch"], "steps": case["steps"], "precision": "bf16",
+        "data": {"type": "synthetic", "image_size": case["image"], "classes": case["classes"], "limit": 16 * case["batch"] * ranks, "test_limit": 64,
+                 "augment": {"flip": True, "crop_padding": 2}},
+        "optimizer": {"type": "adamw", "lr": 1e-3, "weight_decay": 0.01}, "log_every": case["steps"] // 8, "tensorboard": False,
+        "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}, "sync": {"topology": {"type": "one-peer-exp"}},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="starling-bench-") as folder:
+        path = pathlib.Path(folder)
+        (path / "config.json").write_text(json.dumps(config))
+        command = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks), train, str(path / "config.json"), "--device", "cuda"]
+        done = run([*command, "--output", str(path / "out")], 60, clock, json_of=lambda text: {"output": text[-2000:]})
+        if "error" in done:
+            return done
+        lines = [json.loads(line) for line in (path / "out" / "metrics.jsonl").read_text().splitlines()]
+        times = [line["step_ms"] for line in lines if "step_ms" in line][2:]  # the first ones warm up and capture
+        transport = json.loads((path / "out" / "summary.json").read_text())["transport"]
+        return {"step_ms": statistics.median(times), "transport": transport, "lines": times} if times else {"error": "no step was timed"}
+
+
+def predicted_exchange(topo, case, step_ms, gb_per_s, gbits, clock):
+    """What starling-topo makes of it, the best bucket size of each topology: {"compute_ms", topology: {"step_ms", "exposed_ms"}} or {"error"}."""
+    update_ms = case["parameters"] * UPDATE_BYTES / gb_per_s * 1e-6
+    command = [topo, "plan", "-n", "8", "--ranks-per-node", "1", "--step-ms", f"{max(step_ms - update_ms, 1e-3):.6g}",  # it adds the update itself
+               "--memory-bandwidth", f"{gb_per_s:.6g}", "--parameters", f"{case['parameters'] * 1e-6:.6g}", "--bandwidth", str(gbits),
+               "--latency", str(LATENCY), "--json"]  # fmt: skip
+
+    def best(text):
+        plan = json.loads(text)
+        result = {"command": " ".join(command[1:]), "compute_ms": plan["compute_ms"]}
+        for name in ("one-peer-exp", "base-2"):
+            choice = min((c for c in plan["choices"] if c["topology"] == name), key=lambda c: c["step_ms"])
+            result[name] = {key: choice[key] for key in ("step_ms", "exposed_ms", "bucket_mb")}
+        return result
+
+    return run(command, 20, clock, json_of=best)
+
+
+def measure_exchange(bench, name, parts, clock, rows, raw):
+    """Exposed is what a step of several ranks takes longer than one of a rank alone."""
+    case, folder, goal = EXCHANGES[name], pathlib.Path(bench).parent, 0.03
+    label = f"{case['label']}, bf16, one-peer-exp"
+    gpus = gpu_count()
+    ranks = 1 << (min(gpus, 8).bit_length() - 1) if gpus > 1 else 0
+    if ranks:
+        runs = {ranks: [], 1: []}
+        for _ in range(case["rounds"]):
+            for count, results in runs.items():
+                results.append(train_step_ms(str(folder / "starling-train"), name, count, clock))
+        raw["exchange"] = {f"{count} ranks": results for count, results in runs.items()}
+        many, alone = (middle(runs[count], "step_ms") for count in (ranks, 1))
+        exposed = many / alone - 1 if many and alone else None
+        transport = next((r["transport"] for r in runs[ranks] if "transport" in r), "–")
+        row(rows, f"{label}, {ranks} GPUs of this host, {transport}: exposed exchange", "≤ 3 %",
+            f"{number(exposed and 100 * exposed)} % ({number(many)} ms against {number(alone)} ms of one rank)", exposed, goal, below=True,
+            note=error_of(*runs[ranks], *runs[1]))
+        if exposed is not None:
+            return
+    steps = [r for r in parts.get(f"{name} bf16", {}).get("starling", []) if "step_ms" in r]
+    if not steps:
+        command = [bench, "gpu-step", "--model", name, "--precision", "bf16", "--batch", str(case["batch"]), "--image", str(case["image"]), "--classes",
+                   str(case["classes"]), *(["--stem", case["stem"]] if case["stem"] else []), "--steps", str(min(40, case["steps"])), "--json"]  # fmt: skip
+        steps = [run(command, 60, clock)]
+    updates = [r for r in parts.get("update", {}).get("starling", []) if "results" in r]
+    if not updates:
+        updates = [run([bench, "gpu-update", "--parameters", str(case["parameters"]), "--json"], 40, clock)]
+    step_ms = middle(steps, "step_ms")
+    rates = [r["gb_per_s"] for one in updates for r in one.get("results", []) if r["name"] == "adamw"]
+    gb_per_s = statistics.median(rates) if rates else None
+    raw["exchange, predicted"] = plans = {}
+    for gbits in LINKS:
+        plan = plans[gbits] = predicted_exchange(str(folder / "starling-topo"), case, step_ms, gb_per_s, gbits, clock) if step_ms and gb_per_s else {}
+        longer = {name: 100 * (plan[name]["step_ms"] / plan["compute_ms"] - 1) for name in ("one-peer-exp", "base-2") if name in plan}
+        said = [f"{name}: a step is {longer[name]:.1f} % longer, {plan[name]['exposed_ms']:.2f} ms of it waiting" for name in longer]
+        value = max(longer.values()) / 100 if longer else None
+        row(rows, f"{case['label']}, bf16, 8 hosts of one GPU, links of {gbits} Gbit/s: exposed exchange", "≤ 3 %",
+            f"predicted, {'; '.join(said) or '–'}; its parts, measured: a step of {number(step_ms)} ms, an update at {number(gb_per_s, 0)} GB/s", value, goal,
+            below=True, note=error_of(*steps, *updates, plan))
+        if value is not None:
+            rows[-1]["verdict"] = f"**predicted**, not measured: would be {rows[-1]['verdict']}"
+            rows[-1]["note"] += f"; assumed: the links, {LATENCY} µs of latency; what NCCL's kernels take of the multiprocessors is not in it"
+
+
 def write(out, rows, raw, name="goals"):
     out.mkdir(parents=True, exist_ok=True)
     lines = ["| what | goal | measured | |", "|---|---|---|---|"]
@@ -498,21 +624,26 @@ def main():
     parser.add_argument("--bench", default=str(ROOT / "build-gpu/bin/starling-bench"))
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build-gpu/gpu_check")
     parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--parts", type=pathlib.Path, help="of exchange: the .json of an earlier call of this run, whose gpu-step and gpu-update it takes")
+    parser.add_argument("--exchange-model", choices=sorted(EXCHANGES), default="resnet50")
     parser.add_argument("--warm", action="store_true")
     parser.add_argument("--peer", nargs="+", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.peer:
         print(json.dumps(PEERS[arguments.peer[0]](*arguments.peer[1:])))
         return 0
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     clock = Clock(arguments.seconds)
     if arguments.warm:
         for name, precision in (("resnet50", "fp16"), ("resnet50", "bf16"), ("resnet18", "bf16")):
             peer(["step", name, precision, "compile", "1"], 120, clock)
         return 0
     only = arguments.only.split(",")
-    unknown = set(only) - {"update", "scheduler", *CASES}
+    known = ["update", "scheduler", "scheduler-cost", "exchange", *CASES]
+    unknown = set(only) - set(known)
     if unknown:
-        sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: update, scheduler, {', '.join(CASES)}")
+        sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     rows, raw = [], {}
     if set(only) & {"update", "resnet50", "resnet18"}:
         raw["ceilings"] = {"matmul_tflops": peer(["matmul"], 40, clock)}
@@ -531,6 +662,13 @@ def main():
             write(arguments.out, rows, raw, arguments.name)
     if "resnet18" in only:
         measure_model("resnet18", "bf16", {"compile": 1.3}, arguments.bench, clock, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
+    if "exchange" in only:
+        parts = raw if arguments.parts is None else json.loads(arguments.parts.read_text())["raw"] if arguments.parts.exists() else {}
+        measure_exchange(arguments.bench, arguments.exchange_model, parts, clock, rows, raw)
+        write(arguments.out, rows, raw, arguments.name)
+    if "scheduler-cost" in only:
+        measure_scheduler_cost(arguments.bench, clock, rows, raw)
         write(arguments.out, rows, raw, arguments.name)
     return 1 if any(r["verdict"] == "not measured" for r in rows) else 0
 

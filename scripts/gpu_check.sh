@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Proves the CUDA backend on a machine with a GPU, in one command of 9 minutes at most on 16 cores: builds, runs every test that needs a GPU,
-# lets several ranks share it (NCCL, host memory), compares steps that are CUDA graphs with steps that are issued, measures against PyTorch,
-# checks the kernels with compute-sanitizer, and writes a report.
+# lets several ranks share it (NCCL, host memory, each other's memory), compares steps that are CUDA graphs with steps that are issued, measures
+# against PyTorch, and what exchanges add to a step (predicted where there is one GPU), checks the kernels with compute-sanitizer, and writes a
+# report.
 #   scripts/gpu_check.sh [--only build,tests,ranks,graphs,bench,sanitize] [--dry-run] [OUT]
 #     OUT         folder for gpu_report.md, the logs and timelines (default: <build>/gpu_check)
 #     --only      some of the parts; what they need is built in any case
@@ -34,7 +35,7 @@ while [ $# -gt 0 ]; do
       ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
-      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,15s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     -*) die "unknown option '$1'; see --help" ;;
@@ -105,6 +106,7 @@ if nvcc=$(command -v nvcc); then
   export STARLING_CUDA_LIB LD_LIBRARY_PATH=$STARLING_CUDA_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 gpu=0
+gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c '^[0-9]')
 device="no GPU"
 if gpu_line=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -1) && [ -n "$gpu_line" ]; then
   gpu=1
@@ -126,7 +128,7 @@ proof_rows() { awk -F'|' '/^\| `(kernels\/cuda|comm)\// { gsub(/[` ]/, "", $2); 
 
 if [ $dry_run = 0 ]; then
   mkdir -p "$out" || die "the folder $out cannot be made"
-  rm -f "$out"/{gpu_report.md,{build,tests,ranks,graphs,bench,sanitize}.log,ranks.md,graphs.md,goals.md,goals.json,goals_graphs.md,goals_graphs.json,goals_host.md}
+  rm -f "$out"/{gpu_report.md,{build,tests,ranks,graphs,bench,sanitize}.log,ranks.md,graphs.md,goals.md,goals.json,goals_graphs.md,goals_graphs.json,goals_host.md} "$out"/goals_{exchange,scheduler}.{md,json}
   rm -rf "$out/traces"
   say "device: $device; commit $commit; report: $out/gpu_report.md"
 else
@@ -160,7 +162,7 @@ fi
 if [ "$built" = 0 ]; then
   targets=(starling_cuda)
   if has tests || has sanitize || has build; then targets+=(test_cuda_device); fi
-  if has tests || has ranks || has graphs || has bench || has build; then targets+=(starling-train starling-bench); fi
+  if has tests || has ranks || has graphs || has bench || has build; then targets+=(starling-train starling-bench starling-topo); fi
   known_targets() { cmake --build "$build" --target help 2>/dev/null | sed -E 's/^\.\.\. //; s/:.*$//; s/ .*$//'; }
   if [ $dry_run = 0 ] && [ -f "$build/CMakeCache.txt" ]; then
     mapfile -t targets < <(grep -Fxf <(known_targets) <(printf '%s\n' "${targets[@]}"))
@@ -287,7 +289,10 @@ fi
 # ------------------------------------------------------------------------------------------------------------ steps as graphs
 
 # Commands of scripts/gpu_graphs.py: the same bits with graphs and without, then what the host does meanwhile, with the GPU to itself; and
-# the measurements that graphs and the scheduler are for.
+# the measurements that graphs and the scheduler are for. What exchanges add to a step is measured where there are several GPUs, six runs of which
+# each has its start; else it is predicted from what was measured before.
+exchange_seconds=20
+if [ "$gpus" -gt 1 ]; then exchange_seconds=110; fi
 graph_step() { # NAME LIMIT ARGUMENT...
   local name=$1 limit=$2 arguments=("$root/scripts/gpu_graphs.py" "${@:3}" --train "$build/bin/starling-train")
   step "$name" "$limit" graphs.log "${python:-python3}" "${arguments[@]}" --seconds 45 --out "$out/graphs.md" --goals "$out/goals_host.md" --keep "$out/traces"
@@ -296,10 +301,11 @@ graph_step() { # NAME LIMIT ARGUMENT...
 if has graphs; then
   if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
     for ranks in 1 2; do graph_step "graphs: the bits of steps without, $ranks rank(s)" 80 agree --ranks $ranks; done
+    graph_step "graphs: the same, 2 that read each other" 60 agree --ranks 2 --transport direct
     if [ -n "$warming" ]; then wait "$warming" && warming=""; fi
     graph_step "graphs: host time of a step" 50 host
     limit=$((seconds_in_all - SECONDS - 20))
-    if has bench; then limit=$((limit - 150)); fi
+    if has bench; then limit=$((limit - 150 - exchange_seconds)); fi
     if has sanitize; then limit=$((limit - 60)); fi
     [ "$limit" -le 150 ] || limit=150
     step "graphs and scheduler, bench" "$limit" graphs.log "${python:-python3}" "$root/scripts/gpu_bench.py" --only resnet20,scheduler --name goals_graphs \
@@ -314,17 +320,22 @@ fi
 if has bench; then
   if [ -n "$warming" ]; then wait "$warming"; fi
   step "floors" 30 bench.log "$bench" floor
-  step "the scheduler's own cost" 30 bench.log "$bench" scheduler
+  step "the scheduler's own cost" 30 bench.log "${python:-python3}" "$root/scripts/gpu_bench.py" --only scheduler-cost --name goals_scheduler --bench "$bench" \
+    --out "$out" --seconds 25
   if [ $gpu = 1 ] || [ $dry_run = 1 ]; then
     for precision in bf16 fp32; do
       step "timing of operations, $precision" 30 bench.log "$bench" kernels --device cuda --precision "$precision" --repeats 5
     done
-    limit=$((seconds_in_all - SECONDS - 20))
+    limit=$((seconds_in_all - SECONDS - 20 - exchange_seconds))
     if has sanitize; then limit=$((limit - 60)); fi
     [ "$limit" -le 240 ] || limit=240
     step "bench against PyTorch" "$limit" bench.log "${python:-python3}" "$root/scripts/gpu_bench.py" --bench "$bench" --out "$out" --seconds $((limit - 10))
+    limit=$((exchange_seconds + 20)) # and a step and an update, where the bench has left none
+    step "exposed exchange, bench" "$limit" bench.log "${python:-python3}" "$root/scripts/gpu_bench.py" --only exchange --parts "$out/goals.json" \
+      --name goals_exchange --bench "$bench" --out "$out" --seconds $((limit - 5))
   else
     not_run "bench against PyTorch" "no GPU here"
+    not_run "exposed exchange, bench" "no GPU here"
   fi
 fi
 
@@ -349,8 +360,8 @@ if has sanitize; then
     not_run "compute-sanitizer" "no GPU here"
   else
     # Own kernels: the tests of the .cu files. The whole table of operations would mostly check the libraries, and take too long.
-    # And graphs, whose captured kernels run on several streams.
-    kernels=$(proof_rows | awk -F'|' '$1 ~ /\.cu$/ || $1 ~ /graph\.cpp$/ { print $2 }' | tr ',' '\n' | grep -vx -e - -e '' -e 'cuda/operations\*' | sort -u | paste -sd, -)
+    # And graphs, whose captured kernels run on several streams; not the whole trainings of their tests.
+    kernels=$(proof_rows | awk -F'|' '$1 ~ /\.cu$/ || $1 ~ /graph\.cpp$/ { print $2 }' | tr ',' '\n' | grep -vx -e - -e '' -e 'cuda/operations\*' -e 'cuda/graph_training\*' | sort -u | paste -sd, -)
     step "compute-sanitizer memcheck, racecheck" 140 sanitize.log bash -c 'sanitize "$@"' _ "${sanitizer:-compute-sanitizer}" "$device_test" "$kernels"
   fi
 fi
@@ -432,6 +443,12 @@ report=$out/gpu_report.md
   echo "## Goals"
   echo
   if [ -f "$out/goals.md" ]; then cat "$out/goals.md"; else echo "Not measured. Floors of one H200, from shapes alone:" && printf '\n```\n' && "$bench" floor 2>/dev/null && echo '```'; fi
+  if [ -f "$out/goals_exchange.md" ] || [ -f "$out/goals_scheduler.md" ]; then
+    if [ ! -f "$out/goals.md" ]; then printf '\n| what | goal | measured | |\n|---|---|---|---|\n'; fi
+    for table in "$out/goals_exchange.md" "$out/goals_scheduler.md"; do
+      if [ -f "$table" ]; then grep -v -e '^| what ' -e '^|---' "$table"; fi
+    done
+  fi
   if [ $failures != 0 ]; then
     for log in build tests ranks graphs bench sanitize; do
       [ -f "$out/$log.log" ] || continue

@@ -6,7 +6,8 @@ script=$root/scripts/gpu_check.sh
 check "a dry run prints its steps" 0 "^build +330 s at most: cmake --build" "$script" --dry-run out
 for word in "^configure " "STARLING_CUDA=ON" "^tests cuda/update. +60 s" "^training, bf16" "^bench against PyTorch" "^compute-sanitizer memcheck, racecheck" \
   "^ranks: 4, every topology .*gpu_ranks.py agree --ranks 4" "^ranks: fp16 overflow" "^ranks: one is lost" "^ranks: timeline" "NCCL_HOSTID=rank" \
-  "mpirun .*-n 4 .*--device cuda" '"transport": "nccl"' '"transport": "staged"' '"type": "torus"' "^the scheduler's own cost .*starling-bench scheduler" "^graphs: the bits of steps without, 2 rank.*gpu_graphs.py agree --ranks 2" \
+  "mpirun .*-n 4 .*--device cuda" '"transport": "nccl"' '"transport": "staged"' '"type": "torus"' "^the scheduler's own cost .*gpu_bench.py --only scheduler-cost" \
+  "^exposed exchange, bench .*gpu_bench.py --only exchange --parts .*goals.json" "^graphs: the same, 2 that read each other .*--ranks 2 --transport direct" '"transport": "direct"' "^graphs: the bits of steps without, 2 rank.*gpu_graphs.py agree --ranks 2" \
   "^graphs: host time of a step .*gpu_graphs.py host" "^ranks: 4 that read each other .*gpu_peer.py agree --ranks 4" \
   "^ranks: one that others read is lost" "^ranks: one that shares no memory" "^graphs and scheduler, bench .*gpu_bench.py --only resnet20,scheduler" '"cuda_graphs": true' \
   '"cuda_graphs": false'; do
@@ -31,9 +32,10 @@ export work script
 export -f without_gpu
 check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT=yes "$script" --dry-run
 if [ -x "$build/bin/test_cuda_device" ]; then
-  check "without a GPU: built, tests found, nothing proven" 4 "nothing proven on a device" without_gpu "$build" --only tests found
+  check "without a GPU: built, tests found, nothing proven" 4 "nothing proven on a device" without_gpu "$build" --only tests,bench found
   report=found/gpu_report.md
-  for row in "| device | no GPU |" "| test discovery | passed |" "| test discovery, ctest | passed |" "| tests on a device | not run | 0 | no GPU here |" "| NCCL | " "## Steps as graphs"; do
+  for row in "| device | no GPU |" "| test discovery | passed |" "| test discovery, ctest | passed |" "| tests on a device | not run | 0 | no GPU here |" "| NCCL | " "## Steps as graphs" \
+    "| exposed exchange, bench | not run | 0 | no GPU here |" "| the scheduler's own host time, gossip, on fakes, ResNet-50 in 4 buckets, base-2 over 8 ranks | ≤ 20 µs a step |"; do
     verify "the report has '$row'" grep -qF -e "$row" "$report"
   done
   rows() { grep -E '^\| `(kernels/cuda|comm)/' "$1"; }
@@ -78,8 +80,19 @@ if command -v python3 >/dev/null && [ -n "$shim" ]; then
   verify "none is forgotten" bash -c 'diff <(sed -nE "s/^\| 2 ranks, ([a-z0-9-]+), staged \| pass .*/\1/p" rows.md | sort) \
     <({ "$train" --list topologies | grep -vx custom; echo allreduce; } | sort)'
   check "a rank that overflows" 0 "^overflow, staged: rank 1 takes the mix" with_shim overflow
-  check "a rank that is lost" 0 "^lost, staged, SIGSTOP: exit status 3 after" with_shim lost
+  check "a rank that is lost" 0 "^lost, staged, SIGSTOP: exit status 3 after .*the exchange of step [0-9]+, bucket [0-9]+, round [0-9]+ with rank 1" with_shim lost
   verify "killed, too" grep -qE '^lost, staged, SIGKILL: exit status 3 after' "$work/.stdout"
+  verify "a line that names no exchange is not enough" python3 -B -c '
+import sys
+sys.path.insert(0, sys.argv[1])
+from gpu_ranks import exchange_named
+at = "[transport] rank 0 waited 5 s (sync.timeout_s) on host h for "
+graph = "[transport] rank 0 on host h: NCCL reported an error in or after the exchanges of step 9 (replayed as a graph), buckets 0 to 2, round 9 with rank 1"
+for line in at + "the exchange of step 7, bucket 0, round 7 with rank 1", at + "rank 1 to have read step 7, bucket 0, round 6; missing", graph:
+    assert exchange_named("x\n" + line + "\n[mpi] y") == line, line
+for line in at + "an exchange of lengths", at + "the sum over all ranks of step 4, bucket -1", graph.split(",")[0], "step 7, bucket 0, round 7":
+    assert not exchange_named(line), line
+' "$root/scripts"
   check "the device's lanes" 0 "^trace, staged: [1-9]" with_shim trace
   verify "what was skipped is said" grep -qE '^skipped: trace over NCCL: this build has no NCCL' "$work/.stdout"
   # A GPU that learns something else: another learning rate stands in for it.
@@ -103,6 +116,9 @@ END
   verify "in fp32 and fp16, too" test "$(grep -cE '^\| graphs, 1 rank, (fp32|fp16) \| pass \|' graphs.md)" = 2
   verify "their timelines are kept" test -s traces/trace-graphs-fp16-1.json
   check "several ranks need NCCL" 0 "^skipped: graphs, 2 ranks over NCCL: this build has no NCCL" small agree --ranks 2 --train installed/bin/starling-train
+  check "several ranks that read each other" 0 "^graphs, 2 ranks, direct, fp16: every tensor of every rank has the same bits after 16 steps, 1[0-3] of them" \
+    small agree --ranks 2 --transport direct --train installed/bin/starling-train --out graphs.md
+  verify "in fp32 and bf16, too" test "$(grep -cE '^\| graphs, 2 ranks, direct, (fp32|bf16) \| pass \|' graphs.md)" = 2
   check "the host's time of a step" 0 "^graphs, the host, fp32: [0-9]+ µs of the host for a replayed step, [0-9]+ µs of them for the launch" \
     small host --precision fp32 --train installed/bin/starling-train --goals goals.md --keep traces
   verify "as a goal" grep -qE '^\| mlp, batch 8, fp32: host time of a replayed step \| ≤ 50 µs \| [0-9]+ µs' goals.md
@@ -122,6 +138,21 @@ END
     grep -oE '"loss":[-0-9.e]+' "$work/.stdout" >>losses
   done
   verify "the same loss without the scheduler" test "$(sort -u losses | wc -l)/$(wc -l <losses)" = 1/2
+  # What exchanges add: predicted for one GPU; measured where nvidia-smi lists two, which share one here.
+  cp "$build/bin/starling-topo" installed/bin
+  exchange() { python3 "$exchange_check" --only exchange --exchange-model mlp --bench installed/bin/starling-bench --out exchange --name "$@"; }
+  without_exchange() { PATH=$work/no_gpu:$PATH exchange "$@"; }
+  two_gpus() { PATH=$work/two_gpus:$PATH STARLING_SHARE_GPUS=1 CUDA_VISIBLE_DEVICES=0,1 exchange "$@"; }
+  export -f exchange without_exchange two_gpus
+  export exchange_check=$root/scripts/gpu_bench.py
+  predicted='\| MLP, batch 8, bf16, 8 hosts of one GPU, links of 100 Gbit/s: exposed exchange \| ≤ 3 % \| predicted, one-peer-exp: a step is [0-9.]+ % longer, [0-9.]+ ms of it waiting; base-2: '
+  check "an exchange on one GPU is predicted" 0 "^$predicted.*\| \*\*predicted\*\*, not measured: would be (reached|missed); assumed: " without_exchange predicted
+  verify "at 400 Gbit/s, too" grep -qF "links of 400 Gbit/s: exposed exchange" exchange/predicted.md
+  printf '{"raw": {"mlp bf16": {"starling": [{"step_ms": 30.8}]}, "update": {"starling": [{"results": [{"name": "adamw", "gb_per_s": 4000}]}]}}}' >parts.json
+  check "from parts of the same run" 0 "^${predicted}.*measured: a step of 30.80 ms, an update at 4000 GB/s" without_exchange given --parts parts.json
+  mkdir two_gpus && printf '#!/bin/sh\nprintf "0\\n1\\n"\n' >two_gpus/nvidia-smi && chmod +x two_gpus/nvidia-smi
+  check "with two it is measured" 0 '^\| MLP, batch 8, bf16, one-peer-exp, 2 GPUs of this host, peer memory.*: exposed exchange \| ≤ 3 % \| [-0-9.]+ % \([0-9.]+ ms against [0-9.]+ ms of one rank\) \| (reached|missed) \|' two_gpus measured
+  verify "not predicted" bash -c '! grep -qi predicted exchange/measured.md'
   check "gpu-step --plain in fp16" 2 "plain: is for fp32 and bf16" installed/bin/starling-bench gpu-step --model mlp --image 8 --precision fp16 --plain
 else
   echo "skipped: no python3, or the shim's plug-in is not built here"
