@@ -15,6 +15,7 @@
 #include "comm/bucket.h"
 #include "comm/direct_control.h"
 #include "comm/neighbour_split.h"
+#include "comm/shared_buckets.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -24,10 +25,10 @@ namespace {
 
 using detail::BucketCounts;
 using detail::ControlBlock;
+using detail::SharedLayout;
 using Clock = std::chrono::steady_clock;
 using Doing = detail::Pulse::Doing;
 
-constexpr std::size_t kPage = 4096;
 constexpr auto kSpin = std::chrono::microseconds(20);
 constexpr auto kSlice = std::chrono::milliseconds(20);  // of a long wait, between checks
 constexpr double kLateSeconds = 10.0;                   // after which a rank is called late, at first
@@ -35,33 +36,6 @@ constexpr double kLateSeconds = 10.0;                   // after which a rank is
 Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
 
 bool contains(const std::vector<int>& ranks, int rank) { return std::binary_search(ranks.begin(), ranks.end(), rank); }
-
-/// Numbers in a rank's shared block, which a Tensor may view.
-class BlockStorage final : public Storage {
- public:
-  BlockStorage(Backend& backend, std::shared_ptr<SharedBlock> block, std::size_t offset, std::size_t bytes)
-      : Storage(backend, block->data() + offset, bytes), block_(std::move(block)) {}
-
- private:
-  std::shared_ptr<SharedBlock> block_;
-};
-
-/// Where a rank's control block and its buckets' two buffers lie; the same on all ranks.
-struct Layout {
-  std::vector<std::array<std::size_t, 2>> offsets;
-  std::size_t bytes = 0;
-
-  explicit Layout(const std::vector<Bucket>& buckets) : bytes(ControlBlock::bytes(buckets.size())) {
-    for (const Bucket& bucket : buckets) {
-      auto& [first, second] = offsets.emplace_back();
-      for (std::size_t* offset : {&first, &second}) {
-        *offset = (bytes + kPage - 1) / kPage * kPage;
-        bytes = *offset + bucket.parameters.bytes();
-      }
-    }
-    bytes = (bytes + kPage - 1) / kPage * kPage;
-  }
-};
 
 /// What this rank knows of one bucket.
 struct BucketSide {
@@ -145,7 +119,8 @@ class DirectTransport final : public Transport {
   }
 
   void find_hosts();
-  void adopt(Backend& backend, std::vector<Bucket>& buckets, const Layout& layout, const std::vector<std::shared_ptr<SharedBlock>>& blocks);
+  void adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout,
+             const std::vector<std::shared_ptr<SharedBlock>>& blocks);
   /// The member of BucketCounts comes to `target` on each of the ranks, within the limit; warns once of each rank that takes long. what()
   /// names what is waited for.
   template <class What>
@@ -194,7 +169,7 @@ void DirectTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
   controls_.clear();
   control_ = nullptr;
   blocks_.clear();
-  const Layout layout(buckets);
+  const SharedLayout layout(ControlBlock::bytes(buckets.size()), buckets);
   const SharedBlocks blocks = sharing_->share(*between_, local_, layout.bytes);
   if (!blocks.refusal.empty()) {
     log::info("ranks of one host exchange by {}, because their memory cannot be shared: {}", between_->name(), blocks.refusal);
@@ -204,7 +179,7 @@ void DirectTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
   between_->barrier();  // every control block is made
 }
 
-void DirectTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const Layout& layout,
+void DirectTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout,
                             const std::vector<std::shared_ptr<SharedBlock>>& blocks) {
   blocks_ = blocks;
   sides_.assign(buckets.size(), {});
@@ -214,19 +189,10 @@ void DirectTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, cons
     controls_[local_[k]] = own ? control_ : reinterpret_cast<ControlBlock*>(blocks[k]->data());
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       std::array<Tensor, 2>& buffers = own ? sides_[b].own : sides_[b].others[local_[k]];
-      const Tensor& like = buckets[b].parameters;
-      for (std::size_t i = 0; i < 2; ++i) {
-        buffers[i] =
-            Tensor(std::make_shared<BlockStorage>(backend, blocks[k], layout.offsets[b][i], like.bytes()), 0, like.shape(), like.dtype());
-      }
+      buffers = detail::buffers_in(blocks[k], layout.offsets[b], backend, buckets[b].parameters);
     }
   }
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    backend.copy(buckets[b].parameters, sides_[b].own[0]);
-    buckets[b].spare = sides_[b].own[0];
-    buckets[b].flip();
-    buckets[b].spare = sides_[b].own[1];
-  }
+  for (std::size_t b = 0; b < buckets.size(); ++b) detail::move_into(sides_[b].own, backend, buckets[b]);
 }
 
 std::size_t DirectTransport::buffers_for(const Exchange& exchange) const {

@@ -16,6 +16,7 @@
 #include "comm/descriptors.h"
 #include "comm/direct_control.h"
 #include "comm/neighbour_split.h"
+#include "comm/shared_buckets.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -25,6 +26,7 @@ namespace starling {
 namespace {
 
 using detail::Descriptor;
+using detail::SharedLayout;
 using Doing = detail::Pulse::Doing;
 
 constexpr std::size_t kPage = 4096;
@@ -36,33 +38,6 @@ struct DeviceCounts {
   alignas(128) std::uint32_t released = 0;   ///< exchanges up to which this rank reads nobody's parameters any more
 };
 enum Purpose { kNeighbour, kReaders };
-
-/// Numbers in a rank's block, which a Tensor may view.
-class PeerStorage final : public Storage {
- public:
-  PeerStorage(Backend& backend, std::shared_ptr<PeerBlock> block, std::size_t offset, std::size_t bytes)
-      : Storage(backend, block->data() + offset, bytes), block_(std::move(block)) {}
-
- private:
-  std::shared_ptr<PeerBlock> block_;
-};
-
-/// Where the buckets' counts and two buffers lie in a rank's block; the same on all ranks.
-struct Layout {
-  std::vector<std::array<std::size_t, 2>> offsets;
-  std::size_t bytes = 0;
-
-  explicit Layout(const std::vector<Bucket>& buckets) : bytes(buckets.size() * sizeof(DeviceCounts)) {
-    for (const Bucket& bucket : buckets) {
-      auto& places = offsets.emplace_back();
-      for (std::size_t& offset : places) {
-        offset = (bytes + kPage - 1) / kPage * kPage;
-        bytes = offset + bucket.parameters.bytes();
-      }
-    }
-    bytes = (bytes + kPage - 1) / kPage * kPage;
-  }
-};
 
 /// The blocks of a host's ranks, at their places in `local`.
 struct PeerBlocks {
@@ -214,7 +189,7 @@ class PeerTransport final : public Transport {
     return reinterpret_cast<DeviceCounts*>(blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
   }
 
-  void adopt(Backend& backend, std::vector<Bucket>& buckets, const Layout& layout, const PeerBlocks& blocks);
+  void adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout, const PeerBlocks& blocks);
   void let_go() noexcept;
   void check() {
     if (sides_.empty()) return;
@@ -275,7 +250,7 @@ void PeerTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
   if (memory_) memory_->restart();
   before_.reset();
   count_at_zero_.reset();
-  const Layout layout(buckets);
+  const SharedLayout layout(buckets.size() * sizeof(DeviceCounts), buckets);
   const SharedBlocks pulses = sharing_->share(*between_, local_, detail::ControlBlock::bytes(0));
   PeerBlocks blocks;
   blocks.refusal = pulses.refusal;
@@ -291,7 +266,7 @@ void PeerTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
   between_->barrier();  // every pulse is made
 }
 
-void PeerTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const Layout& layout, const PeerBlocks& blocks) {
+void PeerTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout, const PeerBlocks& blocks) {
   sides_.assign(buckets.size(), {});
   for (std::size_t k = 0; k < local_.size(); ++k) {
     const int owner = local_[k];
@@ -302,19 +277,10 @@ void PeerTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const 
     pulses_[owner] = own ? pulse_ : &reinterpret_cast<const detail::ControlBlock*>(host)->pulse;
     for (std::size_t b = 0; b < buckets.size(); ++b) {
       std::array<Tensor, 2>& buffers = own ? sides_[b].own : sides_[b].others[owner];
-      const Tensor& like = buckets[b].parameters;
-      for (std::size_t i = 0; i < 2; ++i) {
-        auto storage = std::make_shared<PeerStorage>(backend, blocks.of[k], layout.offsets[b][i], like.bytes());
-        buffers[i] = Tensor(std::move(storage), 0, like.shape(), like.dtype());
-      }
+      buffers = detail::buffers_in(blocks.of[k], layout.offsets[b], backend, buckets[b].parameters);
     }
   }
-  for (std::size_t b = 0; b < buckets.size(); ++b) {
-    backend.copy(buckets[b].parameters, sides_[b].own[0]);
-    buckets[b].spare = sides_[b].own[0];
-    buckets[b].flip();
-    buckets[b].spare = sides_[b].own[1];
-  }
+  for (std::size_t b = 0; b < buckets.size(); ++b) detail::move_into(sides_[b].own, backend, buckets[b]);
 }
 
 std::size_t PeerTransport::buffers_for(const Exchange& exchange) const {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
 #include "apps/trainer/device.h"
 #include "apps/trainer/floor.h"
@@ -81,13 +82,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
   ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cuda");
   if (compute == DType::kFloat64) fail(ExitCode::kUsage, "bench", "precision: is fp64, allowed: fp32, bf16, fp16");
-  nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
-  if (!settings.stem.empty()) model_config["stem"] = settings.stem;
-  ConfigSection model_section(model_config, "bench");
-  const std::unique_ptr<Model> model = make_model(model_section, Shape{settings.image, settings.image, 3});
-  const nlohmann::json empty = nlohmann::json::object();
-  ConfigSection rule_section(empty, "bench");
-  const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
+  const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
@@ -99,8 +95,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   model->initialise(1);
   refresh_low(backend, buckets);
   const std::unique_ptr<Transport> transport = make_single_transport();
-  ConfigSection topology_section(empty, "bench");
-  const std::unique_ptr<Topology> topology = make_topology(topology_section, {1, 1});
+  const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const bool scaled = compute == DType::kFloat16;
   const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm",
                                                                  AlgorithmSite{.backend = backend,

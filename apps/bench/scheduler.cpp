@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "apps/bench/heap.h"
+#include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
 #include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
-#include "core/config.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/optimizer.h"
@@ -227,18 +227,9 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
 }  // namespace
 
 int bench_scheduler(const SchedulerBench& settings) {
-  nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
-  if (!settings.stem.empty()) model_config["stem"] = settings.stem;
-  if (settings.model == "mlp") model_config["hidden"] = {512, 512};
-  ConfigSection model_section(model_config, "bench");
-  const std::unique_ptr<Model> model = make_model(model_section, Shape{settings.image, settings.image, 3});
-  const nlohmann::json rule_config = nlohmann::json::object();
-  ConfigSection rule_section(rule_config, "bench");
-  const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
-  nlohmann::json topology_config = nlohmann::json::object();
-  if (!settings.topology.empty()) topology_config["type"] = settings.topology;
-  ConfigSection topology_section(topology_config, "bench");
-  const std::unique_ptr<Topology> topology = make_topology(topology_section, {settings.ranks, 1});
+  const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
+  const std::unique_ptr<Topology> topology = bench_topology(settings.topology, settings.ranks);
 
   const ShapeTrace trace = trace_shapes(*model, 2, DType::kFloat32, false);
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/conv_bound.h"
+#include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
 #include "apps/trainer/device.h"
 #include "apps/trainer/host.h"
@@ -51,14 +52,8 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Backend> device = open_backend(DeviceType::kCpu, settings.threads);
   ProfilingBackend backend(*device);
   const DType compute = expected_compute(settings.precision, "cpu");
-  nlohmann::json model_config{{"type", settings.model}, {"num_classes", settings.classes}};
-  if (!settings.stem.empty()) model_config["stem"] = settings.stem;
-  if (settings.model == "mlp") model_config["hidden"] = {512, 512};
-  ConfigSection model_section(model_config, "bench");
-  const std::unique_ptr<Model> model = make_model(model_section, Shape{settings.image, settings.image, 3});
-  const nlohmann::json rule_config = nlohmann::json::object();
-  ConfigSection rule_section(rule_config, "bench");
-  const std::unique_ptr<OptimizerRule> rule = optimizers().make(settings.optimizer, "optimizer", rule_section);
+  const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
+  const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
@@ -68,9 +63,7 @@ int bench_step(const StepBench& settings) {
   model->initialise(1);
   model->refresh_low();
   const std::unique_ptr<Transport> transport = make_single_transport();
-  const nlohmann::json topology_config = nlohmann::json::object();
-  ConfigSection topology_section(topology_config, "bench");
-  const std::unique_ptr<Topology> topology = make_topology(topology_section, {1, 1});
+  const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const std::unique_ptr<Algorithm> algorithm =
       algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);

@@ -43,13 +43,6 @@ TrainingSettings with_graphs(TrainingSettings settings, bool graphs) {
   return settings;
 }
 
-/// Rounds whose groups overlap, so that ranks are in several communicators.
-nlohmann::json groups_of_three() {
-  return nlohmann::json::parse(R"({"type": "custom", "rounds": [
-    [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
-    [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})");
-}
-
 Numbers train(int ranks, const TrainingSettings& settings, int steps) {
   Numbers numbers(static_cast<std::size_t>(ranks));
   NcclWorld world(ranks);

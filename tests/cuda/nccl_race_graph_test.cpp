@@ -10,9 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_transport.h"
-#include "comm/shim/nccl_fake.h"
-#include "tests/cuda/race_training.h"
+#include "tests/cuda/nccl_race.h"
 
 // The race checker on steps that are graphs, exchanges by NCCL included.
 namespace starling::tests {
@@ -30,20 +28,7 @@ constexpr int kSteps = 7;
 
 std::vector<Call> record(TrainingSettings settings, int ranks) {
   settings.start_at_begin = settings.graphs = true;
-  FakeNccl nccl(ranks);
-  return record_training({settings, ranks, kSteps}, [&](std::unique_ptr<Transport> control, Backend& backend) {
-    const int rank = control->rank();
-    return make_nccl_transport(std::move(control), backend, nccl.open(rank), {20.0, 0, 0.01});
-  });
-}
-
-/// Rounds whose groups overlap, so that ranks are in several communicators.
-TrainingSettings groups_of_three() {
-  TrainingSettings settings;
-  settings.topology = nlohmann::json::parse(R"({"type": "custom", "rounds": [
-    [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
-    [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})");
-  return settings;
+  return record_by_nccl(settings, ranks, kSteps);
 }
 
 /// One rank's calls between the two ends of its n-th capture that holds NCCL's operations.
@@ -76,7 +61,7 @@ TEST_CASE("nccl/race: steps that are graphs have none, and all ranks launch in o
       {"pairs", 2, [](TrainingSettings&) {}},
       {"pairs, bf16 on the wire", 2, [](TrainingSettings& s) { s.bf16_exchange = true; }},
       {"all-reduce", 2, [](TrainingSettings& s) { s.algorithm = "allreduce"; }},
-      {"groups of three", 5, [](TrainingSettings& s) { s = groups_of_three(); }},
+      {"groups of three", 5, [](TrainingSettings& s) { s.topology = groups_of_three(); }},
       {"all-reduce, fp16 with an overflow check", 2,
        [](TrainingSettings& s) {
          s.algorithm = "allreduce";
@@ -168,7 +153,9 @@ TEST_CASE("nccl/race: waits removed within a capture are found") {
 }
 
 TEST_CASE("nccl/race: communicators in another order within one rank's graph are found") {
-  std::vector<Call> calls = record(groups_of_three(), 5);
+  TrainingSettings settings;
+  settings.topology = groups_of_three();
+  std::vector<Call> calls = record(settings, 5);
   CHECK(lines(check_communicators(ranks_of(calls))) == "");
   // Rank 2 is in both groups of three; its captures of the two rounds hold one each.
   std::map<std::uint32_t, std::vector<int>> made;

@@ -8,9 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_transport.h"
-#include "comm/shim/nccl_fake.h"
-#include "tests/cuda/race_training.h"
+#include "tests/cuda/nccl_race.h"
 
 // The race checker on training steps whose buckets go by NCCL.
 namespace starling::tests {
@@ -24,22 +22,7 @@ using cuda::shim::Finding;
 using cuda::shim::ranks_of;
 using Kind = cuda::shim::Finding::Kind;
 
-std::vector<Call> record(const TrainingSettings& settings, int ranks, int steps = 4) {
-  FakeNccl nccl(ranks);
-  return record_training({settings, ranks, steps}, [&](std::unique_ptr<Transport> control, Backend& backend) {
-    const int rank = control->rank();
-    return make_nccl_transport(std::move(control), backend, nccl.open(rank), {20.0, 0, 0.01});
-  });
-}
-
-/// Rounds whose groups overlap, so that ranks are in several communicators.
-TrainingSettings groups_of_three() {
-  TrainingSettings settings;
-  settings.topology = nlohmann::json::parse(R"({"type": "custom", "rounds": [
-    [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
-    [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})");
-  return settings;
-}
+std::vector<Call> record(const TrainingSettings& settings, int ranks) { return record_by_nccl(settings, ranks, 4); }
 
 bool any(const std::vector<Finding>& findings, const std::string& one, const std::string& other) {
   return std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
@@ -88,7 +71,9 @@ TEST_CASE("nccl/race: training steps have none, and all ranks issue in one order
   settings.topology = {{"type", "complete"}};
   settings.clip = {0.5, true};
   variants.push_back({"one group, clipped by buckets", 3, settings});
-  variants.push_back({"groups of three", 5, groups_of_three()});
+  settings = {};
+  settings.topology = groups_of_three();
+  variants.push_back({"groups of three", 5, settings});
   for (const Variant& variant : variants) {
     CAPTURE(variant.name);
     const std::vector<Call> calls = record(variant.settings, variant.ranks);
@@ -133,7 +118,9 @@ TEST_CASE("nccl/race: an exchange at another place, and communicators in another
     CHECK(any(check_races(calls), "send", "update"));
   }
   SUBCASE("two communicators swapped on one rank") {
-    auto ranks = ranks_of(record(groups_of_three(), 5));
+    TrainingSettings settings;
+    settings.topology = groups_of_three();
+    auto ranks = ranks_of(record(settings, 5));
     REQUIRE(ranks.size() == 5);
     CHECK(lines(check_communicators(ranks)) == "");
     // Rank 2 is in both groups of three: [0, 1, 2] and [0, 2, 4].

@@ -11,6 +11,7 @@
 
 #include "comm/staged_transport.h"
 #include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/call_order.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"
 
@@ -177,32 +178,6 @@ Recorded record_steps(int ranks, const TrainingSettings& settings) {
     for (std::size_t b = 0; b < job.buckets(); ++b) mine.parameters.push_back(job.parameters_of(b).raw());
     job.finish();
   });
-  return result;
-}
-
-/// Whether call `later`, on its stream, runs after call `earlier`, on its own, by a wait between them.
-bool ordered(const std::vector<Call>& calls, std::size_t earlier, std::size_t later) {
-  if (earlier >= later) return false;
-  if (calls[earlier].stream == calls[later].stream) return true;
-  for (std::size_t wait = earlier + 1; wait < later; ++wait) {
-    if (calls[wait].kind != CallKind::kWait || calls[wait].stream != calls[later].stream) continue;
-    for (std::size_t record = earlier + 1; record < wait; ++record) {
-      const Call& call = calls[record];
-      if (call.kind == CallKind::kRecord && call.stream == calls[earlier].stream && call.event == calls[wait].event &&
-          call.recording == calls[wait].recording) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-template <class Is>
-std::vector<std::size_t> places(const std::vector<Call>& calls, const Is& is) {
-  std::vector<std::size_t> result;
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (is(calls[i])) result.push_back(i);
-  }
   return result;
 }
 

@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "comm/fake_transport.h"
 #include "comm/nccl_transport.h"
@@ -10,6 +11,13 @@
 #include "kernels/cuda/cuda_backend.h"
 
 namespace starling::tests {
+
+/// A topology whose rounds' groups overlap, so that ranks, of five, are in several communicators.
+inline nlohmann::json groups_of_three() {
+  return nlohmann::json::parse(R"({"type": "custom", "rounds": [
+    [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
+    [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})");
+}
 
 /// Ranks as threads, each with a GPU of the shim's, that exchange through the NCCL transport and a fake of NCCL.
 class NcclWorld {

@@ -17,6 +17,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/call_order.h"
 #include "tests/cuda/training_job.h"
 #include "tests/forwarding_transport.h"
 
@@ -150,32 +151,6 @@ Recorded record_two_steps(const TrainingSettings& settings) {
     CHECK(cuda::runtime_counters().device_allocations == before);
     job.finish();
   });
-  return result;
-}
-
-/// Whether call `later`, on its stream, runs after call `earlier`, on its own, by the waits between them alone.
-bool ordered(const std::vector<Call>& calls, std::size_t earlier, std::size_t later) {
-  if (earlier >= later) return false;
-  if (calls[earlier].stream == calls[later].stream) return true;
-  for (std::size_t wait = earlier + 1; wait < later; ++wait) {
-    if (calls[wait].kind != CallKind::kWait || calls[wait].stream != calls[later].stream) continue;
-    for (std::size_t record = earlier + 1; record < wait; ++record) {
-      const Call& call = calls[record];
-      if (call.kind == CallKind::kRecord && call.stream == calls[earlier].stream && call.event == calls[wait].event &&
-          call.recording == calls[wait].recording) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
-template <class Is>
-std::vector<std::size_t> places(const std::vector<Call>& calls, Is is) {
-  std::vector<std::size_t> result;
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (is(calls[i])) result.push_back(i);
-  }
   return result;
 }
 
