@@ -26,10 +26,13 @@ void check(cudaError_t error, const char* call) {
 }
 
 /// Memory that cannot be given back is no reason to end a run, but a capture that this spoils, or an earlier kernel's error, should not
-/// stay unseen. At the process's end the driver may be gone before the last of it.
+/// stay unseen. After an error of the device's every call fails: the first is enough. At the process's end the driver may be gone before
+/// the last of it.
 void warn_unless_freed(cudaError_t error, const char* call) noexcept {
   if (error == cudaSuccess || error == cudaErrorCudartUnloading) return;
   cudaGetLastError();
+  static std::atomic_flag said;
+  if (said.test_and_set()) return;
   try {
     log::warning("{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
   } catch (...) {  // no memory for the line
