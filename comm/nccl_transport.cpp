@@ -87,12 +87,14 @@ class NcclTransport final : public Transport {
       if (rank_ == 0) watchdog_.call(what, [&] { id = nccl_->make_id(); });
     });
     control->broadcast(id.bytes.data(), id.bytes.size(), 0);
-    // A rank that cannot even begin says so before the others wait for it.
-    agreed(*control, [&] {
-      watchdog_.call(what, [&] { world_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
-      watchdog_.add(world_);
+    watchdog_.during(what, [&] {
+      // A rank that cannot even begin says so before the others wait for it.
+      agreed(*control, [&] {
+        watchdog_.call(what, [&] { world_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
+        watchdog_.add(world_);
+      });
+      agreed(*control, [&] { watchdog_.settle(world_, what); });
     });
-    agreed(*control, [&] { watchdog_.during(what, [&] { watchdog_.settle(world_, what); }); });
     control_ = std::move(control);
   }
 
@@ -311,17 +313,18 @@ class NcclTransport final : public Transport {
     const StreamScope scope(backend_, StreamKind::kCommunication);
     for (const Event event : {before, computed, updated}) backend_.wait(event);
     const Event ready = captured ? Event{} : backend_.record();
-    {
-      const TraceRange range("exchange", timeline_name(work.label));
-      const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
-      watchdog_.during([&] { return work.text(); }, [&] { operations(backend_.native_stream(), work); });
-    }
-    const Event through = backend_.record();
-    if (captured) {
-      keep(std::move(work));
-    } else {
-      watchdog_.follow([work = std::move(work)] { return work.text(); }, ready, through);
-    }
+    Event through;
+    watchdog_.during([&] { return work.text(); },
+                     [&] {
+                       {
+                         const TraceRange range("exchange", timeline_name(work.label));
+                         const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
+                         operations(backend_.native_stream(), work);
+                       }
+                       through = backend_.record();
+                       if (!captured) watchdog_.follow([work] { return work.text(); }, ready, through);
+                     });
+    if (captured) keep(std::move(work));
     last_ += 2;
     under_way_.emplace(last_, UnderWay{through, captured});
     return last_;

@@ -35,6 +35,10 @@ std::string json_text(const std::string& text) {
 
 }  // namespace
 
+Tracer::~Tracer() {
+  if (current_tracer == this) current_tracer = nullptr;
+}
+
 void Tracer::add(TraceLane lane, std::string name, Clock::time_point begin, Clock::time_point end) {
   const std::lock_guard lock(mutex_);
   spans_.push_back({lane, std::move(name), begin, end});

@@ -18,6 +18,10 @@ class Tracer {
  public:
   using Clock = std::chrono::steady_clock;
   explicit Tracer(int rank) : rank_(rank) {}
+  /// The calling thread's spans go nowhere any more where they went here.
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
 
   void add(TraceLane lane, std::string name, Clock::time_point begin, Clock::time_point end);
   /// The events as JSON objects separated by commas, times in microseconds since `origin`.

@@ -110,6 +110,17 @@ TEST_CASE("core/trace: spans go to the thread's tracer, nest, and cost nothing w
   CHECK(spans_of(other, origin).size() == 400);
 }
 
+TEST_CASE("core/trace: with its tracer's end, by an error too, a thread's spans go nowhere") {
+  try {
+    Tracer tracer(0);
+    Tracer::install(&tracer);
+    throw 1;
+  } catch (int) {
+  }
+  CHECK(Tracer::current() == nullptr);
+  { const TraceSpan nobody("lost"); }
+}
+
 TEST_CASE("core/trace: the hook hears of spans that are traced, on their thread, and of all where it asks for all") {
   static const TraceHook traced{[](const char* name) { ranges.emplace_back(name), ++told; }, [] { ranges.emplace_back(); }};
   static const TraceHook all{traced.begin, traced.end, true};
