@@ -106,7 +106,10 @@ class Run:
     def start(self):
         self.log = open(self.folder / "log", "w", encoding="utf-8")
         RUNNING.add(self)
-        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True)
+        # Open MPI's folder in /tmp is all runs', and a run that begins as the last of others ends may fail on it.
+        environment = {**os.environ, "OMPI_MCA_orte_tmpdir_base": str(self.folder / "mpi")}
+        self.process = subprocess.Popen(self.command, stdout=self.log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environment,
+                                        start_new_session=True)  # fmt: skip
 
     def end(self, seconds):
         """The exit status; None where it did not end in time, and was ended."""
@@ -155,9 +158,9 @@ class Run:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace").replace("\r", "\n")
 
     def last_words(self):
-        lines = [line.strip() for line in self.words().splitlines() if line.strip()]
+        lines = [line.strip() for line in self.words().splitlines() if line.strip(" -")]  # mpirun draws lines
         said = [line for line in lines if re.match(r"(rank \d+: )?\[[a-z][a-z ]*\] ", line)]
-        return (said or lines or ["nothing was said"])[-1][:400]
+        return said[-1][:400] if said else " ".join(lines[-12:])[-800:] or "nothing was said"
 
     def lines(self):
         path = self.out / "metrics.jsonl"

@@ -6,6 +6,7 @@ bin=$1 ranks=$2 algorithm=$3 topology=$4
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+export OMPI_MCA_orte_tmpdir_base=$work/.mpi  # see tests/cli/lib.sh
 
 train() {  # NAME STEPS [ARG...]
   local name=$1 steps=$2

@@ -67,6 +67,7 @@ check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1:
 check "a lost rank of two that read each other" 0 "exit status 3 after" "$root/scripts/gpu_peer.py" lost --train "$shim_train"
 check "asked for NCCL they end with the reason" 2 "sync.transport is nccl, but rank 0 has no NCCL" run nccl2 2 cuda --set sync.transport=nccl
 check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which is between GPUs" run cpu3 2 cpu --set sync.transport=nccl
+check "a traced run that ends with an error" 4 "loss|not finite|diverged" run traced 1 cuda --trace trace.json --set optimizer.lr=1e30
 check "bf16" 0 "NVIDIA H200.*, bf16" run bf16 1 cuda --set precision=bf16
 verify "the losses in bf16 are close" close_losses cpu bf16 0.05
 check "fp16, with a scaled loss" 0 "NVIDIA H200.*, fp16" run fp16 1 cuda --set precision=fp16

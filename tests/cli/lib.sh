@@ -7,6 +7,9 @@ export train=$build/bin/starling-train
 work=$(mktemp -d "${TMPDIR:-/tmp}/starling-cli.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
+# Open MPI's programs of one user share a folder in /tmp, which the last to end removes: one that begins in that moment fails ("mkdir …:
+# File exists"). Tests that run at the same time have one each.
+export OMPI_MCA_orte_tmpdir_base=$work/.mpi
 checks=0
 failures=0
 
