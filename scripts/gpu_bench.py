@@ -578,9 +578,12 @@ def measure_exchange(bench, name, parts, clock, rows, raw):
         many, alone = (middle(runs[count], "step_ms") for count in (ranks, 1))
         exposed = many / alone - 1 if many and alone else None
         transport = next((r["transport"] for r in runs[ranks] if "transport" in r), "–")
+        without = middle([r for r in parts.get(f"{name} bf16", {}).get("starling", []) if "step_ms" in r], "step_ms")
+        slower = alone / without if alone and without else 1.0
+        loads = f" (one rank takes {slower:.1f} × a step without a loader: the loader may hide what exchanges cost)" if slower > 1.25 else ""
         row(rows, f"{label}, {ranks} GPUs of this host, {transport}: exposed exchange", "≤ 3 %",
             f"{number(exposed and 100 * exposed)} % ({number(many)} ms against {number(alone)} ms of one rank)", exposed, goal, below=True,
-            note=error_of(*runs[ranks], *runs[1]))
+            note=error_of(*runs[ranks], *runs[1]) + loads)
         if exposed is not None:
             return
     steps = [r for r in parts.get(f"{name} bf16", {}).get("starling", []) if "step_ms" in r]

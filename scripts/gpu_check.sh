@@ -107,6 +107,10 @@ if nvcc=$(command -v nvcc); then
 fi
 gpu=0
 gpus=$(nvidia-smi --query-gpu=index --format=csv,noheader 2>/dev/null | grep -c '^[0-9]')
+if [ -n "${CUDA_VISIBLE_DEVICES+set}" ]; then
+  visible=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c '[^[:space:]]')
+  if [ "$visible" -lt "$gpus" ]; then gpus=$visible; fi
+fi
 device="no GPU"
 if gpu_line=$(nvidia-smi --query-gpu=name,compute_cap,driver_version,memory.total --format=csv,noheader 2>/dev/null | head -1) && [ -n "$gpu_line" ]; then
   gpu=1
