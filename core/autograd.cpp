@@ -39,7 +39,19 @@ Gradients::Target Gradients::parameter(int j) {
   require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
   Tape::Use& use = tape_->use(parameter);
   Target target{parameter.grad, use.written};
+  // A group that goes on after a pass that reported: what that pass left in low precision is added to in fp32.
+  if (use.written && parameter.grad_in_low) backend_->cast({.x = parameter.grad_low, .y = parameter.grad});
+  parameter.grad_in_low = false;
   use.written = true;
+  return target;
+}
+
+Gradients::WeightTarget Gradients::weight(int j) {
+  WeightTarget target{parameter(j), {}, nullptr};
+  Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
+  if (!target || target.accumulate || !parameter.grad_low || !tape_->last_ || tape_->use(parameter).remaining != 1) return target;
+  target.low = parameter.grad_low;
+  target.in_low = &parameter.grad_in_low;
   return target;
 }
 
@@ -100,6 +112,7 @@ void Tape::report(Use& parameter_use) {
 void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
   require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
   require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
+  last_ = report;
   for (Use& parameter_use : uses_) {
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;

@@ -84,6 +84,14 @@ class Gradients {
   /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call, and write it before returning.
   Target parameter(int j);
 
+  struct WeightTarget : Target {
+    Tensor low;              ///< optional: the gradient may be left here in low precision instead of in `tensor`, …
+    bool* in_low = nullptr;  ///< … and this be set then
+  };
+  /// The same for an operation that may give a gradient in low precision. `low` is there where this is the parameter's only contribution:
+  /// its last use in the pass that ends a group, nothing having been written before. Sums of contributions are fp32's.
+  WeightTarget weight(int j);
+
  private:
   friend class Tape;
   Backend* backend_ = nullptr;
@@ -156,6 +164,7 @@ class Tape {
   Backend* backend_;
   std::vector<Node> nodes_;
   std::vector<Use> uses_;  ///< by Parameter::index
+  bool last_ = false;      ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
 };
 

@@ -58,7 +58,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
       data = {};  // so that dx has one holder
       g.set(0, std::move(dx));
     }
-    const Gradients::Target dw = g.parameter(0);
+    const Gradients::WeightTarget dw = g.weight(0);
     Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
     if (dw) {
       const bool together = db && db.accumulate == dw.accumulate;
@@ -68,7 +68,9 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                                            .dbias = together ? db.tensor : Tensor(),
                                            .window = window,
                                            .accumulate = dw.accumulate,
-                                           .norm = {norm.scale, norm.shift}});
+                                           .norm = {norm.scale, norm.shift},
+                                           .dweight_low = dw.low,
+                                           .in_low = dw.in_low});
       if (together) db = {};
     }
     bias_gradient(g.backend(), dy, db);
