@@ -62,6 +62,9 @@ Gradients::Target Gradients::parameter(int j) {
   while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
   Tape::Use& use = tape_->use(parameter);
   Target target{parameter.grad, use.written};
+  // A group that goes on after a pass that reported: what that pass left in low precision is added to in fp32.
+  if (use.written && parameter.grad_in_low) backend_->cast({.x = parameter.grad_low, .y = parameter.grad});
+  parameter.grad_in_low = false;
   use.written = true;
   return target;
 }
@@ -94,6 +97,15 @@ void Tape::join_oldest() {
   const Fork fork = std::move(forks_.front());
   forks_.pop_front();
   for (const Parameter* parameter : fork.ready) report(use(*parameter));
+}
+
+Gradients::WeightTarget Gradients::weight(int j) {
+  WeightTarget target{parameter(j), {}, nullptr};
+  Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
+  if (!target || target.accumulate || !parameter.grad_low || !tape_->last_ || tape_->use(parameter).remaining != 1) return target;
+  target.low = parameter.grad_low;
+  target.in_low = &parameter.grad_in_low;
+  return target;
 }
 
 Variable Tape::leaf(Tensor value) {
@@ -158,14 +170,18 @@ void Tape::report(Use& parameter_use) {
 void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
   require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
   require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
+  last_ = report;
   for (Use& parameter_use : uses_) {
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;
   }
-  Tensor one(*backend_, loss.shape(), loss.dtype());
-  backend_->fill(one, seed);
+  // 1 lies in the same memory in every pass, written once: whoever would write over it sees that it is not the only holder.
+  const bool kept = seed == 1.0 && one_ && one_.dtype() == loss.dtype();
+  Tensor start = kept ? one_.reshaped(loss.shape()) : Tensor(*backend_, loss.shape(), loss.dtype());
+  if (!kept) backend_->fill(start, seed);
+  if (seed == 1.0 && !backend_->capturing()) one_ = start;
   loss.slot_->terms.clear();
-  loss.slot_->terms.push_back(std::move(one));
+  loss.slot_->terms.push_back(std::move(start));
 
   while (!nodes_.empty()) {
     Node node = std::move(nodes_.back());

@@ -92,6 +92,14 @@ class Gradients {
   /// ready now; `keep` holds all that it touches.
   void beside(const std::function<void()>& work, std::vector<Tensor> keep);
 
+  struct WeightTarget : Target {
+    Tensor low;              ///< optional: the gradient may be left here in low precision instead of in `tensor`, …
+    bool* in_low = nullptr;  ///< … and this be set then
+  };
+  /// The same for an operation that may give a gradient in low precision. `low` is there where this is the parameter's only contribution:
+  /// its last use in the pass that ends a group, nothing having been written before. Sums of contributions are fp32's.
+  WeightTarget weight(int j);
+
  private:
   friend class Tape;
   Backend* backend_ = nullptr;
@@ -181,7 +189,9 @@ class Tape {
   bool may_fork_;
   std::deque<Fork> forks_;  ///< in the order of issue
   std::vector<Node> nodes_;
+  Tensor one_;             ///< what most passes start from, written once
   std::vector<Use> uses_;  ///< by Parameter::index
+  bool last_ = false;      ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
 };
 

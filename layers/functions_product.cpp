@@ -46,7 +46,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), norm = std::move(norm),
                    in, window, has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
-    const Gradients::Target dw = g.parameter(0);
+    const Gradients::WeightTarget dw = g.weight(0);
     Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
     const auto weights = [&] {
       if (dw) {
@@ -57,7 +57,9 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                                              .dbias = together ? db.tensor : Tensor(),
                                              .window = window,
                                              .accumulate = dw.accumulate,
-                                             .norm = {norm.scale, norm.shift}});
+                                             .norm = {norm.scale, norm.shift},
+                                             .dweight_low = dw.low,
+                                             .in_low = dw.in_low});
         if (together) db = {};
       }
       bias_gradient(g.backend(), dy, db);

@@ -43,7 +43,9 @@ void GradientNorm::add_bucket(int bucket) {
   const Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
   std::int64_t index = first_[static_cast<std::size_t>(bucket)];
   for (const BucketSlot& slot : b.layout->slots) {
-    backend_.squared_distance({b.gradients.slice(slot.offset, Shape{slot.elements}), {}, totals_, index++});
+    // Of low precision the squares and their order are those of the same numbers in fp32.
+    const Tensor& gradient = slot.parameter->grad_in_low ? b.low_gradients.numbers : b.gradients;
+    backend_.squared_distance({gradient.slice(slot.offset, Shape{slot.elements}), {}, totals_, index++});
   }
 }
 

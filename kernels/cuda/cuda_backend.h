@@ -57,6 +57,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void synchronize() override;
 
   bool fuses_batch_norms(DType dtype) const override;
+  bool low_precision_gradients(DType dtype) const override;
 
   void conv2d_forward(const Conv2dForward& args) override;
   void conv2d_backward_data(const Conv2dBackwardData& args) override;
@@ -124,6 +125,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
 
   DeviceInfo info_;
   LibrarySettings settings_;
+  bool evict_first_ = true;  ///< of updates: GpuSite::evict_first
   std::array<StreamHandle, kStreamKinds> streams_{};
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;

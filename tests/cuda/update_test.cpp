@@ -182,7 +182,7 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
       found.set_step(step, 5);
       cpu->update(*rule, expected.args);
       Slot slot;
-      launcher(*rule, found.args, {gpu().handle(), 1, &slot, &Slot::upload});
+      launcher(*rule, found.args, {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
       CHECK(found.bytes_of(found.args.x) == expected.bytes_of(expected.args.x));
       CHECK(found.bytes_of(found.args.states[2]) == expected.bytes_of(expected.args.states[2]));
     }
