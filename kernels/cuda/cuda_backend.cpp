@@ -14,6 +14,7 @@
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
 
 namespace starling::cuda {
@@ -48,6 +49,14 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
+  constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
+  arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
+  if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
+  for (std::size_t i = 0; i < kStreamKinds; ++i) {
+    set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
+    // Graphs are launched on the compute stream.
+    set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
 }
@@ -63,6 +72,7 @@ CudaBackend::~CudaBackend() {
   step_block_ = {};
   peer_.reset();
   host_.reset();
+  device_free(arrivals_);
   pool_->close();
   for (const StreamHandle stream : streams_) destroy_stream(stream);
 }
@@ -88,6 +98,10 @@ std::shared_ptr<Storage> CudaBackend::allocate(std::size_t bytes) {
 MemoryStats CudaBackend::memory_stats() const { return pool_->stats(); }
 
 Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return Tensor(*this, Shape{elements}, dtype); }
+
+unsigned* CudaBackend::arrivals() const {
+  return arrivals_ + (static_cast<std::size_t>(stream()) + (capturing() ? kStreamKinds : 0)) * kArrivals;
+}
 
 void CudaBackend::copy(const Tensor& from, const Tensor& to) {
   require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda", "copy of {} {} elements to {} {} elements",

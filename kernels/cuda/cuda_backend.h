@@ -101,6 +101,10 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
+  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two of them. Streams may run at the same
+  /// time, and a graph beside what is issued, so each has its own; graphs run one after the other.
+  unsigned* arrivals() const;
+  static constexpr unsigned kArrivals = 2048;
 
   /// Writes an operation's bytes for a step; as many as at the capture.
   using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
@@ -133,6 +137,7 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<Host> host_;
+  unsigned* arrivals_ = nullptr;  ///< for each stream, then for each stream's captures
   std::shared_ptr<Capture> capture_;
   Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
   std::unique_ptr<Cudnn> cudnn_;

@@ -65,6 +65,7 @@ struct Call {
   std::size_t bytes_to = 0;
   GraphHandle graph = nullptr;
   bool relaxed = false;  ///< kAllocate: in a capture, but asked for so that it does it no harm
+  bool dependent = false;  ///< kLaunch: may come onto the device before the launch ahead of it on the stream is done
 };
 
 /// Everything since the start or the last clear(), while recording; off by default. Not for use while another thread issues work.
@@ -90,7 +91,7 @@ void skip_work(bool skipped);
 void note_mark(const std::string& label);
 /// What the runtime is not asked for: accesses, the pool's blocks, NCCL's calls.
 void note(Call call);
-void note_launch(StreamHandle stream, const char* label);
+void note_launch(StreamHandle stream, const char* label, bool dependent = false);
 /// Whether the stream captures, or work is skipped; then work on it is to be handed to keep_work() in place of being done, with its
 /// arguments by value.
 bool captures(StreamHandle stream);

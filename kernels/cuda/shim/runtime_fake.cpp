@@ -160,9 +160,9 @@ void release_stream(StreamHandle stream) {
 void skip_work(bool skipped) { world().skipped = skipped; }
 void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note(Call call) { world().note(std::move(call)); }
-void note_launch(StreamHandle stream, const char* label) {
+void note_launch(StreamHandle stream, const char* label, bool dependent) {
   ++world().launches;
-  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
+  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label, .dependent = dependent});
 }
 bool captures(StreamHandle stream) { return capture_of(stream) != nullptr || world().skipped; }
 std::string spoilt(StreamHandle stream) {
