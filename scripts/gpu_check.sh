@@ -3,6 +3,7 @@
 # This part finds the libraries; scripts/gpu_check/ does the rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names
 # everything; in a checkout the stage build compiles first.
 set -uo pipefail
+export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
 export STARLING_OUTER_LIBRARY_PATH=${LD_LIBRARY_PATH:-} # PyTorch runs on the libraries that it was shipped with
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -32,6 +32,13 @@ ROOT = HERE.parent.parent
 RESERVE = 5  # seconds at a stage's end for the report
 
 
+def seconds_for(chosen, i, left):
+    """What the stage may take. Where all have to do with less, its share of what is left: what a stage does not need goes to the later ones."""
+    if left is None:
+        return STAGE_SECONDS
+    return max(0.0, min(STAGE_SECONDS, left * chosen[i].share / sum(stage.share for stage in chosen[i:])))
+
+
 class Ended(Exception):
     """A signal came."""
 
@@ -111,10 +118,9 @@ class Check:
         self.beat([])
 
     def run(self, chosen, seconds):
-        end = time.monotonic() + seconds
+        end = time.monotonic() + seconds if seconds else None
         for i, stage in enumerate(chosen):
-            share = stage.share / sum(other.share for other in chosen[i:])
-            self.run_stage(stage, max(0.0, min(STAGE_SECONDS, (end - time.monotonic()) * share)))
+            self.run_stage(stage, seconds_for(chosen, i, end - time.monotonic() if end else None))
         print(f"report: {self.out / report.REPORT}")
         good, bad, others = (sum(part) for part in zip(*(report.counts(self.state["stages"][s.name]["steps"], self.state["stages"][s.name].get("rows", [])) for s in chosen)))
         print(f"{good} passed, {bad} FAILED, {others} not run or skipped")
@@ -136,9 +142,8 @@ class Check:
 
     def print_steps(self, chosen, seconds):
         for i, stage in enumerate(chosen):
-            share = stage.share / sum(other.share for other in chosen[i:])
-            limit = min(STAGE_SECONDS, seconds * share)
-            seconds -= limit
+            limit = seconds_for(chosen, i, seconds)
+            seconds = seconds - limit if seconds else None
             print(f"{stage.name}: {stage.what}; {limit:.0f} s at most")
             for batch in stage.steps(self.context(stage, limit)):
                 for step in batch.steps:
@@ -194,7 +199,7 @@ def main():
     chosen = [stage for stage in STAGES if stage.name in options.stages] or STAGES
     if options.stages:  # in the order that was asked for
         chosen.sort(key=lambda stage: options.stages.index(stage.name))
-    seconds = options.seconds or STAGE_SECONDS * len(chosen)
+    seconds = options.seconds
 
     def ended(number, frame):
         for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

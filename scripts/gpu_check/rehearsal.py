@@ -15,7 +15,7 @@ SLOW = {
 
 class Rehearsal:
     def __init__(self, root, folder):
-        self.source = pathlib.Path(os.environ.get("STARLING_REHEARSAL_BUILD") or root / "build")
+        self.source = pathlib.Path(os.environ.get("STARLING_REHEARSAL_BUILD") or root / "build").resolve()
         self.build = folder
         self.device_test = [folder / "bin" / "test_cuda", "--source-file-exclude=*shim_*_test.cpp"]
 
@@ -24,7 +24,7 @@ class Rehearsal:
         programs = [self.source / "bin" / name for name in ("starling-train", "starling-bench", "starling-topo", "test_cuda")]
         missing = [str(path) for path in (shim, *programs) if not path.exists()]
         if missing:
-            sys.exit(f"error: --rehearse: {missing[0]} is missing; build it with STARLING_TESTS=ON, in build or where STARLING_REHEARSAL_BUILD says")
+            sys.exit(f"error: --rehearse: {missing[0]} is missing; build it with STARLING_TESTS=ON, in build or where STARLING_BUILD says")
         (self.build / "bin").mkdir(parents=True)
         (self.build / "lib").mkdir()
         for program in programs:

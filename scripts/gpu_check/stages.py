@@ -166,8 +166,9 @@ def bench(c):
     """One process, since measurements want the GPU to themselves; it notes each as soon as it has it."""
     small = ["--rehearse"] if c.rehearsed else []
     common = ["--bench", c.bin("starling-bench"), "--out", c.work]
-    # What takes its figures from others, or none of the GPU's, comes behind them.
-    yield Batch(1, [Step("measurements", c.script("gpu_bench.py", *small, *common, "--seconds", int(c.seconds - 30)), c.seconds - 20)])
+    behind = 90  # seconds for what comes behind: it takes its figures from others, none of the GPU's, or is worth less
+    seconds = max(30, int(c.seconds - behind))
+    yield Batch(1, [Step("measurements", c.script("gpu_bench.py", *small, *common, "--seconds", seconds), seconds + 10)])
     yield Batch(1, [Step("exchanges: measured or predicted", c.script("gpu_bench.py", *small, "--only", "exchange,scheduler-cost", *common, "--name", "goals_exchange", "--parts",
                                                                        c.work / "goals.json", "--seconds", 120 if c.gpus > 1 else 40), 130 if c.gpus > 1 else 50)])  # fmt: skip
     repeats = ["--repeats", 1, "--batch", 1] if c.rehearsed else ["--repeats", 5]
@@ -191,22 +192,22 @@ LOST_SECONDS = 15  # sync.timeout_s of a run that loses a rank, which has the GP
 
 
 def ranks(c):
-    run = lambda *arguments: c.script("gpu_ranks.py", *arguments, *ours(c, "--jobs", 2, "--seconds", 60), "--keep", c.work / "timelines")
+    run = lambda *arguments, jobs=2: c.script("gpu_ranks.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60), "--keep", c.work / "timelines")
     lost = ["--timeout", 5 if c.rehearsed else LOST_SECONDS]
     yield Batch(1, [Step("2 ranks learn what they must", run("agree", "--ranks", 2, *topologies(c)), 200)])
     yield Batch(1, [Step("a rank that overflows, fp16", run("overflow"), 90)])
     yield Batch(1, [Step("timeline of 2 ranks", run("trace"), 90)])
     yield Batch(1, [Step("4 ranks learn what they must", run("agree", "--ranks", 4, *topologies(c)), 200)])
-    yield Batch(1, [Step("a rank that is lost", run("lost", *lost, "--jobs", 1), 150)])
+    yield Batch(1, [Step("a rank that is lost", run("lost", *lost, jobs=1), 150)])
 
 
 def peers(c):
-    run = lambda *arguments: c.script("gpu_peer.py", *arguments, *ours(c, "--jobs", 2, "--seconds", 60))
+    run = lambda *arguments, jobs=2: c.script("gpu_peer.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60))
     lost = ["--timeout", 5 if c.rehearsed else LOST_SECONDS]
     yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, *topologies(c)), 150)])
     yield Batch(1, [Step("one that shares no memory", run("refused"), 60)])
     yield Batch(1, [Step("4 ranks that read each other", run("agree", "--ranks", 4, *topologies(c)), 150)])
-    yield Batch(1, [Step("one that others read is lost", run("lost", *lost, "--jobs", 1), 90)])
+    yield Batch(1, [Step("one that others read is lost", run("lost", *lost, jobs=1), 90)])
 
 
 def sanitize(c):
