@@ -5,13 +5,15 @@
 set -uo pipefail
 export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
 export STARLING_BUILD=${STARLING_BUILD:-$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)/build-gpu}
-export STARLING_OUTER_LIBRARY_PATH=${LD_LIBRARY_PATH:-} # PyTorch runs on the libraries that it was shipped with
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# PyTorch runs on the libraries that it was shipped with, not on ours.
+STARLING_OUTER_LIBRARY_PATH=$(tr ':' '\n' <<<"${LD_LIBRARY_PATH:-}" | grep -v "^$root/" | paste -sd:)
+export STARLING_OUTER_LIBRARY_PATH
 export STARLING_BUILD=$build
 mpi_environment
 if [ -f "$root/gpu_env.sh" ]; then
   # shellcheck disable=SC1091
-  source "$root/gpu_env.sh"
+  source "$root/gpu_env.sh" || die "$root/gpu_env.sh says above what is wrong"
 elif [ -n "${STARLING_DEPS:-}" ]; then
   [ -f "$STARLING_DEPS/env.sh" ] || die "STARLING_DEPS=$STARLING_DEPS has no env.sh; scripts/pack_deps.sh makes such a folder"
   # shellcheck disable=SC1091

@@ -62,7 +62,7 @@ class Check:
         self.archive.unpack(self.out)
         if self.rehearsal:
             self.rehearsal.begin()
-            self.state["rehearsed"] = True
+        self.state["rehearsed"] = self.rehearsal is not None
         facts = machine.facts(ROOT, self.build / "bin" / "starling-train", self.devices, self.rehearsal is not None)
         self.state["machine"] = {**self.state["machine"], **facts}
         self.state["date"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())

@@ -44,7 +44,8 @@ class Batch:
 def passed_or_failed(status, text):
     if status == 0:
         return "passed", ""
-    lines = [line.strip() for line in text.splitlines() if ERROR_LINE.search(line)] or [line.strip() for line in text.splitlines()[-2:]]
+    lines = text.splitlines()[1:]  # the first one is the command
+    lines = [line.strip() for line in lines if ERROR_LINE.search(line)] or [line.strip() for line in lines[-2:]]
     return "FAILED", f"exit status {status}" + (": " + " / ".join(lines[:2])[:300] if lines else "")
 
 
@@ -81,8 +82,8 @@ class Running:
         gpu_process.end(self.process)  # what it left behind, too
         self.file.close()
         if status is None:
-            lines = [line.strip() for line in self.text().splitlines() if line.strip()]
-            return "FAILED", f"no end within {self.limit:.0f} s; its last line: {lines[-1][:200] if lines else ''}"
+            lines = [line.strip() for line in self.text().splitlines()[1:] if line.strip()]
+            return "FAILED", f"no end within {self.limit:.0f} s; " + (f"its last line: {lines[-1][:200]}" if lines else "it said nothing")
         return (self.step.judge or passed_or_failed)(status, self.text())
 
     def stop(self):
@@ -123,7 +124,7 @@ class Runner:
 
     def stop(self):
         """Ended from outside: what ran is noted so."""
-        for one in self.running:
+        stopped, self.running = self.running, []
+        for one in stopped:
             one.stop()
             self.note(one.step, "FAILED", "ended from outside", one.seconds())
-        self.running = []

@@ -134,16 +134,18 @@ def test(c):
             return ("FAILED", f"exit status {status}: " + " / ".join(words[:3])[:400]) if words else passed_or_failed(status, text)
         return "passed", f"{found.group(2)} cases"
 
+    # A program that is ended would leave nothing in its log but for this.
+    line_by_line = ["stdbuf", "-oL"] if machine.shutil.which("stdbuf") else []
     steps = []
     for pattern in patterns(c.root):
-        command = [*c.device_test, "--no-colors", "--duration", f"--test-case={pattern}"]
+        command = [*line_by_line, *c.device_test, "--no-colors", "--duration", f"--test-case={pattern}"]
         cases = listed(c.device_test, pattern) if pattern in SPLIT else []
         if cases:
             for i, name in enumerate(cases, 1):
                 steps.append(Step(f"tests {name}", [*command, f"--first={i}", f"--last={i}"], GROUP_SECONDS, judge=some, about=pattern))
         else:
             steps.append(Step(f"tests {pattern}", command, GROUP_SECONDS, judge=some, about=pattern))
-    rest = [*c.device_test, "--no-colors", "--duration", "--test-case-exclude=" + ",".join(patterns(c.root))]
+    rest = [*line_by_line, *c.device_test, "--no-colors", "--duration", "--test-case-exclude=" + ",".join(patterns(c.root))]
     steps.append(Step("all other device tests", rest, GROUP_SECONDS, judge=some))
     yield Batch(c.processes(), steps)
 
@@ -249,7 +251,7 @@ STAGES = [
     Stage("train", "trainings of one rank against the CPU's, in fp32, bf16 and fp16", 5, train),
     Stage("bench", "updates, ResNet-50 and ResNet-20 steps, with PyTorch beside them", 16, bench),
     Stage("graphs", "steps that are CUDA graphs against steps that are issued", 8, graphs),
-    Stage("ranks", "several ranks on the GPU, over NCCL and through host memory", 8, ranks, ("nccl", "staged", "trace")),
-    Stage("peers", "ranks that read each other's GPU memory", 7, peers, ("direct",)),
-    Stage("sanitize", "own kernels under compute-sanitizer's memcheck and racecheck", 5, sanitize),
+    Stage("ranks", "several ranks on the GPU, over NCCL and through host memory", 9, ranks, ("nccl", "staged", "trace")),
+    Stage("peers", "ranks that read each other's GPU memory", 6, peers, ("direct",)),
+    Stage("sanitize", "own kernels under compute-sanitizer's memcheck and racecheck", 4, sanitize),
 ]
