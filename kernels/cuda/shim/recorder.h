@@ -107,7 +107,7 @@ StreamHandle launching();
 struct FakeMachine {
   std::vector<DeviceInfo> devices = {{"NVIDIA H200", 0, 9, 0, 132, std::size_t{141} << 30, 13000, 13000}};
   std::string no_driver;   ///< not empty: why device_count() says -1
-  std::size_t memory = 0;  ///< not 0: device_allocate answers null beyond this many bytes in all
+  std::size_t memory = 0;  ///< device_allocate answers null beyond this many bytes in all; 0: beyond what the first device says
   std::size_t pinned = 0;  ///< not 0: pinned_allocate answers null for more bytes than this
 };
 void set_machine(const FakeMachine& machine);

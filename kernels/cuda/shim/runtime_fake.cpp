@@ -17,6 +17,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/shim/capture.h"
 #include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/shim/time_slice.h"
 
 // The runtime on host memory. Everything happens at once, in issue order, so an event is done when it is recorded.
 namespace starling::cuda {
@@ -69,6 +70,9 @@ World& world() {
   return one;
 }
 
+/// Of the first device; world().mutex is held.
+std::size_t all_memory() { return world().machine.memory ? world().machine.memory : world().machine.devices.at(0).total_memory; }
+
 std::uint64_t recording_of(EventHandle event) { return static_cast<FakeEvent*>(event)->recordings; }
 
 /// The host's wait for a stuck stream.
@@ -115,6 +119,7 @@ void do_or_keep(StreamHandle stream, const F& work) {
   if (shim::Capture* capture = capture_of(stream)) {
     capture->add(stream, work);
   } else if (!world().skipped) {
+    shim::take_device();
     work();
   }
 }
@@ -161,6 +166,7 @@ void skip_work(bool skipped) { world().skipped = skipped; }
 void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note(Call call) { world().note(std::move(call)); }
 void note_launch(StreamHandle stream, const char* label, bool dependent) {
+  if (!captures(stream)) take_device();
   ++world().launches;
   world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label, .dependent = dependent});
 }
@@ -193,8 +199,7 @@ DeviceInfo device_info(int device) {
 void use_device(int device) { require(device >= 0, "shim", "device {}", device); }
 std::size_t free_memory() {
   const std::lock_guard lock(world().mutex);
-  const std::size_t all = world().machine.memory ? world().machine.memory : world().machine.devices.at(0).total_memory;
-  return all - std::min(all, world().in_use);
+  return all_memory() - std::min(all_memory(), world().in_use);
 }
 
 StreamHandle create_stream(const char* name, bool high_priority) {
@@ -271,8 +276,7 @@ void* device_allocate(std::size_t bytes) {
   void* memory = nullptr;
   {
     const std::lock_guard lock(world().mutex);
-    const std::size_t most = world().machine.memory;
-    if (most != 0 && world().in_use + bytes > most) return nullptr;
+    if (world().in_use + bytes > all_memory()) return nullptr;
     memory = take(bytes);
     if (!memory) return nullptr;
     world().blocks[memory] = bytes;
@@ -389,7 +393,10 @@ void launch_graph(GraphHandle graph, StreamHandle stream) {
     ~Launching() { launch_stream = nullptr; }
   } launching(stream);
   if (world().skipped) return;
-  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) work();
+  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) {
+    shim::take_device();
+    work();
+  }
 }
 void destroy_graph(GraphHandle graph) noexcept {
   if (!graph) return;
