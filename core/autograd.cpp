@@ -12,7 +12,7 @@ namespace starling {
 
 namespace {
 
-bool may_fork() {
+bool fork_wanted() {
   const char* wanted = std::getenv("STARLING_FORK");
   const std::string text = wanted ? wanted : "";
   if (!text.empty() && text != "0" && text != "1")
@@ -77,10 +77,11 @@ void Gradients::beside(const std::function<void()>& work, std::vector<Tensor> ke
   const StreamScope scope(*backend_, StreamKind::kUpload);
   backend_->wait(ready);
   work();
+  tape_->forked_ = true;
   tape_->forks_.push_back({parameters_, {}, backend_->record(), std::move(keep)});
 }
 
-Tape::Tape(Backend& backend) : backend_(&backend), may_fork_(may_fork()) {}
+Tape::Tape(Backend& backend) : backend_(&backend), may_fork_(fork_wanted()) {}
 
 bool Tape::forks(std::size_t bytes) const {
   return may_fork_ && bytes <= kForkBytes && backend_->capturing() && backend_->stream() == StreamKind::kCompute;

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -152,6 +153,10 @@ class Tape {
   bool forks(std::size_t bytes) const;
   static constexpr std::size_t kForkBytes = std::size_t{32} << 20;  ///< what an H200 moves in some 8 µs; larger work fills it alone
   static constexpr std::size_t kMostForks = 2;
+  bool may_fork() const { return may_fork_; }
+  void set_may_fork(bool may) { may_fork_ = may; }
+  /// Whether a backward pass has forked since the last question.
+  bool take_forked() { return std::exchange(forked_, false); }
 
   /// Forgets everything recorded.
   void clear();
@@ -186,7 +191,7 @@ class Tape {
   void join_oldest();
 
   Backend* backend_;
-  bool may_fork_;
+  bool may_fork_, forked_ = false;
   std::deque<Fork> forks_;  ///< in the order of issue
   std::vector<Node> nodes_;
   Tensor one_;             ///< what most passes start from, written once

@@ -136,10 +136,11 @@ void StepGraphs::attach(Algorithm& algorithm, Tape& tape, const std::vector<Buck
   period_ = algorithm.graph_period(why);
   two_buffers_ = std::any_of(buckets.begin(), buckets.end(), [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
   if (transport_.size() > 1) {  // a rank without neighbours on its host may have one buffer; all capture in the same steps
-    double most[2] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0};
-    transport_.max(most, 2);
+    double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0, tape.may_fork() ? 0.0 : 1.0};
+    transport_.max(most, 3);
     if (period_ > 0) period_ = static_cast<std::int64_t>(most[0]);
     two_buffers_ = most[1] > 0.0;
+    tape.set_may_fork(most[2] == 0.0);  // all ranks try again where a capture with a branch fails
   }
   if (period_ <= 0) {
     if (why.empty()) why = "the algorithm's work never repeats";
@@ -207,16 +208,28 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
 
 bool StepGraphs::capture(Captured& captured, const StepValues& values, const Work& work) {
   const TraceSpan span("capture");
-  std::string why = try_capture(captured, values, work);
-  if (!why.empty()) {
-    const std::string where = transport_.size() > 1 ? fmt::format(" on rank {}", transport_.rank()) : std::string();
-    why = fmt::format("step {} could not be captured{}: {}", values.pass + 1, where, why);
+  const auto attempt = [&] {
+    tape_->take_forked();
+    std::string why = try_capture(captured, values, work);
+    if (!why.empty()) {
+      const std::string where = transport_.size() > 1 ? fmt::format(" on rank {}", transport_.rank()) : std::string();
+      why = fmt::format("step {} could not be captured{}: {}", values.pass + 1, where, why);
+    }
+    why = lowest(why, transport_);
+    if (why.empty()) return why;
+    captured = {};
+    tape_->clear();
+    algorithm_->abandoned();
+    return why;
+  };
+  std::string why = attempt();
+  // It may be the branch that the runtime or a library refuses. The rank that failed may not have come to it.
+  if (!why.empty() && !lowest(tape_->take_forked() ? "forked" : "", transport_).empty()) {
+    tape_->set_may_fork(false);
+    if (transport_.rank() == 0) log::info("graphs get no branch for gradients of weights, because {}", why);
+    why = attempt();
   }
-  why = lowest(why, transport_);
   if (why.empty()) return true;
-  captured = {};
-  tape_->clear();
-  algorithm_->abandoned();
   give_up(why);
   return false;
 }

@@ -75,23 +75,16 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-/// totals[segment] = the segment's sums, one after another; a block to a segment, whose other threads fetch them.
+/// totals[segment] = the segment's sums, a warp to a segment: term b belongs to chain b mod 32, chains are summed in their order.
 __global__ void add_segments(Segments s, const double* sums, double* totals) {
-  constexpr int kStage = 1024;
-  __shared__ double stage[kStage];
-  const int segment = static_cast<int>(blockIdx.x);
+  const int segment = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
   const Index first = s.of[segment].first_block, last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
-  double sum = 0.0;
-  for (Index begin = first; begin < last; begin += kStage) {
-    const int here = static_cast<int>(min(Index{kStage}, last - begin));
-    for (int i = static_cast<int>(threadIdx.x); i < here; i += kThreads) stage[i] = sums[begin + i];
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < here; ++i) sum += stage[i];
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) totals[segment] = sum;
+  double chain = 0.0;
+#pragma unroll 8
+  for (Index b = first + lane; b < last; b += kWarp) chain += sums[b];
+  double sum = __shfl_sync(0xffffffffu, chain, 0);
+  for (int i = 1; i < kWarp; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
+  if (lane == 0) totals[segment] = sum;
 }
 
 }  // namespace
@@ -127,7 +120,7 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
                                                      : block_squares<float, float>;
       launch(squares, how, s, sums.data<double>());
     }
-    launch(add_segments, {{static_cast<unsigned>(s.count)}, {kThreads}, handle()}, s, sums.data<double>(),
+    launch(add_segments, {{static_cast<unsigned>(s.count)}, {kWarp}, handle()}, s, sums.data<double>(),
            totals.data<double>() + first + static_cast<std::int64_t>(begin));
   }
 }

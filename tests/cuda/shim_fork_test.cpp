@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,7 +17,9 @@
 #include "kernels/cuda/shim/noting_backend.h"
 #include "kernels/cuda/shim/race_checker.h"
 #include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/graph_job.h"
 #include "tests/cuda/race_training.h"
+#include "tests/cuda/stderr_lines.h"
 #include "tests/cuda/training_job.h"
 
 // Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against all that reads or reuses what they
@@ -171,6 +174,46 @@ TEST_CASE("cuda/fork: the race checker finds nothing, and finds the update that 
                         (finding.one == "update" || finding.other == "update"));
   }
   CHECK(update);
+}
+
+TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured without, in one line and with the same bits") {
+  const nlohmann::json layers = nlohmann::json::parse(R"([
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  const nlohmann::json config = with(graph_config(7), {{"model", {{"layers", layers}}}});
+  /// A device whose upload stream cannot take part in a capture.
+  class Refusing final : public ForwardingBackend {
+   public:
+    using ForwardingBackend::ForwardingBackend;
+    void wait(Event event) override {
+      require(!capturing() || stream() != StreamKind::kUpload, "cuda", "this stream cannot be captured");
+      ForwardingBackend::wait(event);
+    }
+  };
+  register_builtins();
+  const auto run = [&](const char* fork, bool refuses, std::vector<std::string>& said) {
+    const ForkSwitch forks(fork);
+    GraphOutcome outcome;
+    said = stderr_lines([&] {
+      const test::Folder folder;
+      cuda::CudaBackend gpu(0, false, false, true);
+      Refusing refusing(gpu);
+      const auto transport = make_single_transport();
+      outcome = run_graph_job({config, {}, {}, 0}, refuses ? static_cast<Backend&>(refusing) : gpu, *transport, folder / ".");
+      outcome.losses = losses_in(folder);
+    });
+    return outcome;
+  };
+  std::vector<std::string> said, nothing;
+  const GraphOutcome refused = run("1", true, said), without = run("0", false, nothing);
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].find("graphs get no branch for gradients of weights, because step 4 could not be captured") != std::string::npos);
+  CHECK(said[0].find("this stream cannot be captured") != std::string::npos);
+  CHECK(nothing.empty());
+  CHECK(refused.graphs == 1);
+  CHECK(refused.why_not == "");
+  CHECK(differences(refused, without) == "");
 }
 
 TEST_CASE("cuda/fork: another word than 0 or 1 in STARLING_FORK is one clear error") {
