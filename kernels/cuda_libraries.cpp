@@ -62,9 +62,10 @@ std::string built_with(const CudaLibrary& library) {
   return *library.built ? fmt::format(", and the plug-in was built with {}", library.built) : std::string();
 }
 
-/// Version and file of the library that the plug-in finds: opened lazily, it may lack functions. Empty where even that fails.
+/// Version and file of the library that the plug-in finds: opened lazily, it may lack functions. In a name space of its own, or the plug-in
+/// would count as loaded from then on. Empty where even that fails.
 std::string found(const std::string& plugin, const CudaLibrary& library) {
-  void* handle = dlopen(plugin.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  void* handle = dlmopen(LM_ID_NEWLM, plugin.c_str(), RTLD_LAZY | RTLD_LOCAL);
   if (!handle) return {};
   std::string result;
   if (void* function = dlsym(handle, library.version_symbol)) {

@@ -18,7 +18,8 @@ done
 pack=$root/scripts/pack_gpu.sh
 check "an unknown option" 2 "unknown option '--fast'" "$pack" --fast
 check "a folder without programs" 2 "libstarling_cuda.so is missing" "$pack" --from-build "$work" none.tar.xz
-check "the archive is made" 0 "starling-gpu.tar.xz: .* MiB, commit .*, for glibc 2\..* it needs .*libcudnn\.so\.9" "$pack" --from-build "$build" --level 1 starling-gpu.tar.xz
+packed() { timeout 200 "$pack" --from-build "$build" --level 0 starling-gpu.tar.xz | grep -E "starling-gpu.tar.xz: .* MiB, commit .*, for glibc 2\..* it needs .*libcudnn\.so\.9"; }
+verify "the archive is made" packed
 verify "it is at most 60 MiB" test "$(stat -c %s starling-gpu.tar.xz)" -le $((60 * 1048576))
 mkdir "clean folder"
 verify "it unpacks" tar -C "clean folder" -xJf starling-gpu.tar.xz
@@ -45,7 +46,7 @@ verify "no file has debug symbols" bash -c '! readelf -S "$@" | grep -F .debug_i
 folders=$(printf '%s:' "$lib" "$lib"/base/*)
 bare() { env -i PATH=/usr/bin:/bin LD_LIBRARY_PATH="$folders" "$@"; }
 from_elsewhere() { # PROGRAM
-  bare ldd "$1" | awk '$2 == "=>" { print $3 }' | grep -vF "$top/" | grep -vE '/(lib(c|m|mvec|dl|rt|pthread|util|resolv)\.so|lib(cu|nv|nccl))' || true
+  bare ldd "$1" | sed -nE 's/^.* => (.*) \(0x[0-9a-f]+\)$/\1/p' | grep -vF "$top/" | grep -vE '/(lib(c|m|mvec|dl|rt|pthread|util|resolv)\.so|lib(cu|nv|nccl))' || true
 }
 for program in starling-train starling-bench starling-topo test_cuda_device mpirun; do
   verify "$program takes its libraries from the archive" test -z "$(from_elsewhere "$top/build-gpu/bin/$program")"
@@ -53,15 +54,20 @@ done
 export top folders
 export -f bare
 check "--version, by LD_LIBRARY_PATH alone" 0 "^starling [0-9.]+ \(commit " bare "$top/build-gpu/bin/starling-train" --version
-inside() { # COMMAND...: after gpu_env.sh, from another folder
-  env -i ${given[@]+"${given[@]}"} PATH=/usr/bin:/bin CUDA_VISIBLE_DEVICES= bash -c 'set -euo pipefail; cd /; source "$top/gpu_env.sh"; "$@"' _ "$@"
+inside() { # COMMAND...: after gpu_env.sh, from another folder, with the variables in the file `given` alone
+  local variables
+  mapfile -t variables <"$work/given"
+  env -i "${variables[@]}" top="$top" PATH=/usr/bin:/bin CUDA_VISIBLE_DEVICES= bash -c 'set -euo pipefail; cd /; source "$top/gpu_env.sh"; "$@"' _ "$@"
 }
-given=("top=$top")
+given() { printf '%s\n' "$@" >"$work/given"; }
+export work
+export -f inside
+given "HOME=$work"
 verify "gpu_env.sh, under set -eu" inside test -n ok
 check "it sets what a check wants to know" 0 "^$top/build-gpu $(cat "$top/commit")$" inside bash -c 'echo "$STARLING_BUILD $STARLING_COMMIT"'
 check "mpirun is the archive's" 0 "^$top/build-gpu/bin/mpirun" inside bash -c 'command -v mpirun'
-check "a dry run of two ranks" 0 "floor|memory" inside mpirun -n 2 starling-train "$top/configs/quickstart.json" --device cuda --dry-run
-check "the first call of a device, without one" 2 "^(rank 0|starling|\[).*cuda.*(driver|device|GPU|missing)" inside starling-train "$top/configs/quickstart.json" --device cuda --output "$work/run"
+check "a dry run of two ranks" 0 "floor|memory" inside mpirun -n 2 starling-train "$top/configs/synthetic_mlp.json" --device cuda --dry-run
+check "the first call of a device, without one" 2 "^(rank 0|starling|\[).*cuda.*(driver|device|GPU|missing)" inside starling-train "$top/configs/synthetic_mlp.json" --device cuda --output "$work/run"
 verify "it says so in one line" test "$(grep -c . .stderr)" -le 3
 verify "the tests can be listed" inside bash -c 'test_cuda_device --list-test-cases | grep -q "^cuda/update"'
 
@@ -75,9 +81,7 @@ while read -r name wheel; do
   esac
   mkdir -p "$folder" && touch "$folder/$name"
 done <"$lib/cuda_libraries"
-paths() { bash -c 'tr ":" "\n" <<<"$LD_LIBRARY_PATH"; exit 0'; }
-export -f paths
-given=("top=$top" "PYTHONPATH=$work/site-packages" STARLING_CUDA_FROM=python)
+given "PYTHONPATH=$work/site-packages" STARLING_CUDA_FROM=python
 check "CUDA's libraries among Python packages" 0 "^CUDA's libraries: all of python3's packages, in $packages/cu13/lib, " inside true
 rm "$packages"/cudnn/lib/libcudnn*
 check "not all of them" 0 "^CUDA's libraries: (all of the toolkit|some of the toolkit, some of python3's packages|what there is of python3's packages)" inside true
@@ -86,17 +90,19 @@ check "not all of them" 0 "^CUDA's libraries: (all of the toolkit|some of the to
 if grep -q '^libnccl' "$lib/cuda_libraries" && ! bare ldd "$lib/libstarling_cuda.so" | grep -q 'lib(cu|nv).*not found'; then
   mkdir old
   echo 'extern "C" int ncclGetVersion(int* version) { *version = 21805; return 0; }' | "${CXX:-c++}" -x c++ -shared -fPIC -Wl,-soname,libnccl.so.2 -o old/libnccl.so.2 -
-  given=("top=$top" "old=$work/old")
+  given "old=$work/old"
   check "an NCCL that is too old" 2 "undefined symbol: nccl[A-Za-z]+: NCCL 2\.18\.5 \($work/old/libnccl\.so\.2\) lacks it, and the plug-in was built with 2\.[0-9.]+" \
-    inside bash -c 'LD_LIBRARY_PATH=$old:$LD_LIBRARY_PATH starling-train "$top/configs/quickstart.json" --device cuda --output run'
+    inside bash -c 'LD_LIBRARY_PATH=$old:$LD_LIBRARY_PATH starling-train "$top/configs/synthetic_mlp.json" --device cuda --output run'
 else
   echo "skipped: an NCCL that is too old (the plug-in is without NCCL, or CUDA's libraries are not here)"
 fi
 
 # A root folder with a shell and nothing else: no library of ours, no MPI, no CUDA.
 bare_root=$work/root
-in_root() { unshare --mount bash -c 'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i PATH=/bin chroot "$0" "$@"' "$bare_root" "$@"; }
-mkdir -p "$bare_root"/{bin,dev,proc,sys,tmp,lib64}
+in_root() { unshare --mount bash -c 'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i PATH=/bin "$(PATH=$PATH:/usr/sbin:/sbin command -v chroot)" "$0" "$@"' "$bare_root" "$@"; }
+mkdir -p "$bare_root"/{bin,dev,etc,proc,sys,tmp,lib64}
+echo "root:x:0:0:root:/tmp:/bin/bash" >"$bare_root/etc/passwd" # Open MPI asks for the user's name
+ln -s lib64 "$bare_root/lib" # each system's loader looks into one of them
 for tool in bash cat cut dirname env getconf grep head id ls mawk paste readlink sed sort tr true wc; do
   path=$(command -v $tool) || continue
   case $tool in true) path=/bin/true ;; esac
@@ -111,12 +117,12 @@ if in_root bash -c true 2>.probe; then
   export bare_root
   export -f in_root
   sourced='cd /tmp && source /starling-gpu/gpu_env.sh && '
-  check "in an empty root: gpu_env.sh" 0 "^CUDA's libraries: none found; missing: libcudart\.so\.[0-9]+ \(Python wheel nvidia-cuda-runtime" in_root bash -c "$sourced true"
+  check "in an empty root: gpu_env.sh" 0 "^CUDA's libraries: none found; missing: .*libcudart\.so\.[0-9]+ \(Python wheel nvidia-cuda-runtime.*: put their folders into LD_LIBRARY_PATH" in_root bash -c "$sourced true"
   check "in an empty root: --version" 0 "^starling [0-9.]+ \(commit " in_root bash -c "$sourced starling-train --version"
-  check "in an empty root: a dry run of two ranks" 0 "floor|memory" in_root bash -c "$sourced mpirun -n 2 starling-train /starling-gpu/configs/quickstart.json --device cpu --dry-run"
+  check "in an empty root: a dry run of two ranks" 0 "floor|memory" in_root bash -c "$sourced mpirun -n 2 starling-train /starling-gpu/configs/synthetic_mlp.json --device cpu --dry-run"
   check "in an empty root: two ranks train" 0 "loss" in_root bash -c "$sourced mpirun -n 2 starling-train /starling-gpu/configs/synthetic_mlp.json --device cpu --set data.limit=512 --set data.test_limit=64 --set steps=4 --output run"
-  check "in an empty root: the first call of a device" 2 "libcu[a-zA-Z]+\.so\.[0-9]+: cannot open .* is missing: install it \(the Python wheel nvidia-" \
-    in_root bash -c "$sourced starling-train /starling-gpu/configs/quickstart.json --device cuda --output run2"
+  check "in an empty root: the first call of a device" 2 "lib[a-zA-Z]+\.so\.[0-9]+: cannot open .* is missing: install it \(the Python wheel nvidia-" \
+    in_root bash -c "$sourced starling-train /starling-gpu/configs/synthetic_mlp.json --device cuda --output run2"
 else
   echo "skipped: a run in an empty root, which this machine does not allow ($(head -1 .probe))"
 fi
