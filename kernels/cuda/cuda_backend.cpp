@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -29,10 +31,17 @@ class CudaStorage final : public Storage {
   Pool::Block block_;
 };
 
+/// Ways that are taken unless the environment has NAME=0 (docs/gpu.md).
+bool switched_on(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || std::string_view(value) != "0";
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
+  evict_first_ = switched_on("STARLING_EVICT_FIRST");
   use_device(device);
   streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true),
               create_stream("upload", false)};
@@ -164,6 +173,10 @@ bool CudaBackend::done(Event event) {
     device = info_.number;
   }
   return host_->events.done(event);
+}
+
+bool CudaBackend::low_precision_gradients(DType dtype) const {
+  return cudnn_ && is_low_precision(dtype) && switched_on("STARLING_LOW_GRADIENTS");
 }
 
 bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }

@@ -84,6 +84,11 @@ struct GraphSpec {
   auto operator<=>(const GraphSpec&) const = default;
 };
 
+/// Whether cuDNN compiles its engines at run time (with NVRTC, 0.6 s and more each); those of the others are in the library.
+constexpr bool compiled_at_run_time(const GraphSpec& spec) {
+  return !is_convolution(spec.kind) || (spec.kind == GraphKind::kConvolutionBias && spec.dtype != DType::kFloat32);
+}
+
 /// "conv2d backward data bf16 x 256x56x56x64, weight 64x3x3x64, stride 1x1 …"
 std::string text(const GraphSpec& spec);
 

@@ -7,8 +7,8 @@
 #include "kernels/cuda/runtime.h"
 
 // The libraries that the backend hands work to. Each call answers whether it did the work: false means that the library has no way for this
-// shape, precision or device, and the backend's own kernel does it. Where a library is absent from a build, no_cudnn.cpp and no_blas.cpp
-// open nothing.
+// shape, precision or device, and the backend's own kernel does it. On the fake
+// runtime, shim/fake_libraries.cpp opens stand-ins, or nothing.
 namespace starling::cuda {
 
 struct LibrarySettings {
@@ -38,7 +38,7 @@ class Cudnn {
   virtual bool fuses_batch_norms(DType dtype) = 0;
   virtual std::string version() const = 0;
 };
-/// Null where the build has no cuDNN.
+/// Null on the fake runtime without stand-ins; open_blas() likewise.
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
 
 /// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps a NaN is not documented, and NaN must

@@ -42,10 +42,6 @@ std::string description(const Device& device) {
 std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) { return cuda::make_described_graphs(description(device)); }
 
 bool is_convolution(const GraphSpec& spec) { return cuda::is_convolution(spec.kind); }
-/// What cuDNN compiles at run time, so that it cannot be finalised without a driver.
-bool compiled_at_run_time(const GraphSpec& spec) {
-  return !is_convolution(spec) || (spec.kind == GraphKind::kConvolutionBias && spec.dtype != DType::kFloat32);
-}
 
 std::vector<TracedModel> all_models() {
   std::vector<TracedModel> models = traced_models(), configured = configured_models();
@@ -113,7 +109,7 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
         const auto start = std::chrono::steady_clock::now();
         for (const auto& [spec, model] : calls.graphs) {
           if (!is_convolution(spec)) continue;
-          const Planned planned = plan(*maker, spec, rules, compiled_at_run_time(spec) ? 0 : kAll);
+          const Planned planned = plan(*maker, spec, rules, cuda::compiled_at_run_time(spec) ? 0 : kAll);
           const std::string row = fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;
           seen.insert(spec.kind);
@@ -126,7 +122,7 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
             continue;
           }
           CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
-          if (!compiled_at_run_time(spec)) CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
+          if (!cuda::compiled_at_run_time(spec)) CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
           CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
           if (whole_sweep())
             fmt::print("{:<110} engines {:2d} workspace {:6.1f} MiB\n", row, planned.candidates,
