@@ -112,13 +112,14 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
     const DType dtype = args.x.dtype();
     // Engines write gradients of x's type alone, and add to none.
-    const bool direct = !args.accumulate && args.dweight && args.dweight.dtype() == dtype;
+    const auto fits = [&](const Tensor& to) { return !args.accumulate && to && to.dtype() == dtype; };
+    const bool in_low = fits(args.dweight_low), direct = in_low || fits(args.dweight);
     if (!direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
+    Tensor result = in_low ? args.dweight_low : direct ? args.dweight : Tensor();
     Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kDy, args.dy)};
-    if (direct) bindings.push_back(bind(GraphTensor::kDweight, args.dweight));
+    if (direct) bindings.push_back(bind(GraphTensor::kDweight, result));
     Plan* plan = find(args, bindings);
     if (!plan) return false;
-    Tensor result;
     if (!direct) {
       result = scratch(args.dweight.shape(), dtype);
       bindings.push_back(bind(GraphTensor::kDweight, result));
@@ -130,7 +131,11 @@ class CudnnLibrary final : public Cudnn {
       bind_scales(low, bindings);
     }
     plans_.run(*plan, bindings, stream);
-    if (!direct) take_gradient(result, args.dweight, args.accumulate, stream);
+    if (in_low) {
+      *args.in_low = true;
+    } else if (!direct) {
+      take_gradient(result, args.dweight, args.accumulate, stream);
+    }
     return true;
   }
 
@@ -196,7 +201,8 @@ class CudnnLibrary final : public Cudnn {
     bindings.push_back(bind(GraphTensor::kScale, low.scale));
     bindings.push_back(bind(GraphTensor::kShift, low.shift));
   }
-  /// A weight gradient has the scale and shift of its forward pass, and so that one's copies, as long as these tensors live.
+  /// A weight gradient has the scale and shift of its forward pass, and so that one's copies. They live at least as long as these tensors,
+  /// which the weight gradient's stream may still read when the call returns.
   struct Kept {
     std::weak_ptr<Storage> scale, shift;
     LowScales low;
@@ -205,11 +211,10 @@ class CudnnLibrary final : public Cudnn {
     std::erase_if(kept_, [](const auto& entry) { return entry.second.scale.expired() || entry.second.shift.expired(); });
     kept_[{norm.scale.raw(), norm.shift.raw()}] = {norm.scale.storage(), norm.shift.storage(), low};
   }
-  LowScales kept(const NormOnLoad& norm) {
+  LowScales kept(const NormOnLoad& norm) const {
     const auto at = kept_.find({norm.scale.raw(), norm.shift.raw()});
     if (at == kept_.end()) return {};
-    const Kept found = std::move(at->second);
-    kept_.erase(at);
+    const Kept& found = at->second;
     const bool same = found.scale.lock() == norm.scale.storage() && found.shift.lock() == norm.shift.storage();
     return same ? found.low : LowScales{};
   }
