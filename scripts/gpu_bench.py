@@ -306,7 +306,8 @@ def measure_in_order(only, bench, rehearsed, clock, raw, show):
         # Once it has failed, a second attempt would take the others' time.
         if not any("error" in one for one in results.get(part, [])):
             results.setdefault(part, []).append(measure(limit, clock))
-        show(subject, rows_of({name: results.get(name, []) for name in parts}))
+        rows = rows_of({name: results.get(name, []) for name in parts})
+        show(subject, [{**one, "what": "rehearsed on an MLP: " + one["what"]} for one in rows] if rehearsed else rows)
 
 
 def measure_scheduler_cost(bench, clock, rows, raw):

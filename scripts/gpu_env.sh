@@ -91,9 +91,9 @@ starling_gpu_env() { # ROOT
   fi
   case $taken in
     "") from="none found" ;;
-    "$toolkit") from="all of the toolkit" ;;
+    "$toolkit") from="all of LD_LIBRARY_PATH and the toolkit" ;;
     "$python") from="all of python3's packages" ;;
-    *) from="some of the toolkit, some of python3's packages" ;;
+    *) from="some of LD_LIBRARY_PATH and the toolkit, some of python3's packages" ;;
   esac
   missing=$(awk 'NR == FNR { have[$1] = 1; next } !($1 in have) { printf "%s%s (Python wheel %s)", (n++ ? ", " : ""), $1, $2 }' <(echo "$taken") "$lib/cuda_libraries")
   if [ -n "$taken" ] && [ -n "$missing" ]; then from=${from/all/what there is}; fi

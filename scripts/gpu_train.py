@@ -26,17 +26,17 @@ def settings(model, precision, small):
     if model == "mlp":
         return {
             **common,
-            "model": {"type": "mlp", "num_classes": 10, "hidden": [512, 512]},
-            "data": {"type": "synthetic", "limit": 256 if small else 2048},
+            "model": {"type": "mlp", "num_classes": 10, "hidden": [32, 32] if small else [512, 512]},
+            "data": {"type": "synthetic", "limit": 64 if small else 2048, **({"image_size": 8} if small else {})},
             "batch_size": 16 if small else 64,
-            "steps": 8 if small else 40,
+            "steps": 4 if small else 40,
             "optimizer": {"type": "adamw", "lr": 3e-4, "weight_decay": 0.01},
         }
     return {
         **common,
         "model": {"type": "resnet20", "num_classes": 10},
         "data": {"type": "synthetic", "limit": 16 if small else 512, "augment": {"crop_padding": 4, "flip": True}, **({"image_size": 8} if small else {})},
-        "batch_size": 8 if small else 64,
+        "batch_size": 4 if small else 64,
         "steps": 2 if small else 16,
         "optimizer": {"type": "accum_adamw", "lr": 1e-4, "weight_decay": 0.1, "accum_iter": 4},
     }

@@ -99,7 +99,7 @@ find "$(dirname "$(readlink -f "$pmix")")" -name 'pmix_mca_*.so' -exec cp -L {} 
 # -------------------------------------------------------------------------------------------------------------- libraries
 
 leave_out=(of_cuda)
-copy_needed "$lib" "$plugin" "$top"/build-gpu/bin/* "${programs[@]/#/$build/bin/}" "$lib"/openmpi/*.so "$lib"/pmix/*.so
+copy_needed "$lib" "$plugin" "$top"/build-gpu/bin/orte* "${programs[@]/#/$build/bin/}" "$lib"/openmpi/*.so "$lib"/pmix/*.so
 mkdir "$lib/base"
 for file in "$lib"/*.so*; do
   name=$(basename "$file")

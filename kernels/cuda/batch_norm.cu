@@ -3,8 +3,9 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
 
-// Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running statistics),
-// and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in the cache.
+// Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running
+// statistics), and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in
+// the cache.
 namespace starling::cuda {
 namespace {
 
@@ -22,8 +23,8 @@ struct AddMoments {
   }
 };
 
-/// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the whole. Deviations from a rough mean, of the
-/// part's first rows, keep the sums small: no cancellation even where the mean is large.
+/// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the whole. Deviations from a rough mean, of
+/// the part's first rows, keep the sums small: no cancellation even where the mean is large.
 template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 1)
     moments(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, Statistics<Compute<T>> to) {
@@ -206,8 +207,7 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
 
   const auto run = [&]<int kSize>() {
     const auto second = residual ? normalise<T, kSize, true> : normalise<T, kSize, false>;
-    const ColumnTiles t =
-        column_tiles(rows, channels, kSize, resident_on(backend, moments<T, kSize>, second), CudaBackend::kArrivals);
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, moments<T, kSize>, second), CudaBackend::kArrivals);
     Launch how_many{.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()};
     if (args.training) {
       const auto statistics = statistics_of<C>(args, channels, kName);

@@ -183,8 +183,7 @@ void sums(CudaBackend& backend, const ChannelSums& args) {
   C* sum = numbers<C>(args.sum, channels, kName, "sum");
   C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
   const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t =
-        column_tiles(rows, channels, kSize, resident_on(backend, channel_sums<T, kSize>), CudaBackend::kArrivals);
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, channel_sums<T, kSize>), CudaBackend::kArrivals);
     const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
     launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>(),
            backend.arrivals(), TwoSums<C>{nullptr, sum, square_sum});

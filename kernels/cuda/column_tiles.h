@@ -190,7 +190,8 @@ struct AddParts {
 };
 
 /// In a tile's last block: add(part, origin, its first number, its second, sum, other sum) for each part and channel, then take(channel,
-/// part 0's first number, sum, other sum) for each channel. partial is [parts][2][channels]; no __restrict__, as other blocks have written it.
+/// part 0's first number, sum, other sum) for each channel. partial is [parts][2][channels]; no __restrict__, as other blocks have written
+/// it.
 template <class C, int kSize, class Add, class Take>
 __device__ __forceinline__ void combine_parts(const C* partial, const ColumnTiles& t, unsigned char* shared, const Add& add,
                                               const Take& take) {

@@ -116,9 +116,8 @@ struct ParameterGradients {
 
 /// Sums of dy and of dy·x̂ over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kColumnThreads, 1)
-    layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial, unsigned* arrivals,
-                                ParameterGradients<Compute<T>> to) {
+__global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
+                                                                                 unsigned* arrivals, ParameterGradients<Compute<T>> to) {
   using C = Compute<T>;
   constexpr int kRows = 2;
   struct Rows {

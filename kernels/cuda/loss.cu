@@ -10,9 +10,9 @@
 #include "kernels/cuda/step_scalar.h"
 #include "kernels/math/activations.h"
 
-// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the block that arrives last sums over the rows
-// in an order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row becomes NaN,
-// which training reports as divergence.
+// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the block that arrives last sums over the
+// rows in an order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
+// becomes NaN, which training reports as divergence.
 namespace starling::cuda {
 namespace {
 
@@ -178,11 +178,11 @@ void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     Compute<T>* loss = optional_numbers<Compute<T>>(args.loss, 1, kName, "loss");
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
-    const LossSettings settings{l.rows, l.classes, args.label_smoothing,
-                                step_scalar<double>(scale, [scale](const StepValues& now, const StepValues& then) {
-                                  return scale * (now.loss_scale / then.loss_scale);
-                                }),
-                                args.scale};
+    const LossSettings settings{
+        l.rows, l.classes, args.label_smoothing,
+        step_scalar<double>(scale,
+                            [scale](const StepValues& now, const StepValues& then) { return scale * (now.loss_scale / then.loss_scale); }),
+        args.scale};
     with_team(l, [&](auto team, unsigned grid) {
       launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings, logits, labels, losses.data<double>(),
              dlogits, arrivals(), loss);

@@ -101,8 +101,8 @@ STARLING_HD double difference(T x, T y) {
   return a;
 }
 
-/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the sums: those of a chain one after another, and
-/// the chains one after another, as on the CPU.
+/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the sums: those of a chain one after another,
+/// and the chains one after another, as on the CPU.
 template <class T, int kCount, bool kDifference>
 __global__ void __launch_bounds__(kDistanceThreads)
     squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums, unsigned* arrivals, double* total) {
@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kDistanceThreads)
 
 constexpr int kControlThreads = 256;
 
-__global__ void __launch_bounds__(kControlThreads) gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite,
-                                        double* control) {
+__global__ void __launch_bounds__(kControlThreads)
+    gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite, double* control) {
   __shared__ double stage[kControlThreads];
   double sum = 0.0;  // one after another, as on the CPU; the other threads fetch
   for (Index first = 0; first < count; first += kControlThreads) {
@@ -201,7 +201,8 @@ void CudaBackend::sum_rows(const SumRows& args) {
     const bool packs = channels % kPack == 0 && packable(x);
     const RowParts parts(rows, channels, packs ? kPack : 1, 256);
     const Tensor partial = parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
-    const Launch how{{static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
+    const Launch how{
+        {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
     launch(packs ? sum_rows_kernel<T, kPack> : sum_rows_kernel<T, 1>, how, x, rows, channels, parts.rows_per_part,
            partial ? partial.data<double>() : nullptr, arrivals(), y, args.accumulate);
   });

@@ -3,6 +3,7 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/launch.h"
 
 // The squared norms of many tensors at once: a step that measures its gradients has one of each parameter, and launches would cost more
@@ -10,10 +11,10 @@
 namespace starling::cuda {
 namespace {
 
-constexpr Index kBlock = 4096;        ///< elements whose squares are one term
-constexpr int kThreads = 256;         ///< a warp to a block of elements
-constexpr int kUnroll = 8;            ///< loads in flight
-constexpr int kMostSegments = 96;     ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
+constexpr Index kBlock = 4096;     ///< elements whose squares are one term
+constexpr int kThreads = 256;      ///< a warp to a block of elements
+constexpr int kUnroll = 8;         ///< loads in flight
+constexpr int kMostSegments = 96;  ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
 constexpr Index kMostThreadBlocks = 132 * 8;
 
 struct Segment {
@@ -75,24 +76,28 @@ __global__ void block_squares(Segments s, double* sums) {
   }
 }
 
-/// totals[segment] = the segment's sums, a warp to a segment: term b belongs to chain b mod 32, chains are summed in their order.
-__global__ void add_segments(Segments s, const double* sums, double* totals) {
-  const int segment = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x);
+constexpr int kChains = 32;  ///< as in squared_distance: a segment's term b belongs to chain b mod 32, and chains are added in their order
+
+/// totals[segment] = the sum of the segment's terms; a warp to a segment.
+__global__ void __launch_bounds__(kThreads) add_segments(Segments s, const double* sums, double* totals) {
+  wait_for_previous_kernel();
+  const int segment = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  if (segment >= s.count) return;
   const Index first = s.of[segment].first_block, last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
   double chain = 0.0;
 #pragma unroll 8
-  for (Index b = first + lane; b < last; b += kWarp) chain += sums[b];
-  double sum = __shfl_sync(0xffffffffu, chain, 0);
-  for (int i = 1; i < kWarp; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
-  if (lane == 0) totals[segment] = sum;
+  for (Index block = first + threadIdx.x % kWarp; block < last; block += kChains) chain += sums[block];
+  double sum = 0.0;
+  for (int i = 0; i < kChains; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
+  if (threadIdx.x % kWarp == 0) totals[segment] = sum;
 }
 
 }  // namespace
 
 void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
   constexpr const char* kName = "squared_norms";
-  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 && first + static_cast<std::int64_t>(x.size()) <= totals.elements(), "cuda",
-          "{}: {} totals from {} on, in {}", kName, x.size(), first, totals ? totals.elements() : 0);
+  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 && first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
+          "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first, totals ? totals.elements() : 0);
   DType low = DType::kFloat32;
   bool doubles = false;
   for (const Tensor& tensor : x) {
@@ -114,14 +119,15 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
     const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
     if (s.blocks > 0) {
       const Launch how{{blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
-      const auto squares = doubles                    ? block_squares<double, double>
+      const auto squares = doubles                   ? block_squares<double, double>
                            : low == DType::kBFloat16 ? block_squares<float, BFloat16>
                            : low == DType::kFloat16  ? block_squares<float, Float16>
                                                      : block_squares<float, float>;
       launch(squares, how, s, sums.data<double>());
     }
-    launch(add_segments, {{static_cast<unsigned>(s.count)}, {kWarp}, handle()}, s, sums.data<double>(),
-           totals.data<double>() + first + static_cast<std::int64_t>(begin));
+    Launch add{{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()};
+    add.dependent = s.blocks > 0;
+    launch(add_segments, add, s, sums.data<double>(), totals.data<double>() + first + static_cast<std::int64_t>(begin));
   }
 }
 

@@ -57,8 +57,8 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
   }
 }
 
-/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and ResNet-50
-/// with 256.
+/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and
+/// ResNet-50 with 256.
 void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
   const Index small = std::max<Index>(batch / 16, 1), large = std::max<Index>(batch / 8, 1);
   for (const Index shrunk : {1, 2, 4}) {

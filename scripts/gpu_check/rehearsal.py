@@ -24,7 +24,8 @@ class Rehearsal:
         programs = [self.source / "bin" / name for name in ("starling-train", "starling-bench", "starling-topo", "test_cuda")]
         missing = [str(path) for path in (shim, *programs) if not path.exists()]
         if missing:
-            sys.exit(f"error: --rehearse: {missing[0]} is missing; build it with STARLING_TESTS=ON, in build or where STARLING_BUILD says")
+            print(f"error: --rehearse: {missing[0]} is missing; build it with STARLING_TESTS=ON, in build or where STARLING_BUILD says", file=sys.stderr)
+            sys.exit(2)
         (self.build / "bin").mkdir(parents=True)
         (self.build / "lib").mkdir()
         for program in programs:

@@ -71,7 +71,7 @@ class Archive:
         return self.packed[path][1:]
 
     def bytes(self):
-        files = [path for path in sorted(self.work.rglob("*")) if path.is_file() and ".tmp" not in path.parts]
+        files = [path for path in sorted(self.work.rglob("*")) if path.is_file() and not any(part.endswith(".tmp") for part in path.relative_to(self.work).parts)]
         files.sort(key=lambda path: (path.suffix != ".log", path.stat().st_size > 1 << 20))
         out, self.left_out = io.BytesIO(), []
         with tarfile.open(fileobj=out, mode="w") as tar:
@@ -103,8 +103,10 @@ def table(head, rows):
 
 
 def counts(steps, rows):
-    """Of steps that have no rows of their own, and of rows: passed, failed, the others."""
-    verdicts = [step["verdict"] for step in steps] + [row[1] for row in rows]
+    """Passed, failed, the others: of rows, and of steps that say something which rows do not."""
+    wrong_rows = any(row[1] == "**FAIL**" for row in rows)
+    said = lambda step: rows and (step["verdict"] == "passed" or wrong_rows and step["remark"].startswith("exit status 1:"))
+    verdicts = [step["verdict"] for step in steps if not said(step)] + [row[1] for row in rows]
     good = sum(verdict in ("passed", "pass") for verdict in verdicts)
     bad = sum(verdict in ("FAILED", "**FAIL**") for verdict in verdicts)
     return good, bad, len(verdicts) - good - bad

@@ -98,7 +98,7 @@ def build(c):
         yield Batch(1, [Step("configure", ["cmake", "-S", c.root, "-B", c.build, *generator, *options], 90)])
         targets = ["starling_cuda", "test_cuda_device", "starling-train", "starling-bench", "starling-topo"]
         yield Batch(1, [Step("compile", ["cmake", "--build", c.build, "--parallel", machine.cores(), "--target", *targets], 400)])
-    starts = [Step(f"{name} starts", [c.bin(name), "--version"], 30) for name in ("starling-train", "starling-topo")]
+    starts = [Step(f"{name} starts", [c.bin(name), word], 30) for name, word in (("starling-train", "--version"), ("starling-topo", "--help"))]
     starts.append(Step("starling-bench starts, and knows the floors", [c.bin("starling-bench"), "floor"], 60))
 
     def cases(status, text):

@@ -18,7 +18,7 @@ check "an unknown stage" 2 "unknown stage 'benches'; known: build, test, train, 
 check "an unknown option" 2 "unrecognized arguments: --fast" "$script" --fast
 check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT=yes "$script" --dry-run
 check "a bad STARLING_DEPS" 2 "env.sh" env STARLING_DEPS="$work" "$script" --dry-run build
-check "no build to rehearse with" 1 "libstarling_cuda_shim.so is missing" env STARLING_BUILD="$work" "$script" --rehearse --out none build
+check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env STARLING_BUILD="$work" "$script" --rehearse --out none build
 
 # Where an archive was unpacked, its gpu_env.sh names everything, and nothing is compiled.
 mkdir -p unpacked/docs && cp -r "$root/scripts" unpacked && cp "$proof" unpacked/docs && echo 'export FROM_ENV=seen' >unpacked/gpu_env.sh
@@ -98,7 +98,7 @@ check "what it finds is one" 1 "^memcheck, cuda/update. +FAILED .*exit status 99
 # What a command that is killed leaves: the report as it was, the logs until then, and no process.
 of_rehearsal() { grep -lzx "STARLING_KILLED=$work" /proc/[0-9]*/environ 2>/dev/null | wc -l; }
 killed() { # SIGNAL FOLDER: of a rehearsal whose first steps have ended, while others run
-  STARLING_KILLED=$work STARLING_BUILD=$build STARLING_SHIM_PLAN_MS=60000 "$script" --rehearse --out "$2" train test >"$2.log" 2>&1 &
+  STARLING_KILLED=$work STARLING_BUILD=$build STARLING_SHIM_PLAN_MS=60000 "$script" --rehearse --out "$2" build test >"$2.log" 2>&1 &
   local process=$! i
   for ((i = 0; i < 600; ++i)); do
     if grep -q '| tests cuda/.* | passed |' "$2/gpu_report.md" 2>/dev/null && grep -q '| running |' "$2/gpu_report.md"; then break; fi
@@ -120,7 +120,7 @@ left_behind() { # FOLDER
 killed KILL killed
 left_behind killed
 verify "what it was at, too" grep -qE '^\| test \| [0-9]+ \| 0 \| [0-9]+ \| [0-9]+ \| ENDED EARLY, in the midst of: .*tests cuda/operations' killed/gpu_report.md
-verify "and the stage before" grep -qE '^\| training, resnet20, bf16 \| pass \| loss ' killed/gpu_report.md
+verify "and the stage before" grep -qE '^\| first call of the device \| passed \|' killed/gpu_report.md
 killed TERM stopped
 left_behind stopped
 verify "ended by a signal it says so" grep -qE '^\| tests cuda/operations.* \| FAILED \| [0-9]+ \| ended from outside \|' stopped/gpu_report.md
@@ -152,7 +152,7 @@ verify "and timelines" bash -c 'tar -tf whole/gpu_check.tar | grep -q "graphs/ti
 verify "every file that has tests is proven, but for NCCL's" test "$(grep -E '^\| `(kernels/cuda|comm)/' $report | grep -vE '\| pass \||`-`|`ranks:nccl`' | wc -l)" = 0
 for row in "| training, mlp, fp16 | pass |" "| 2 ranks, complete, staged | pass |" "| overflow, staged | pass | rank 1 takes the mix" "| lost, staged, SIGSTOP | pass | exit status 3" \
   "| trace, staged | pass |" "| 4 ranks, ring, direct, graphs | pass |" "| lost, direct, SIGKILL | pass |" "| graphs, 1 rank, fp16 | pass |" "| graphs, 2 ranks, direct, bf16 | pass |" \
-  "| skipped | this build has no NCCL |" "| fused update with mixing, adamw" "exposed exchange | ≤ 3 % | predicted" "host time of a replayed step | ≤ 50 µs |"; do
+  "| skipped | this build has no NCCL |" "fused update with mixing, adamw" "exposed exchange | ≤ 3 % | predicted" "host time of a replayed step | ≤ 50 µs |"; do
   verify "the report has '$row'" grep -qF -e "$row" $report
 done
 python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' &&

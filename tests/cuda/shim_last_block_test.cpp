@@ -92,7 +92,7 @@ const Combining kCombining[] = {
                                    .saved_inv_std = vector(kChannels, 8, dtype)};
        gpu().batch_norm_forward(args);
        return Results{numbers_of(y), numbers_of(args.saved_mean), numbers_of(args.saved_inv_std), numbers_of(args.running_mean),
-                          numbers_of(args.running_var)};
+                      numbers_of(args.running_var)};
      }},
     {"batch norm backward", 2,
      [](DType dtype) {
@@ -238,7 +238,8 @@ TEST_CASE("cuda/last block: a block that combines before all have arrived shows"
 TEST_CASE("cuda/last block: operations that combine have the same bits whichever block is last, and as few launches as they should") {
   const OrderBack back;
   for (const Combining& op : kCombining) {
-    CAPTURE(op.name);
+    const std::string name = op.name;
+    CAPTURE(name);
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
       CAPTURE(name_of(dtype));
       cuda::shim::set_order(Order::kForward);
@@ -257,7 +258,8 @@ TEST_CASE("cuda/last block: operations that combine have the same bits whichever
 TEST_CASE("cuda/last block: however many blocks a multiprocessor holds, the results agree") {
   const OrderBack back;
   for (const Combining& op : kCombining) {
-    CAPTURE(op.name);
+    const std::string name = op.name;
+    CAPTURE(name);
     const auto two = op.run(DType::kFloat32);
     for (const int blocks : {1, 3, 8}) {
       CAPTURE(blocks);
@@ -293,11 +295,12 @@ TEST_CASE("cuda/last block: streams and captures have counters of their own") {
 TEST_CASE("cuda/dependent launch: only kernels that wait first are launched so, right after one of the same operation") {
   std::set<std::string> dependent;
   for (const Combining& op : kCombining) {
-    CAPTURE(op.name);
+    const std::string name = op.name;
+    CAPTURE(name);
     const std::vector<Call> launches = launches_of(op, DType::kFloat32);
     for (std::size_t i = 0; i < launches.size(); ++i) {
       if (!launches[i].dependent) continue;
-      dependent.insert(op.name);
+      dependent.insert(name);
       REQUIRE(i > 0);
       CHECK(launches[i].stream == launches[i - 1].stream);
       CHECK(launches[i].label == launches[i - 1].label);

@@ -32,7 +32,7 @@ TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone,
     for (const DType low : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
       CAPTURE(name_of(low));
       std::vector<Tensor> x;
-      for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003}) {
+      for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003, 163847}) {
         for (const DType dtype : {DType::kFloat32, low}) {
           for (const std::int64_t offset : {0, 1}) {
             const Given given = random_given({n}, static_cast<std::uint64_t>(n + offset));

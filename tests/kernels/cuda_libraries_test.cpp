@@ -27,7 +27,8 @@ TEST_CASE("cuda libraries: what the loader says is told with the library's name"
   says(path + ": undefined symbol: cublasLtMatmul, version libcublasLt.so.13", "cuBLASLt lacks it");
   says(path + ": undefined symbol: cudaGraphAddNode, version libcudart.so.13", "the CUDA runtime lacks it");
   // What is not CUDA's stays as it is.
-  for (const std::string& other : {path + ": undefined symbol: _ZN8starling5Error4whatEv", "libfmt.so.9" + missing, path + ": file too short"}) {
+  for (const std::string& other :
+       {path + ": undefined symbol: _ZN8starling5Error4whatEv", "libfmt.so.9" + missing, path + ": file too short"}) {
     CHECK(explain_cuda_load_error(path, other) == other);
   }
 }

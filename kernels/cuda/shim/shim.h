@@ -79,8 +79,8 @@ unsigned char* dynamic_shared_memory();
 /// others never reach.
 void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function, bool dependent);
 void note_launch(StreamHandle stream, const char* label, bool dependent);  ///< recorder.h
-bool captures(StreamHandle stream);                               ///< recorder.h
-void keep_work(StreamHandle stream, std::function<void()> work);  ///< recorder.h
+bool captures(StreamHandle stream);                                        ///< recorder.h
+void keep_work(StreamHandle stream, std::function<void()> work);           ///< recorder.h
 
 /// `function` holds its arguments by value: a capture keeps it.
 template <class F>
