@@ -11,6 +11,7 @@
 #include "kernels/cuda/choose.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/pool.h"
+#include "kernels/cuda/running_statistics.h"
 #include "kernels/cuda/runtime.h"
 
 // Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph; or, where the device chooses among
@@ -100,6 +101,7 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
     for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
   }
   void start() {
+    backend_.finish_statistics();
     EventRing& events = backend_.host_->events;
     for (const StreamKind other : outer_) events.wait(StreamKind::kCompute, events.record(other));
     launch_graph(graph_, stream());
@@ -123,6 +125,7 @@ bool CudaBackend::begin_capture(const StepValues& values) {
   not_in_capture("begin_capture");
   require(stream() == StreamKind::kCompute, "cuda", "a capture begins on the compute stream");
   require(values.loss_scale > 0.0, "cuda", "a capture with the loss scale {}", values.loss_scale);
+  finish_statistics();
   if (!step_block_) step_block_ = Tensor(*this, Shape{static_cast<std::int64_t>(kStepBlock)}, DType::kUInt8);
   EventRing& events = host_->events;
   for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
@@ -139,6 +142,7 @@ bool CudaBackend::begin_capture(const StepValues& values) {
 
 std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
   require(capturing(), "cuda", "end_capture without a capture");
+  finish_statistics();
   const std::shared_ptr<Capture> capture = std::exchange(capture_, nullptr);
   std::vector<StreamKind> outer = host_->events.end_capture();
   GraphHandle graph = nullptr;
@@ -154,6 +158,7 @@ std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
 
 void CudaBackend::abandon_capture() noexcept {
   if (!capture_) return;
+  statistics_->drop();
   cuda::abandon_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
   host_->events.end_capture();
   capture_.reset();
