@@ -14,8 +14,8 @@
 #include "kernels/cuda/running_statistics.h"
 #include "kernels/cuda/runtime.h"
 
-// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph; or, where the device chooses among
-// values, a copy of them all, a kernel that brings the chosen ones to the step block, the graph.
+// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph; or, where the device chooses
+// among values, a copy of them all, a kernel that brings the chosen ones to the step block, the graph.
 namespace starling::cuda {
 namespace {
 
@@ -59,9 +59,10 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch_chosen(const ValueChoices& choices) override {
     backend_.not_in_capture("ChoosingGraph::launch_chosen");
-    require(!choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
-            "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
-            ValueChoices::kMost);
+    require(
+        !choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
+        "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
+        ValueChoices::kMost);
     require(choices.control && choices.control.dtype() == DType::kFloat64 && choices.control.elements() == 2, "cuda",
             "a choice needs the flag of the step before in control, fp64 [2]");
     const std::size_t each = (bytes_ + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
