@@ -50,6 +50,7 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
+  statistics_ = std::make_unique<PendingStatistics>();
   constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
   arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
   if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
@@ -58,7 +59,6 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     // Graphs are launched on the compute stream.
     set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
   }
-  statistics_ = std::make_unique<PendingStatistics>();
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
 }

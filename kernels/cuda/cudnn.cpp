@@ -112,15 +112,15 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
     const DType dtype = args.x.dtype();
     // Engines write gradients of x's type alone, and add to none.
-    const bool in_low = args.dweight_low && !args.accumulate && args.dweight_low.dtype() == dtype;
-    const bool direct = !args.accumulate && args.dweight && args.dweight.dtype() == dtype;
-    if (!in_low && !direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
+    const auto fits = [&](const Tensor& to) { return !args.accumulate && to && to.dtype() == dtype; };
+    const bool in_low = fits(args.dweight_low), direct = in_low || fits(args.dweight);
+    if (!direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
+    Tensor result = in_low ? args.dweight_low : direct ? args.dweight : Tensor();
     Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kDy, args.dy)};
-    if (in_low || direct) bindings.push_back(bind(GraphTensor::kDweight, in_low ? args.dweight_low : args.dweight));
+    if (direct) bindings.push_back(bind(GraphTensor::kDweight, result));
     Plan* plan = find(args, bindings);
     if (!plan) return false;
-    Tensor result;
-    if (!in_low && !direct) {
+    if (!direct) {
       result = scratch(args.dweight.shape(), dtype);
       bindings.push_back(bind(GraphTensor::kDweight, result));
     }
@@ -201,8 +201,8 @@ class CudnnLibrary final : public Cudnn {
     bindings.push_back(bind(GraphTensor::kScale, low.scale));
     bindings.push_back(bind(GraphTensor::kShift, low.shift));
   }
-  /// A weight gradient has the scale and shift of its forward pass, and so that one's copies, as long as these tensors live. It may be on
-  /// another stream: the copies stay until the next forward pass, when all work with them has been waited for.
+  /// A weight gradient has the scale and shift of its forward pass, and so that one's copies. They live at least as long as these tensors,
+  /// which the weight gradient's stream may still read when the call returns.
   struct Kept {
     std::weak_ptr<Storage> scale, shift;
     LowScales low;
@@ -211,7 +211,7 @@ class CudnnLibrary final : public Cudnn {
     std::erase_if(kept_, [](const auto& entry) { return entry.second.scale.expired() || entry.second.shift.expired(); });
     kept_[{norm.scale.raw(), norm.shift.raw()}] = {norm.scale.storage(), norm.shift.storage(), low};
   }
-  LowScales kept(const NormOnLoad& norm) {
+  LowScales kept(const NormOnLoad& norm) const {
     const auto at = kept_.find({norm.scale.raw(), norm.shift.raw()});
     if (at == kept_.end()) return {};
     const Kept& found = at->second;

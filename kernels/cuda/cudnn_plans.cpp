@@ -16,9 +16,9 @@ namespace starling::cuda {
 
 namespace {
 
-constexpr int kFailures = 3;       ///< of one graph's candidates in a row, with one status: more would fail likewise
+constexpr int kFailures = 3;        ///< of one graph's candidates in a row, with one status: more would fail likewise
 constexpr double kPatience = 10.0;  ///< seconds for one graph whose candidates fail
-constexpr int kTimed = 8;          ///< candidates that `cudnn_benchmark` runs at most; the heuristics put the best first
+constexpr int kTimed = 8;           ///< candidates that `cudnn_benchmark` runs at most; the heuristics put the best first
 constexpr int kTimings = 3;
 constexpr double kSlow = 3.0;  ///< times the best: no further run
 /// A candidate's first run loads its kernels, which the device's clock sees as well.
@@ -116,11 +116,12 @@ bool CudnnPlans::compiler_works(const std::string& why) {
   }
   if (compiler_ == Compiler::kWorks) return true;
   compiler_ = Compiler::kMissing;
-  log::write(log::Level::kWarning,
-             fmt::format("[cudnn] nothing can be compiled at run time ({}): own kernels do batch norms and add biases in low precision, "
-                         "convolutions stay with cuDNN; libnvrtc of the CUDA release that cuDNN is for, with its libnvrtc-builtins, must be "
-                         "on the library path, and all libcudnn*.so of one version",
-                         why));
+  log::write(
+      log::Level::kWarning,
+      fmt::format("[cudnn] nothing can be compiled at run time ({}): own kernels do batch norms and add biases in low precision, "
+                  "convolutions stay with cuDNN; libnvrtc of the CUDA release that cuDNN is for, with its libnvrtc-builtins, must be "
+                  "on the library path, and all libcudnn*.so of one version",
+                  why));
   return false;
 }
 

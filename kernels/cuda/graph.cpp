@@ -50,6 +50,7 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch(const StepValues& values) override {
     backend_.not_in_capture("DeviceGraph::launch");
+    backend_.finish_statistics();
     if (bytes_ > 0) {
       backend_.host_->staging(bytes_).written_to_device([&](std::byte* to) { write(values, to); }, backend_.step_block_.raw(), bytes_,
                                                         stream());
@@ -59,6 +60,7 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch_chosen(const ValueChoices& choices) override {
     backend_.not_in_capture("ChoosingGraph::launch_chosen");
+    backend_.finish_statistics();
     require(
         !choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
         "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
@@ -102,7 +104,6 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
     for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
   }
   void start() {
-    backend_.finish_statistics();
     EventRing& events = backend_.host_->events;
     for (const StreamKind other : outer_) events.wait(StreamKind::kCompute, events.record(other));
     launch_graph(graph_, stream());

@@ -50,9 +50,7 @@ __global__ void __launch_bounds__(kThreads) running_statistics_kernel(const Move
   if (first == 0 && s.batches_tracked) ++*s.batches_tracked;
 }
 
-bool overlap(const Tensor& a, const Tensor& b) {
-  return a && b && a.raw() < b.raw() + b.bytes() && b.raw() < a.raw() + a.bytes();
-}
+bool overlap(const Tensor& a, const Tensor& b) { return a && b && a.raw() < b.raw() + b.bytes() && b.raw() < a.raw() + a.bytes(); }
 
 }  // namespace
 

@@ -7,9 +7,9 @@
 
 namespace starling::cuda {
 
-/// The running statistics of batch norms that cuDNN has carried out: moved by `momentum` towards the batch's mean and unbiased variance, and
-/// the batch counted. The variance is found from the saved 1/sqrt(variance + eps): exact to rounding of variance + eps. One launch moves
-/// those of all norms of a forward pass: whoever issues work calls finish() before anything that could see them.
+/// The running statistics of batch norms that cuDNN has carried out: moved by `momentum` towards the batch's mean and unbiased variance,
+/// and the batch counted. The variance is found from the saved 1/sqrt(variance + eps): exact to rounding of variance + eps. One launch
+/// moves those of all norms of a forward pass: whoever issues work calls finish() before anything that could see them.
 /// STARLING_BATCHED_STATISTICS=0 launches for each norm at once.
 class PendingStatistics {
  public:

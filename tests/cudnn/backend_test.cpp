@@ -247,7 +247,8 @@ TEST_CASE("cudnn/backend: whoever reads running statistics right after a forward
          backend.copy(ours.args.running_mean, copy);
          same(copy, theirs.args.running_mean);
        }},
-      {"a library on the stream", [](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
+      {"a library on the stream",
+       [](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
          CHECK(backend.native_stream() != nullptr);
          const float* found = ours.args.running_mean.data<float>();  // the fake device's memory is the host's
          CHECK(close({found, found + kChannels}, on_host(theirs.args.running_mean)));

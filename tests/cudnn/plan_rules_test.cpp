@@ -88,8 +88,8 @@ TEST_CASE("cudnn/rules: what cannot run for its alignment is not planned") {
                                                     .accumulate = accumulate},
                                                    nullptr));
   }
-  CHECK_FALSE(library.cudnn->conv2d_backward_weights(
-      {.x = x, .dy = x, .dweight = zeros(kWeight, DType::kFloat32, true), .window = kWindow}, nullptr));
+  CHECK_FALSE(library.cudnn->conv2d_backward_weights({.x = x, .dy = x, .dweight = zeros(kWeight, DType::kFloat32, true), .window = kWindow},
+                                                     nullptr));
   // Nor is a batch norm whose parameters no graph takes.
   CHECK_FALSE(library.cudnn->batch_norm_forward({.x = x,
                                                  .gamma = zeros(kChannels, DType::kFloat64),
