@@ -68,7 +68,7 @@ def proof_rows(root):
 
 def patterns(root):
     found = {name for _, names in proof_rows(root) for name in names.split(",") if name != "-" and not names.startswith("ranks:")}
-    return sorted(found, key=lambda name: (name not in SPLIT, name))
+    return sorted(found, key=lambda name: (SPLIT.index(name) if name in SPLIT else len(SPLIT), name))
 
 
 def listed(test, pattern=None):
