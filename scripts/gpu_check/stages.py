@@ -81,6 +81,17 @@ def listed(test, pattern=None):
     return [line for line in done.stdout.splitlines() if re.match(r"[a-z]+/", line)]
 
 
+def failed_cases(text):
+    """Each case that failed, with its first error, as doctest says it."""
+    found, case = {}, ""
+    for line in text.splitlines():
+        if line.startswith("TEST CASE:"):
+            case = line.removeprefix("TEST CASE:").strip()
+        elif re.search(r"(FATAL )?ERROR: ", line):
+            found.setdefault(case, re.sub(r"^.*?((FATAL )?ERROR: )", r"\1", line).strip())
+    return [f"{case}: {error}" for case, error in found.items()]
+
+
 # ---------------------------------------------------------------------------------------------------------------- stages
 
 
@@ -129,10 +140,9 @@ def test(c):
         if status == 0 and not (found and int(found.group(2)) > 0):
             return "FAILED", "no test case matches"
         if status != 0:
-            wrong = re.findall(r"^(?:TEST CASE: *(.*)|.*(ERROR: .*))$", text, re.M)
-            words = [a or b for a, b in wrong if (a or b) and not (a or b).startswith("ERROR: test case")]
-            return ("FAILED", f"exit status {status}: " + " / ".join(words[:3])[:400]) if words else passed_or_failed(status, text)
-        return "passed", f"{found.group(2)} cases"
+            wrong = failed_cases(text)
+            return ("FAILED", f"exit status {status}: " + " / ".join(wrong[:3])[:400]) if wrong else passed_or_failed(status, text)
+        return "passed", ""
 
     # A program that is ended would leave nothing in its log but for this.
     line_by_line = ["stdbuf", "-oL"] if machine.shutil.which("stdbuf") else []
