@@ -13,7 +13,7 @@ from runner import Batch, Step, passed_or_failed
 STAGE_SECONDS = 480  # of each stage at most
 GROUP_SECONDS = 240  # of a group of tests
 # Groups whose cases take long: each of them is a process of its own.
-SPLIT = ("cuda/operations*", "cuda/graph_training*")
+SPLIT = ("cuda/operations*", "cuda/batch*", "cuda/graph_training*")
 SOURCE_OF_SHIM = "*shim_*_test.cpp"  # cases about the shim itself, which no GPU runs
 
 # Own kernels alone: a library's are its maker's to check, and whole trainings take too long under a tool that slows everything 10 to 100 times.
@@ -53,7 +53,7 @@ class Context:
 
     def processes(self):
         """Of tests that share the GPU: most of their time is the host's, which compiles plans."""
-        return max(2, min(8, machine.cores() // 2)) if not self.rehearsed else 4
+        return max(2, min(8, machine.cores() // 2)) if not self.rehearsed else 8
 
 
 def proof_rows(root):
@@ -184,7 +184,7 @@ def bench(c):
     yield Batch(1, [Step("exchanges: measured or predicted", c.script("gpu_bench.py", *small, "--only", "exchange,scheduler-cost", *common, "--name", "goals_exchange", "--parts",
                                                                        c.work / "goals.json", "--seconds", 120 if c.gpus > 1 else 40), 130 if c.gpus > 1 else 50)])  # fmt: skip
     repeats = ["--repeats", 1, "--batch", 1] if c.rehearsed else ["--repeats", 5]
-    yield Batch(1, [Step(f"operations, {precision}", [c.bin("starling-bench"), "kernels", "--device", "cuda", "--precision", precision, *repeats], 45) for precision in ("bf16", "fp32")])
+    yield Batch(1, [Step(f"operations, {precision}", [c.bin("starling-bench"), "kernels", "--device", "cuda", "--precision", precision, *repeats], 45) for precision in ("bf16", "fp32")[: 1 if c.rehearsed else 2]])
 
 
 def graphs(c):
@@ -205,7 +205,7 @@ LOST_SECONDS = 15  # sync.timeout_s of a run that loses a rank, which has the GP
 
 def ranks(c):
     run = lambda *arguments, jobs=2: c.script("gpu_ranks.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60), "--keep", c.work / "timelines")
-    lost = ["--timeout", 5 if c.rehearsed else LOST_SECONDS]
+    lost = ["--timeout", 3 if c.rehearsed else LOST_SECONDS]
     yield Batch(1, [Step("2 ranks learn what they must", run("agree", "--ranks", 2, *topologies(c)), 200)])
     yield Batch(1, [Step("a rank that overflows, fp16", run("overflow"), 90)])
     yield Batch(1, [Step("timeline of 2 ranks", run("trace"), 90)])
@@ -215,7 +215,7 @@ def ranks(c):
 
 def peers(c):
     run = lambda *arguments, jobs=2: c.script("gpu_peer.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60))
-    lost = ["--timeout", 5 if c.rehearsed else LOST_SECONDS]
+    lost = ["--timeout", 3 if c.rehearsed else LOST_SECONDS]
     yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, *topologies(c)), 150)])
     yield Batch(1, [Step("one that shares no memory", run("refused"), 60)])
     yield Batch(1, [Step("4 ranks that read each other", run("agree", "--ranks", 4, *topologies(c)), 150)])
