@@ -10,7 +10,7 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kPadding = 32;  // elements; 128 bytes in fp32
+constexpr std::int64_t kPadding = kDecayBlock;  // elements; 128 bytes in fp32
 
 void append(BucketLayout& bucket, Parameter* parameter) {
   const std::int64_t elements = parameter->shape.elements();
@@ -52,6 +52,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
+  const bool low_gradients = low && dtype == DType::kFloat32 && backend.low_precision_gradients(compute);
   const auto zeroed = [&](std::int64_t elements, DType type) {
     Tensor tensor(backend, Shape{elements}, type);
     backend.fill(tensor, 0.0);
@@ -64,17 +65,22 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     bucket.gradients = zeroed(layout.elements, dtype);
     for (int i = 0; i < states; ++i) bucket.states.push_back(zeroed(layout.elements, dtype));
     if (low) bucket.low = zeroed(layout.elements, compute);
-    std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kPadding), 0);
+    if (low_gradients) bucket.low_gradients.numbers = zeroed(layout.elements, compute);
+    std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
       parameter.low = low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
-      const auto first = decay.begin() + slot.offset / kPadding;
-      if (decay_all || parameter.is_weight()) std::fill_n(first, (slot.elements + kPadding - 1) / kPadding, std::uint8_t{1});
+      const Tensor& numbers = bucket.low_gradients.numbers;
+      parameter.grad_low = numbers && parameter.product ? numbers.slice(slot.offset, parameter.shape) : Tensor();
+      parameter.grad_in_low = false;
+      const auto first = decay.begin() + slot.offset / kDecayBlock;
+      if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
     }
-    bucket.decay = Tensor(backend, Shape{layout.elements / kPadding}, DType::kUInt8);
+    bucket.decay = Tensor(backend, Shape{layout.elements / kDecayBlock}, DType::kUInt8);
     backend.copy_from_host(decay.data(), bucket.decay);
+    if (low_gradients) bucket.low_gradients.decay = decay;
     buckets.push_back(std::move(bucket));
   }
   backend.synchronize();  // the host vectors above die here

@@ -7,6 +7,7 @@
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/parameter.h"
+#include "kernels/optimizer.h"
 
 namespace starling {
 
@@ -14,6 +15,7 @@ namespace starling {
 struct BucketSlot {
   Parameter* parameter = nullptr;
   std::int64_t offset = 0, elements = 0;
+  std::int64_t decay_entries() const { return (elements + kDecayBlock - 1) / kDecayBlock; }
 };
 
 struct BucketLayout {
@@ -35,6 +37,19 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
 /// that gives the first differing name on each side, and the ranks.
 void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport);
 
+/// A flat buffer beside a bucket's fp32 gradients, for those that a backward pass leaves in low precision (Parameter::grad_in_low);
+/// comm/low_gradients.h reads it.
+struct LowGradients {
+  Tensor numbers;  ///< bf16 or fp16, as many as the bucket's elements; empty where the backend makes none
+  /// UpdateArgs::decay for a step that left these slots' gradients here. A graph may read a table as long as the bucket lives.
+  struct Table {
+    std::vector<char> in_low;  ///< by slot
+    Tensor entries;
+  };
+  std::vector<Table> tables;
+  std::vector<std::uint8_t> decay;  ///< Bucket::decay on the host
+};
+
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
@@ -44,6 +59,7 @@ struct Bucket {
   std::vector<Tensor> states;  ///< one per state of the optimizer's rule
   Tensor decay;                ///< uint8, one per 32 elements
   Tensor low;                  ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
+  LowGradients low_gradients;  ///< where backward passes may leave gradients in low precision
 
   /// What an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
@@ -52,7 +68,7 @@ struct Bucket {
 };
 
 /// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad (and low, where it is a product's
-/// operand and `compute` is bf16 or fp16) a view into them.
+/// operand and `compute` is bf16 or fp16; and grad_low, where the backend has a use for it too) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
                                  DType compute = DType::kFloat32);
 /// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.

@@ -38,7 +38,7 @@ inline Accesses accesses_of(const Conv2dBackwardData& a) {
       .write({a.dx, a.norm.sum_dy, a.norm.sum_dy_xhat});
 }
 inline Accesses accesses_of(const Conv2dBackwardWeights& a) {
-  return Accesses().read({a.x, a.dy, a.norm.scale, a.norm.shift}).output(a.accumulate, {a.dweight, a.dbias});
+  return Accesses().read({a.x, a.dy, a.norm.scale, a.norm.shift}).output(a.accumulate, {a.dweight, a.dbias}).write({a.dweight_low});
 }
 inline Accesses accesses_of(const Matmul& a) { return Accesses().read({a.a, a.b, a.bias}).output(a.accumulate, {a.c}); }
 inline Accesses accesses_of(const SumRows& a) { return Accesses().read({a.x}).output(a.accumulate, {a.y}); }
@@ -91,7 +91,7 @@ inline Accesses accesses_of(const FlattenChannelsFirst& a) { return Accesses().r
 inline Accesses accesses_of(const Dropout& a) { return Accesses().read({a.x}).write({a.y}); }
 inline Accesses accesses_of(const SoftmaxCrossEntropy& a) { return Accesses().read({a.logits, a.labels}).write({a.loss, a.dlogits}); }
 inline Accesses accesses_of(const ClassificationMetrics& a) { return Accesses().read({a.logits, a.labels}).change({a.totals}); }
-inline Accesses accesses_of(const Cast& a) { return Accesses().read({a.x}).write({a.y}); }
+inline Accesses accesses_of(const Cast& a) { return Accesses().read({a.x, a.blocks}).write({a.y}); }
 inline Accesses accesses_of(const AugmentImages& a) { return Accesses().read({a.x, a.params}).write({a.y}); }
 inline Accesses accesses_of(const WeightedSum& a) {
   Accesses result;
@@ -105,7 +105,7 @@ inline Accesses accesses_of(const GradientControl& a) {
 /// A template, since UpdateArgs is kernels/optimizer.h's.
 template <std::same_as<UpdateArgs> Args>
 Accesses accesses_of(const Args& a) {
-  Accesses result = Accesses().read({a.x, a.gradient, a.control, a.decay}).write({a.x_out, a.low});
+  Accesses result = Accesses().read({a.x, a.gradient, a.gradient_low, a.control, a.decay}).write({a.x_out, a.low});
   for (const Tensor& state : a.states) result.change({state});
   for (const Tensor& received : a.received) result.read({received});
   return result;

@@ -88,6 +88,10 @@ struct Conv2dBackwardWeights {
   Window2d window;
   bool accumulate = false;
   NormOnLoad norm = {};  ///< optional: as in the forward pass
+  /// Optional, not with `accumulate`, with x's low precision: a backend whose engine rounds the gradient to that precision anyway may leave
+  /// it here instead of widening it into dweight. It then sets *in_low, which must be given, and dweight keeps what it held.
+  Tensor dweight_low = {};
+  bool* in_low = nullptr;
 };
 
 /// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row), then ReLU if `relu` (not with `accumulate`; NaN stays NaN); op
@@ -257,7 +261,13 @@ struct ClassificationMetrics {
 /// y = cast of x to y's dtype.
 struct Cast {
   Tensor x, y;
+  /// Optional, for x in low precision and y in fp32: uint8, one entry per 32 elements. Only where it has a bit of `mask` y is written.
+  Tensor blocks = {};
+  std::uint8_t mask = 0;
 };
+inline constexpr std::int64_t kCastBlock = 32;
+/// Throws Error(kInternal) where the tensors do not fit each other: what every backend's cast begins with.
+void check_cast(const Cast& args);
 
 /// Crop, flip and normalise uint8 images: x[B,H,W,C] → y[B,H,W,C] floating. The image is padded by `crop_padding` zeros (before
 /// normalising), the window at (offset_y, offset_x) is taken, mirrored where flip is set, then (v/255 - mean)/std per channel.
@@ -382,6 +392,9 @@ class Backend {
 
   /// Whether convolutions on tensors of `dtype` carry out parts of batch norms faster than a batch norm of its own would run.
   virtual bool fuses_batch_norms(DType dtype) const { return (void)dtype, false; }
+  /// Whether gradients of weights may come out in `dtype`, a low precision, so that memory for them is worth having
+  /// (Conv2dBackwardWeights::dweight_low) and updates read them there (UpdateArgs::gradient_low).
+  virtual bool low_precision_gradients(DType dtype) const { return (void)dtype, false; }
 
   // Operations.
   virtual void conv2d_forward(const Conv2dForward& args) = 0;

@@ -19,7 +19,7 @@ void* cuda_plugin_function(const char* name, std::string& why);
 extern "C" {
 
 /// Rises with every change of core/backend.h or of this header; a plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 5;
+constexpr std::uint32_t kStarlingCudaAbi = 6;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.

@@ -17,10 +17,14 @@ namespace starling {
 struct GpuSite {
   void* stream = nullptr;   ///< cudaStream_t: where the work goes
   int multiprocessors = 1;  ///< of the device
-  void* owner = nullptr;    ///< upload's first argument
+  /// The step's numbers travel in the launch's parameters. Otherwise, for a launch that is kept and done again, upload() takes them all.
+  bool by_value = true;
+  /// Tells the device's cache to give up first what nobody reads before the next step: states, gradients, what was received.
+  bool evict_first = true;
+  void* owner = nullptr;  ///< upload's first argument
   /// Device memory that holds these bytes, copied on the stream without a wait; for work issued before the launcher returns. At most one
-  /// call a launcher.
-  /// Null: the bytes alone were wanted, and the launcher returns without a launch.
+  /// call a launcher; with by_value only for what does not fit into a launch's parameters.
+  /// Null, without by_value: the bytes alone were wanted, and the launcher returns without a launch.
   const void* (*upload)(void* owner, const void* from, std::size_t bytes) = nullptr;
   /// Optional, called before upload(): the type of the rule's step, which the kernel is made for.
   void (*step_type)(void* owner, const std::type_info& type) = nullptr;

@@ -10,8 +10,6 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kDecayBlock = 32;  // elements that share one decay entry
-
 void check_tensor(const Tensor& tensor, const Tensor& like, const char* what) {
   require(static_cast<bool>(tensor), "update", "{} is missing", what);
   require(tensor.dtype() == like.dtype() && tensor.elements() == like.elements(), "update", "{} is {} elements of {}, but x is {} of {}",
@@ -54,6 +52,9 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
           "control must be two fp64 numbers");
   require(!args.low || (is_low_precision(args.low.dtype()) && args.low.elements() == n), "update",
           "the low-precision copy must be {} elements of bf16 or fp16", n);
+  require(!args.gradient_low ||
+              (is_low_precision(args.gradient_low.dtype()) && args.gradient_low.elements() == n && args.x.dtype() == DType::kFloat32),
+          "update", "the low-precision gradient must be {} elements of bf16 or fp16, for fp32 parameters", n);
   require(args.step >= 1, "update", "step is {}, but counts from 1", args.step);
 }
 

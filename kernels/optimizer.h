@@ -12,6 +12,11 @@
 
 namespace starling {
 
+/// Elements that share one entry of UpdateArgs::decay.
+inline constexpr std::int64_t kDecayBlock = 32;
+/// Bits of an entry.
+inline constexpr std::uint8_t kDecays = 1, kGradientIsLow = 2;
+
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
 ///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
 ///     c = self_weight · x + weights[0] · (received[0] + received[1] + …)     (where sum_received)
@@ -31,7 +36,8 @@ struct UpdateArgs {
   double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
   Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl
   Tensor low;                   ///< optional, bf16 or fp16: receives x_out
-  Tensor decay;                 ///< uint8, one entry per 32 elements: 1 where weight decay applies
+  Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies, kGradientIsLow as below
+  Tensor gradient_low;          ///< optional, bf16 or fp16: the gradient of blocks with kGradientIsLow. A GPU's update of fp32 only
   double lr = 0.0;              ///< of this update
   std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
 };

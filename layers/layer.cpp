@@ -215,7 +215,10 @@ void Model::refresh_low() {
 }
 
 void Model::drop_memory() {
-  for (Parameter* parameter : parameters_) parameter->value = parameter->grad = parameter->low = Tensor();
+  for (Parameter* parameter : parameters_) {
+    parameter->value = parameter->grad = parameter->low = parameter->grad_low = Tensor();
+    parameter->grad_in_low = false;
+  }
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 

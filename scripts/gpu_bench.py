@@ -199,8 +199,8 @@ def model_subject(bench, rehearsed, name, precision, goals):
     return parts, rows_of
 
 
-def train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed=False):
-    """Images a second of starling-train, batches made and sent up as it goes: {"images_per_second"} or {"error"}."""
+def train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed=False, switches=None):
+    """Images a second of starling-train, batches made and sent up as it goes: {"images_per_second"} or {"error"}. `switches`: its environment's."""
     case = {**CASES[name], **({"batch": 8, "image": 8} if rehearsed else {})}
     log_every = steps // 8
     config = {
@@ -214,7 +214,7 @@ def train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed=F
         path = pathlib.Path(folder)
         (path / "config.json").write_text(json.dumps(config))
         command = ["bash", "-c", 'exec "$@" 2>&1', "_", train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
-        done = run(command, limit, clock, json_of=lambda text: {"output": text[-2000:]})
+        done = run(command, limit, clock, environment={**os.environ, **(switches or {})}, json_of=lambda text: {"output": text[-2000:]})
         if "error" in done:
             return done
         if graphs and "without CUDA graphs" in done["output"]:
@@ -227,9 +227,9 @@ def train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed=F
 def graphs_subject(train, rehearsed):
     """The small network, which launches bound: whole steps as graphs on both sides."""
     name, precision, steps = "resnet20", "bf16", 64 if rehearsed else 1600
-    ours = lambda graphs: (60, lambda limit, clock: train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed))
+    ours = lambda graphs, **switches: (60, lambda limit, clock: train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed, switches))
     theirs = lambda mode: (60, lambda limit, clock: peer(["step", name, precision, mode, "400"], limit, clock))
-    parts = {"starling": ours(True), "issued": ours(False), "eager": theirs("eager"), "graphs": theirs("graphs")}
+    parts = {"starling": ours(True), "issued": ours(False), "no_fork": ours(True, STARLING_FORK="0"), "eager": theirs("eager"), "graphs": theirs("graphs")}
 
     def rows_of(results):
         rows, speed = [], middle(results["starling"], "images_per_second")
@@ -239,11 +239,12 @@ def graphs_subject(train, rehearsed):
             value = ratio(speed, other)
             row(rows, label, f"≥ {goal:g} × {text}", f"{number(value)} × ({number(speed, 0)} against {number(other, 0)} images/s)", value, goal,
                 note=error_of(*results[mode], *results["starling"]))  # fmt: skip
-        other = middle(results["issued"], "images_per_second")
-        value = ratio(speed, other)
-        row(rows, label, "against its own steps without graphs", f"{number(value)} × ({number(other, 0)} images/s)", value, 0.0, note=error_of(*results["issued"]))
-        if value is not None:
-            rows[-1]["verdict"] = "measured"
+        for part, text in (("issued", "its own steps without graphs"), ("no_fork", "graphs without a branch for weights' gradients (STARLING_FORK=0)")):
+            other = middle(results[part], "images_per_second")
+            value = ratio(speed, other)
+            row(rows, label, f"against {text}", f"{number(value)} × ({number(other, 0)} images/s)", value, 0.0, note=error_of(*results[part]))
+            if value is not None:
+                rows[-1]["verdict"] = "measured"
         return rows
 
     return parts, rows_of
@@ -286,7 +287,7 @@ ORDER = [
     ("resnet50 bf16", "starling"), ("resnet50 fp16", "starling"), ("resnet50 bf16", "eager"), ("resnet50 fp16", "eager"),
     ("resnet20 bf16", "starling"), ("resnet20 bf16", "graphs"),
     ("update", "starling"), ("resnet50 bf16", "starling"), ("resnet50 fp16", "starling"),
-    ("matmul", "matmul"), ("resnet20 bf16", "issued"), ("resnet20 bf16", "eager"),
+    ("matmul", "matmul"), ("resnet20 bf16", "issued"), ("resnet20 bf16", "no_fork"), ("resnet20 bf16", "eager"),
     ("resnet50 bf16", "compile"), ("resnet50 bf16", "cudnn_benchmark"), ("resnet50 fp16", "cudnn_benchmark"), ("resnet50 fp16", "compile"),
     ("resnet20 bf16", "starling"), ("resnet18 bf16", "starling"), ("resnet18 bf16", "compile"), ("resnet18 bf16", "cudnn_benchmark"),
     ("scheduler", "scheduled"), ("scheduler", "plain"), ("scheduler", "scheduled"), ("scheduler", "plain"),

@@ -45,7 +45,8 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
   const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, config.defer_norms);
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
-  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute));
+  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute,
+                                   low_gradient_elements(*config.model, config.compute)));
   step.images = static_cast<double>(config.batch_size * config.accumulate);
   const Ceilings device = h200_ceilings();
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
@@ -144,12 +145,13 @@ int goal_floors(const FloorBench& settings) {
     if (images > 0.0) rows.back().update(floor_json(floor, images));
     if (memory > 0.0) rows.back()["memory_bytes"] = memory;
   };
-  constexpr double kParameters = 25.6e6, kBytesPerParameter = 32.0;
-  const double update_bytes = kParameters * kBytesPerParameter;
-  for (const char* rule : {"adamw", "accum_adamw"}) {
-    row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, 32 B each", rule),
-        floor_of({{"update", update_bytes, 0.0}}, device.fp32_flops, bandwidth), 0.0, 0.0);
-  }
+  constexpr double kParameters = 25.6e6;
+  const auto update_row = [&](const std::string& what, double bytes) {
+    row(fmt::format("fused update with mixing, {}, {:.0f} B each", what, bytes),
+        floor_of({{"update", kParameters * bytes, 0.0}}, device.fp32_flops, bandwidth), 0.0, 0.0);
+  };
+  for (const char* rule : {"adamw", "accum_adamw"}) update_row(fmt::format("{}, 25.6 M parameters, fp32", rule), 32.0);
+  update_row("adamw, 25.6 M parameters, fp32, gradients in bf16", 30.0);
   struct Case {
     const char *name, *model;
     std::int64_t size, classes, batch;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "apps/trainer/floor.h"
 #include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
+#include "comm/low_gradients.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
@@ -88,7 +90,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
   std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute, defer_norms);
-  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
+  const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
+  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute, low_gradients));
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
@@ -113,14 +116,13 @@ int bench_gpu_step(const GpuStepBench& settings) {
     tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
   }
   const auto update_all = [&](std::int64_t number) {
-    for (const Bucket& bucket : buckets) {
+    for (Bucket& bucket : buckets) {
       UpdateArgs args;
       args.x = bucket.parameters;
       args.x_out = bucket.parameters;
-      args.gradient = bucket.gradients;
+      set_gradients(backend, bucket, args);
       args.states = bucket.states;
       args.low = bucket.low;
-      args.decay = bucket.decay;
       args.lr = 1e-3;
       args.step = number;
       backend.update(*rule, args);
@@ -204,24 +206,48 @@ int bench_gpu_step(const GpuStepBench& settings) {
   return 0;
 }
 
-int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
-  const std::unique_ptr<Backend> backend = open_gpu({});
-  const std::int64_t n = (parameters + 31) / 32 * 32;
-  const auto filled = [&](std::int64_t elements, double value) {
-    Tensor tensor(*backend, Shape{elements}, DType::kFloat32);
-    backend->fill(tensor, value);
+namespace {
+
+/// Sets what a backend that is opened meanwhile finds in the environment.
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Setting() { unsetenv(name_); }
+  Setting(const Setting&) = delete;
+  Setting& operator=(const Setting&) = delete;
+
+ private:
+  const char* name_;
+};
+
+struct UpdateTime {
+  std::string name;
+  double bytes = 0.0;  ///< a parameter
+  double seconds = 0.0;
+};
+
+/// Copies of 32 bytes a parameter, and updates with one neighbour mixed in. `suffix` goes behind the updates' names.
+std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repeats, const std::string& suffix) {
+  const auto filled = [&](std::int64_t elements, double value, DType dtype = DType::kFloat32) {
+    Tensor tensor(backend, Shape{elements}, dtype);
+    backend.fill(tensor, value);
     return tensor;
   };
   UpdateArgs base;
   base.x = base.x_out = filled(n, 0.5);
   base.gradient = filled(n, 1e-3);
-  base.decay = Tensor(*backend, Shape{n / 32}, DType::kUInt8);
-  const std::vector<std::uint8_t> ones(static_cast<std::size_t>(n / 32), 1);
-  backend->copy_from_host(ones.data(), base.decay);
+  base.decay = Tensor(backend, Shape{n / kDecayBlock}, DType::kUInt8);
+  std::vector<std::uint8_t> entries(static_cast<std::size_t>(n / kDecayBlock), kDecays);
+  backend.copy_from_host(entries.data(), base.decay);
   base.received = {filled(n, 0.25)};
   base.weights = {0.5};
   base.self_weight = 0.5;
   base.lr = 1e-4;
+  UpdateArgs low = base;
+  low.gradient_low = filled(n, 1e-3, DType::kBFloat16);
+  low.decay = Tensor(backend, Shape{n / kDecayBlock}, DType::kUInt8);
+  std::fill(entries.begin(), entries.end(), std::uint8_t{kDecays | kGradientIsLow});
+  backend.copy_from_host(entries.data(), low.decay);
   std::vector<Tensor> states;
   for (int k = 0; k < 3; ++k) states.push_back(filled(n, 0.0));
   const Tensor from = filled(4 * n, 1.0), to = filled(4 * n, 0.0);
@@ -230,56 +256,86 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
   constexpr double kBytes = 32.0;
   struct Subject {
     std::string name;
+    double bytes = kBytes;
     std::function<void()> run;
     std::vector<double> seconds;
   };
   std::vector<Subject> subjects;
-  subjects.push_back({"copy",
+  subjects.push_back({"copy", kBytes,
                       [&] {
-                        for (int i = 0; i < kCalls; ++i) backend->copy(from, to);
+                        for (int i = 0; i < kCalls; ++i) backend.copy(from, to);
                       },
                       {}});
   std::vector<std::unique_ptr<OptimizerRule>> rules;
-  const auto add = [&](const std::string& type, const nlohmann::json& config) {
+  const auto add = [&](const std::string& name, const std::string& type, const nlohmann::json& config, const UpdateArgs& of, double bytes) {
     ConfigSection section(config, "bench");
     rules.push_back(optimizers().make(type, "optimizer.type", section));
     const OptimizerRule* rule = rules.back().get();
-    UpdateArgs args = base;
+    UpdateArgs args = of;
     args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
-    subjects.push_back({type,
+    subjects.push_back({name + suffix, bytes,
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;
-                            backend->update(*rule, args);
+                            backend.update(*rule, args);
                           }
                         },
                         {}});
   };
   const nlohmann::json adamw = nlohmann::json::object(), accumulating{{"accum_iter", 4}};
-  add("adamw", adamw);
-  add("accum_adamw", accumulating);
+  add("adamw", "adamw", adamw, base, kBytes);
+  add("accum_adamw", "accum_adamw", accumulating, base, kBytes);
+  add("adamw, bf16 gradient", "adamw", adamw, low, kBytes - 2.0);
   for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds warm up
     for (Subject& subject : subjects) {
-      backend->synchronize();
+      backend.synchronize();
       const double seconds = seconds_of([&] {
         subject.run();
-        backend->synchronize();
+        backend.synchronize();
       });
       if (repeat >= 0) subject.seconds.push_back(seconds / kCalls);
     }
   }
-  const double bytes = kBytes * static_cast<double>(n);
-  const double copy_rate = bytes / median(subjects[0].seconds);
-  nlohmann::json rows = nlohmann::json::array();
-  if (!json)
-    fmt::print("{}\n{} fp32 parameters, one neighbour mixed in, 32 B a parameter; median of {}\n", backend->description(), n, repeats);
-  for (const Subject& subject : subjects) {
-    const double seconds = median(subject.seconds), rate = bytes / seconds;
-    rows.push_back({{"name", subject.name}, {"ms", 1e3 * seconds}, {"gb_per_s", 1e-9 * rate}, {"ratio_to_copy", rate / copy_rate}});
-    if (!json)
-      fmt::print("  {:<12} {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", subject.name, 1e3 * seconds, 1e-9 * rate, rate / copy_rate);
+  std::vector<UpdateTime> times;
+  for (const Subject& subject : subjects) times.push_back({subject.name, subject.bytes, median(subject.seconds)});
+  return times;
+}
+
+}  // namespace
+
+int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
+  const std::int64_t n = (parameters + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
+  std::vector<UpdateTime> times;
+  std::string device;
+  {
+    const Setting hints("STARLING_EVICT_FIRST", "1");
+    const std::unique_ptr<Backend> backend = open_gpu({});
+    device = backend->description();
+    times = time_updates(*backend, n, repeats, "");
   }
-  if (json) fmt::print("{}\n", nlohmann::json{{"device", backend->description()}, {"parameters", n}, {"results", rows}}.dump());
+  {
+    const Setting hints("STARLING_EVICT_FIRST", "0");
+    const std::unique_ptr<Backend> backend = open_gpu({});
+    std::vector<UpdateTime> plain = time_updates(*backend, n, repeats, ", no cache hints");
+    plain.erase(plain.begin());  // the copy knows no hints
+    times.insert(times.end(), plain.begin(), plain.end());
+  }
+  const auto rate_of = [n](const UpdateTime& time) { return time.bytes * static_cast<double>(n) / time.seconds; };
+  const double copy_rate = rate_of(times.front());
+  nlohmann::json rows = nlohmann::json::array();
+  if (!json) fmt::print("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", device, n, repeats);
+  for (const UpdateTime& time : times) {
+    const double rate = rate_of(time);
+    rows.push_back({{"name", time.name},
+                    {"bytes_per_parameter", time.bytes},
+                    {"ms", 1e3 * time.seconds},
+                    {"gb_per_s", 1e-9 * rate},
+                    {"ratio_to_copy", rate / copy_rate}});
+    if (!json)
+      fmt::print("  {:<38} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", time.name, time.bytes, 1e3 * time.seconds,
+                 1e-9 * rate, rate / copy_rate);
+  }
+  if (json) fmt::print("{}\n", nlohmann::json{{"device", device}, {"parameters", n}, {"results", rows}}.dump());
   return 0;
 }
 

@@ -172,11 +172,22 @@ std::vector<OperationWork> count_pass(Model& model, std::int64_t batch, DType dt
   return backend.take();
 }
 
-OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute) {
+double low_gradient_elements(const Model& model, DType compute) {
+  double count = 0.0;
+  if (!is_low_precision(compute)) return count;
+  for (const Parameter* parameter : model.parameters()) {
+    const bool convolution = parameter->product && parameter->layout == TensorLayout::kConvWeight;
+    if (convolution && parameter->trainable) count += static_cast<double>(parameter->shape.elements());
+  }
+  return count;
+}
+
+OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
+                           double low_gradients) {
   const auto element = static_cast<double>(size_of(dtype));
   double bytes = static_cast<double>(rule.bytes_per_parameter(static_cast<int>(size_of(dtype)))) + received * element;
   if (is_low_precision(compute)) bytes += static_cast<double>(size_of(compute));
-  return {"update", parameters * bytes, 0.0};
+  return {"update", parameters * bytes - low_gradients * (element - static_cast<double>(size_of(compute))), 0.0};
 }
 
 Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second, double bytes_per_second) {

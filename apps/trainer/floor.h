@@ -34,9 +34,13 @@ struct OperationWork {
 /// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
 std::vector<OperationWork> count_pass(Model& model, std::int64_t batch, DType dtype, DType compute, bool defer_norms = false);
 
+/// Parameters of a model whose gradients a GPU's convolutions leave in `compute`, a low precision (Parameter::grad_low); else none.
+double low_gradient_elements(const Model& model, DType compute);
+
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in, and a low-precision copy if `compute`
-/// is one.
-OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute);
+/// is one. The gradients of `low_gradients` of them are read in `compute`.
+OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
+                           double low_gradients = 0.0);
 
 struct Floor {
   double bytes = 0.0, flops = 0.0;

@@ -97,7 +97,7 @@ std::string device_text(const TrainConfig& config, const RunSite& site, double e
     for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
     const bool mixes = config.topology != nullptr;
     work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config, site)) : 0.0, config.dtype,
-                                config.compute));
+                                config.compute, config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0));
     return floor_of(work, flops, device.bytes_per_second);
   };
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
@@ -163,6 +163,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.parameters = need.gradients = flat;
   need.states = flat * static_cast<double>(config.rule->state_names().size());
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
+  if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
   const bool direct = config.transport == "auto" || config.transport == "direct";
   if (config.topology && direct && site.ranks_on_host > 1) {

@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/updater.h"
+#include "comm/low_gradients.h"
 
 namespace starling {
 namespace {
@@ -28,6 +29,7 @@ class AllReduce final : public Algorithm {
   void bucket_ready(int bucket) override {
     const auto b = static_cast<std::size_t>(bucket);
     if (site_.transport.size() > 1) {
+      widen_gradients(site_.backend, site_.buckets[b]);  // what ranks send each other is fp32
       const Tensor& gradients = site_.buckets[b].gradients;
       tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, bucket, info_.step});
       if (!site_.overlap || streams_wait_) wait_once(b);

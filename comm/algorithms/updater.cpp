@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "comm/low_gradients.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
@@ -34,14 +35,14 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
   Backend& backend = site_.backend;
   Bucket& b = site_.buckets[static_cast<std::size_t>(bucket)];
+  UpdateArgs& args = args_;
+  set_gradients(backend, b, args);
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
   const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update", names_[static_cast<std::size_t>(bucket)]);
-  UpdateArgs& args = args_;
   args.x = b.parameters;
   args.x_out = b.target();
-  args.gradient = b.gradients;
   args.states = b.states;
   args.received = mix.received;
   args.weights = mix.weights;
@@ -50,7 +51,6 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   args.gradient_scale = scale(info);
   args.control = control_of(bucket, info);
   args.low = b.low;
-  args.decay = b.decay;
   args.lr = info.lr;
   args.step = info.optimizer_step;
   backend.update(site_.rule, args);

@@ -172,6 +172,7 @@ void run(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& ar
 
 void update(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args) {
   check_update(rule, args);
+  require(!args.gradient_low, "update", "gradients in low precision are a GPU's alone");
   switch (args.x.dtype()) {
     case DType::kFloat32: run<float>(threads, rule, args); break;
     case DType::kFloat64: run<double>(threads, rule, args); break;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -12,6 +14,7 @@
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
 
 namespace starling::cuda {
@@ -28,10 +31,17 @@ class CudaStorage final : public Storage {
   Pool::Block block_;
 };
 
+/// Ways that are taken unless the environment has NAME=0 (docs/gpu.md).
+bool switched_on(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr || std::string_view(value) != "0";
+}
+
 }  // namespace
 
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
+  evict_first_ = switched_on("STARLING_EVICT_FIRST");
   use_device(device);
   streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true),
               create_stream("upload", false)};
@@ -39,6 +49,14 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
+  constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
+  arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
+  if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
+  for (std::size_t i = 0; i < kStreamKinds; ++i) {
+    set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
+    // Graphs are launched on the compute stream.
+    set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
 }
@@ -54,6 +72,7 @@ CudaBackend::~CudaBackend() {
   step_block_ = {};
   peer_.reset();
   host_.reset();
+  device_free(arrivals_);
   pool_->close();
   for (const StreamHandle stream : streams_) destroy_stream(stream);
 }
@@ -79,6 +98,10 @@ std::shared_ptr<Storage> CudaBackend::allocate(std::size_t bytes) {
 MemoryStats CudaBackend::memory_stats() const { return pool_->stats(); }
 
 Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return Tensor(*this, Shape{elements}, dtype); }
+
+unsigned* CudaBackend::arrivals() const {
+  return arrivals_ + (static_cast<std::size_t>(stream()) + (capturing() ? kStreamKinds : 0)) * kArrivals;
+}
 
 void CudaBackend::copy(const Tensor& from, const Tensor& to) {
   require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda", "copy of {} {} elements to {} {} elements",
@@ -150,6 +173,10 @@ bool CudaBackend::done(Event event) {
     device = info_.number;
   }
   return host_->events.done(event);
+}
+
+bool CudaBackend::low_precision_gradients(DType dtype) const {
+  return cudnn_ && is_low_precision(dtype) && switched_on("STARLING_LOW_GRADIENTS");
 }
 
 bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }

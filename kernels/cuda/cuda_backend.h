@@ -6,11 +6,13 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/backend.h"
 #include "core/peer_memory.h"
+#include "core/squared_norms.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/step_scalar.h"
@@ -22,7 +24,7 @@ class Pool;
 /// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a pool whose blocks are reused in the order
 /// of the stream that they were last allocated on: a tensor that another stream uses too is kept by its owner until the streams have been
 /// joined. Own kernels: *.cu; libraries: libraries.h.
-class CudaBackend final : public Backend, private WorkspaceSource {
+class CudaBackend final : public Backend, public SquaredNorms, private WorkspaceSource {
  public:
   CudaBackend(int device, bool tf32, bool benchmark, bool deterministic);
   ~CudaBackend() override;
@@ -57,6 +59,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void synchronize() override;
 
   bool fuses_batch_norms(DType dtype) const override;
+  bool low_precision_gradients(DType dtype) const override;
 
   void conv2d_forward(const Conv2dForward& args) override;
   void conv2d_backward_data(const Conv2dBackwardData& args) override;
@@ -89,6 +92,7 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void augment_images(const AugmentImages& args) override;
   void weighted_sum(const WeightedSum& args) override;
   void squared_distance(const SquaredDistance& args) override;
+  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
   void gradient_control(const GradientControl& args) override;
   void update(const OptimizerRule& rule, const UpdateArgs& args) override;
 
@@ -97,6 +101,10 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
+  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two of them. Streams may run at the same
+  /// time, and a graph beside what is issued, so each has its own; graphs run one after the other.
+  unsigned* arrivals() const;
+  static constexpr unsigned kArrivals = 2048;
 
   /// Writes an operation's bytes for a step; as many as at the capture.
   using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
@@ -124,10 +132,12 @@ class CudaBackend final : public Backend, private WorkspaceSource {
 
   DeviceInfo info_;
   LibrarySettings settings_;
+  bool evict_first_ = true;  ///< of updates: GpuSite::evict_first
   std::array<StreamHandle, kStreamKinds> streams_{};
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<Host> host_;
+  unsigned* arrivals_ = nullptr;  ///< for each stream, then for each stream's captures
   std::shared_ptr<Capture> capture_;
   Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
   std::unique_ptr<Cudnn> cudnn_;

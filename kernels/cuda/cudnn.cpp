@@ -87,13 +87,20 @@ class CudnnLibrary final : public Cudnn {
     if (!entry) return false;
     const DType dtype = args.x.dtype();
     Tensor result = args.dweight;
-    if (args.accumulate || args.dweight.dtype() != dtype) {
+    const bool in_low = args.dweight_low && !args.accumulate && args.dweight_low.dtype() == dtype;
+    if (in_low) {
+      result = args.dweight_low;
+    } else if (args.accumulate || args.dweight.dtype() != dtype) {
       if (args.dweight.dtype() != DType::kFloat32) return false;
       result = scratch(args.dweight.shape(), dtype);
     }
     Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kDweight, result.raw()}};
     const Scales scales(*this, args.norm, bindings, stream);
     if (!run(*entry, bindings, stream)) return false;
+    if (in_low) {
+      *args.in_low = true;
+      return true;
+    }
     if (result.storage() != args.dweight.storage()) take_gradient(result, args.dweight, args.accumulate, stream);
     return true;
   }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/error.h"
@@ -46,6 +48,20 @@ int attribute(cudaDeviceAttr which, int device) {
   int value = 0;
   check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
   return value;
+}
+
+std::atomic<bool> refused_dependent{false};
+
+/// Whether a kernel may come onto the device before the one ahead of it ends: see Launch::dependent.
+bool dependent_launches() {
+  static const bool wanted = [] {
+    const char* setting = std::getenv("STARLING_PDL");
+    if (setting && std::string(setting) == "0") return false;
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    return attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9;
+  }();
+  return wanted && !refused_dependent;
 }
 
 /// The streams by name, for an error that says which one was forgotten.
@@ -91,7 +107,9 @@ std::string unjoined_streams(cudaStream_t origin) {
     if (other.id != main.id) continue;
     const bool loose = std::any_of(other.last.begin(), other.last.end(), [&](cudaGraphNode_t node) {
       std::size_t followers = 0;
-      if (cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &followers) != cudaSuccess) cudaGetLastError();
+      const cudaError_t error = cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &followers);
+      if (error != cudaSuccess) cudaGetLastError();
+      if (error == cudaErrorLossyQuery) return false;  // a dependent launch follows
       return followers == 0 && std::find(main.last.begin(), main.last.end(), node) == main.last.end();
     });
     if (loose) names += (names.empty() ? "" : ", ") + name;
@@ -227,7 +245,7 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
 }
 
 void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
-                   const char* label) {
+                   const char* label, bool dependent) {
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
@@ -239,8 +257,39 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
       most = shared_bytes;
     }
   }
-  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),
-        label);
+  const dim3 blocks(grid.x, grid.y, grid.z), threads(block.x, block.y, block.z);
+  if (dependent && dependent_launches()) {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t how{};
+    how.gridDim = blocks;
+    how.blockDim = threads;
+    how.dynamicSmemBytes = shared_bytes;
+    how.stream = stream_of(stream);
+    how.attrs = &attribute;
+    how.numAttrs = 1;
+    const cudaError_t error = cudaLaunchKernelExC(&how, kernel, arguments);
+    if (error == cudaSuccess) return;
+    if (error != cudaErrorNotSupported && error != cudaErrorInvalidValue) check(error, label);
+    cudaGetLastError();  // it is answered here
+    refused_dependent = true;
+    log::warning("the CUDA runtime refuses programmatic dependent launches ({}); kernels start one after the other from now on",
+                 cudaGetErrorName(error));
+  }
+  check(cudaLaunchKernel(kernel, blocks, threads, arguments, shared_bytes, stream_of(stream)), label);
+}
+
+int blocks_per_multiprocessor(const void* kernel, int threads, const char* label) {
+  static std::mutex mutex;
+  static std::map<std::pair<const void*, int>, int> known;
+  const std::lock_guard lock(mutex);
+  int& blocks = known[{kernel, threads}];
+  if (blocks == 0) {
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, threads, 0), label);
+    blocks = std::max(blocks, 1);
+  }
+  return blocks;
 }
 
 void load_kernel(const void* kernel, const char* label) {

@@ -33,7 +33,8 @@ GpuUpdateLauncher find_any(const OptimizerRule& rule) {
   return launcher;
 }
 
-/// The step's scalars live until the launch has been issued; then the pool may give their memory to later work of the same stream.
+/// More neighbours than a launch's parameters hold: their terms live until the launch has been issued; then the pool may give the memory to
+/// later work of the same stream.
 struct Upload {
   CudaBackend* backend = nullptr;
   Tensor memory;
@@ -63,7 +64,7 @@ struct StepScalars {
     args.step = values.step;
     args.gradient_scale = gradient_scale * (captured.loss_scale / values.loss_scale);
     to = at;
-    launcher(*rule, args, {nullptr, 1, this, &StepScalars::put, &StepScalars::check_type});
+    launcher(*rule, args, {.by_value = false, .owner = this, .upload = &StepScalars::put, .step_type = &StepScalars::check_type});
   }
 
   static const void* reserve(void* owner, const void*, std::size_t bytes) {
@@ -106,10 +107,22 @@ void CudaBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
             "the captured step has lr {} and number {}, this update of it {} and {}", captured.lr, captured.step, args.lr, args.step);
     StepScalars scalars{.launcher = launcher, .rule = &rule, .args = args, .captured = captured, .backend = this};
     scalars.gradient_scale = args.gradient_scale;
-    return launcher(rule, args, {handle(), info_.multiprocessors, &scalars, &StepScalars::reserve, &StepScalars::note_type});
+    return launcher(rule, args,
+                    {.stream = handle(),
+                     .multiprocessors = info_.multiprocessors,
+                     .by_value = false,
+                     .evict_first = evict_first_,
+                     .owner = &scalars,
+                     .upload = &StepScalars::reserve,
+                     .step_type = &StepScalars::note_type});
   }
   Upload slot{this, {}};
-  launcher(rule, args, {handle(), info_.multiprocessors, &slot, &upload});
+  launcher(rule, args,
+           {.stream = handle(),
+            .multiprocessors = info_.multiprocessors,
+            .evict_first = evict_first_,
+            .owner = &slot,
+            .upload = &upload});
 }
 
 }  // namespace starling::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
+#include "kernels/cuda/cache_hints.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/gpu_update.h"
@@ -29,20 +31,39 @@ constexpr int kUpdateThreads = 256;
 /// Blocks that share the work evenly, each at most a few tiles: enough of them that the last ones to run cost little.
 constexpr int kUpdateBlocksPerMultiprocessor = 32;
 
-/// What changes from step to step: it lies in device memory, so that a captured launch stays valid.
+/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at most, and copied by each launch). Those of
+/// more go through device memory, by a copy before the launch.
+constexpr int kTermsByValue = 16;
+
+/// What changes from step to step.
 template <class Step>
 struct alignas(16) UpdateScalars {
   using T = typename Step::Real;
   Step step;
   double gradient_scale = 1.0;
   T self_weight = 1;
-  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms follow this struct
+  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms say more
 };
 
 template <class T>
 struct UpdateTerm {
   const T* received = nullptr;
   T weight = 0;
+};
+
+/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a captured launch stays valid.
+template <class Step, int kTerms>
+struct UpdateValues {
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+};
+template <class Step>
+struct UpdateValues<Step, -1> {
+  using Term = UpdateTerm<typename Step::Real>;
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+  Term terms[kTermsByValue] = {};
+  const Term* terms_from = nullptr;
 };
 
 /// Where the numbers are.
@@ -54,11 +75,14 @@ struct UpdateBuffers {
   T* states[4] = {};
   const T* received[2] = {};
   const std::uint8_t* decay = nullptr;
-  const double* control = nullptr;  ///< optional: {factor, skip}
+  const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
+  const double* control = nullptr;              ///< optional: {factor, skip}
   BFloat16* low_bf16 = nullptr;     ///< optional, one of them
   Float16* low_fp16 = nullptr;
   std::int64_t packs = 0;  ///< of 16 bytes
   int terms = 0;
+  bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
+  bool evict_first = true;        ///< see GpuSite
 };
 
 namespace detail {
@@ -69,9 +93,14 @@ struct alignas(sizeof(Low) * kCount) LowPack {
   Low v[kCount];
 };
 
-template <class P, bool kAligned, class T>
-__device__ __forceinline__ P load_pack(const T* from) {
-  if constexpr (kAligned) {
+/// With a hint where packs are aligned: for what nobody reads before the next step.
+template <class P, bool kAligned, class T, class... Hint>
+__device__ __forceinline__ P load_pack(const T* from, Hint... hint) {
+  if constexpr (kAligned && sizeof...(Hint) == 1) {
+    uint4 words;
+    load_hinted(from, words, hint...);
+    return std::bit_cast<P>(words);
+  } else if constexpr (kAligned) {
     return *reinterpret_cast<const P*>(from);
   } else {
     P pack;
@@ -81,9 +110,11 @@ __device__ __forceinline__ P load_pack(const T* from) {
   }
 }
 
-template <bool kAligned, class P, class T>
-__device__ __forceinline__ void store_pack(T* to, const P& pack) {
-  if constexpr (kAligned) {
+template <bool kAligned, class P, class T, class... Hint>
+__device__ __forceinline__ void store_pack(T* to, const P& pack, Hint... hint) {
+  if constexpr (kAligned && sizeof...(Hint) == 1) {
+    store_hinted(to, std::bit_cast<uint4>(pack), hint...);
+  } else if constexpr (kAligned) {
     *reinterpret_cast<P*>(to) = pack;
   } else {
 #pragma unroll
@@ -97,6 +128,33 @@ __device__ __forceinline__ void store_low(Low* to, const Pack<T>& value) {
 #pragma unroll
   for (int i = 0; i < Pack<T>::kSize; ++i) low.v[i] = Low(static_cast<float>(value.v[i]));
   store_pack<kAligned>(to, low);
+}
+
+/// As many numbers of low precision as a Pack<float> holds, as they are stored: in its first two words until widen_low().
+template <bool kAligned>
+__device__ __forceinline__ Pack<float> load_low(const std::uint16_t* from, CacheHint hint) {
+  uint2 words;
+  if constexpr (kAligned) {
+    load_hinted(from, words, hint);
+  } else {
+    words = {from[0] | (unsigned{from[1]} << 16), from[2] | (unsigned{from[3]} << 16)};
+  }
+  return {{std::bit_cast<float>(words.x), std::bit_cast<float>(words.y), 0.0f, 0.0f}};
+}
+/// Exact.
+template <class Low>
+__device__ __forceinline__ Pack<float> widen_words(uint2 words) {
+  Pack<float> wide;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned word = i < 2 ? words.x : words.y;
+    wide.v[i] = widen(std::bit_cast<Low>(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16)));
+  }
+  return wide;
+}
+__device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf16) {
+  const uint2 words = {std::bit_cast<unsigned>(raw.v[0]), std::bit_cast<unsigned>(raw.v[1])};
+  return bf16 ? widen_words<BFloat16>(words) : widen_words<Float16>(words);
 }
 
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
@@ -114,7 +172,7 @@ constexpr int packs_in_flight() {
 /// CPU's.
 template <class Step, int kTerms, bool kAligned>
 __global__ void __launch_bounds__(kUpdateThreads)
-    update_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateScalars<Step>* scalars) {
+    update_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateValues<Step, kTerms> values) {
   using T = typename Step::Real;
   using P = Pack<T>;
   constexpr int kPacks = detail::packs_in_flight<Step, kTerms>();
@@ -123,36 +181,59 @@ __global__ void __launch_bounds__(kUpdateThreads)
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * kPacks;
   constexpr int kPacksPerDecay = starling::detail::kUpdateBlock / P::kSize;
 
-  const Step step = scalars->step;
-  const T self_weight = scalars->self_weight;
-  const T weight0 = scalars->weights[0], weight1 = scalars->weights[1];
+  constexpr bool kMayBeLow = sizeof(T) == sizeof(float);  // fp64 has no gradients in low precision
+
+  UpdateScalars<Step> scalars = values.scalars;
+  if (values.from != nullptr) scalars = *values.from;
+  const Step step = scalars.step;
+  const T self_weight = scalars.self_weight;
+  const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
   double factor = 1.0;
   bool skip = false;
   if (buffers.control) {
     factor = buffers.control[0];
     skip = buffers.control[1] != 0.0;
   }
-  const T scale = static_cast<T>(scalars->gradient_scale * factor);
+  const T scale = static_cast<T>(scalars.gradient_scale * factor);
+  const CacheHint hint = cache_hint(buffers.evict_first);
 
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs; tile += std::int64_t{gridDim.x} * kTile) {
     // All loads first. Past the end they repeat the last pack, whose result is dropped.
     P x[kPacks], g[kPacks], received0[kPacks], received1[kPacks], states[kHeld][kPacks];
-    bool decay[kPacks];
+    // Table entries go first, and gradients, which may have to wait for them, last.
+    std::uint8_t entry[kPacks];
     std::int64_t at[kPacks];
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const std::int64_t pack = tile + k * kUpdateThreads + threadIdx.x;
       const std::int64_t inside = pack < buffers.packs ? pack : buffers.packs - 1;
       at[k] = inside * P::kSize;
+      entry[k] = buffers.decay[inside / kPacksPerDecay];
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
       x[k] = detail::load_pack<P, kAligned>(buffers.x + at[k]);
-      if constexpr (kTerms > 0) received0[k] = detail::load_pack<P, kAligned>(buffers.received[0] + at[k]);
-      if constexpr (kTerms > 1) received1[k] = detail::load_pack<P, kAligned>(buffers.received[1] + at[k]);
-      g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k]);
+      if constexpr (kTerms > 0) received0[k] = detail::load_pack<P, kAligned>(buffers.received[0] + at[k], hint);
+      if constexpr (kTerms > 1) received1[k] = detail::load_pack<P, kAligned>(buffers.received[1] + at[k], hint);
 #pragma unroll
       for (int s = 0; s < kStates; ++s) {
-        if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<P, kAligned>(buffers.states[s] + at[k]);
+        if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<P, kAligned>(buffers.states[s] + at[k], hint);
       }
-      decay[k] = buffers.decay[inside / kPacksPerDecay] != 0;
+    }
+    if (kMayBeLow && buffers.gradient_low != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if constexpr (kMayBeLow) {
+          if (entry[k] & kGradientIsLow) {
+            g[k] = detail::load_low<kAligned>(buffers.gradient_low + at[k], hint);
+          } else {
+            g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
     }
     if constexpr (kTerms < 0) {
 #pragma unroll
@@ -160,13 +241,17 @@ __global__ void __launch_bounds__(kUpdateThreads)
 #pragma unroll
         for (int i = 0; i < P::kSize; ++i) x[k].v[i] = self_weight * x[k].v[i];
       }
-      const auto* terms = reinterpret_cast<const UpdateTerm<T>*>(scalars + 1);
 #pragma unroll 2
       for (int term = 0; term < buffers.terms; ++term) {
-        const T* received = terms[term].received;
-        const T weight = terms[term].weight;
+        UpdateTerm<T> from;
+        if (values.terms_from != nullptr) {
+          from = values.terms_from[term];
+        } else {
+          from = values.terms[term];
+        }
+        const T weight = from.weight;
 #pragma unroll
-        for (int k = 0; k < kPacks; ++k) received0[k] = detail::load_pack<P, kAligned>(received + at[k]);
+        for (int k = 0; k < kPacks; ++k) received0[k] = detail::load_pack<P, kAligned>(from.received + at[k], hint);
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
 #pragma unroll
@@ -176,6 +261,9 @@ __global__ void __launch_bounds__(kUpdateThreads)
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
+      if constexpr (kMayBeLow) {
+        if (buffers.gradient_low != nullptr && (entry[k] & kGradientIsLow)) g[k] = detail::widen_low(g[k], buffers.gradient_is_bf16);
+      }
 #pragma unroll
       for (int i = 0; i < P::kSize; ++i) {
         T p = x[k].v[i];
@@ -187,7 +275,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kReads >> s) & 1u) state[s] = states[s][k].v[i];
         }
-        const T moved = step(p, scale * g[k].v[i], state, decay[k]);
+        const T moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0);
         x[k].v[i] = skip ? p : moved;
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
@@ -202,7 +290,7 @@ __global__ void __launch_bounds__(kUpdateThreads)
       if (!skip) {
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
-          if ((Step::kWrites >> s) & 1u) detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k]);
+          if ((Step::kWrites >> s) & 1u) detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k], hint);
         }
       }
       if (buffers.low_bf16) detail::store_low<kAligned>(buffers.low_bf16 + at[k], x[k]);
@@ -261,12 +349,18 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
     buffers.low_fp16 = args.low.data<Float16>();
     aligned = aligned && aligned_to(buffers.low_fp16, kLowBytes);
   }
+  if (args.gradient_low) {
+    buffers.gradient_low = reinterpret_cast<const std::uint16_t*>(args.gradient_low.raw());
+    buffers.gradient_is_bf16 = args.gradient_low.dtype() == DType::kBFloat16;
+    aligned = aligned && aligned_to(buffers.gradient_low, kLowBytes);
+  }
   buffers.packs = args.x.elements() / Pack<T>::kSize;
   return buffers;
 }
 
 template <class Launcher, int kTerms, bool kAligned, class Step, class T>
-void launch_terms(const UpdateBuffers<T>& buffers, const void* scalars, const GpuSite& site) {
+void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTerms>& values, const GpuSite& site) {
+  static_assert(sizeof(buffers) + sizeof(values) <= 4096, "a launch has 4 KiB of parameters");
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * packs_in_flight<Step, kTerms>();
   const std::int64_t tiles = (buffers.packs + kTile - 1) / kTile;
   const std::int64_t most = std::int64_t{site.multiprocessors} * kUpdateBlocksPerMultiprocessor;
@@ -275,41 +369,66 @@ void launch_terms(const UpdateBuffers<T>& buffers, const void* scalars, const Gp
   how.grid.x = static_cast<unsigned>((tiles + each - 1) / each);
   how.block.x = kUpdateThreads;
   how.stream = site.stream;
-  Launcher::run(&update_kernel<Step, kTerms, kAligned>, how, buffers, static_cast<const UpdateScalars<Step>*>(scalars));
+  Launcher::run(&update_kernel<Step, kTerms, kAligned>, how, buffers, values);
+}
+
+/// The terms that no fixed number of registers holds.
+template <class T>
+std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args, const starling::detail::Mixture& mixture) {
+  std::vector<UpdateTerm<T>> terms;
+  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
+    terms.push_back({args.received[k].data<T>(), static_cast<T>(args.weights[k])});
+  }
+  return terms;
 }
 
 template <class Launcher, class T, class Rule>
 void launch_update(const Rule& rule, const UpdateArgs& args, const GpuSite& site) {
   const auto mixture = starling::detail::mixture_of(args);
   bool aligned = true;
-  const UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
+  UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
+  buffers.evict_first = site.evict_first;
   const int kind = aligned && buffers.terms <= 2 ? buffers.terms : -1;
   rule.template step<T>(args.lr, args.step, [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>, "a step is copied to the device byte by byte");
     UpdateScalars<Step> scalars{step, args.gradient_scale, static_cast<T>(mixture.self_weight), {}};
     for (int k = 0; k < kind; ++k) scalars.weights[k] = static_cast<T>(args.weights[static_cast<std::size_t>(k) + mixture.skip]);
-    std::vector<unsigned char> bytes(sizeof(scalars));
-    std::memcpy(bytes.data(), &scalars, sizeof(scalars));
-    for (int k = 0; kind < 0 && k < buffers.terms; ++k) {
-      const auto from = static_cast<std::size_t>(k) + mixture.skip;
-      const UpdateTerm<T> term{args.received[from].data<T>(), static_cast<T>(args.weights[from])};
-      const auto* raw = reinterpret_cast<const unsigned char*>(&term);
-      bytes.insert(bytes.end(), raw, raw + sizeof(term));
-    }
     if (site.step_type) site.step_type(site.owner, typeid(Step));
-    const void* on_device = site.upload(site.owner, bytes.data(), bytes.size());
-    if (!on_device) return;
+    std::vector<UpdateTerm<T>> terms;
+    if (kind < 0) terms = terms_of<T>(args, mixture);
+    const UpdateScalars<Step>* from = nullptr;
+    const UpdateTerm<T>* terms_from = nullptr;
+    if (!site.by_value) {
+      std::vector<unsigned char> bytes(sizeof(scalars) + terms.size() * sizeof(UpdateTerm<T>));
+      std::memcpy(bytes.data(), &scalars, sizeof(scalars));
+      if (!terms.empty()) std::memcpy(bytes.data() + sizeof(scalars), terms.data(), bytes.size() - sizeof(scalars));
+      from = static_cast<const UpdateScalars<Step>*>(site.upload(site.owner, bytes.data(), bytes.size()));
+      if (!from) return;
+      terms_from = reinterpret_cast<const UpdateTerm<T>*>(from + 1);
+    } else if (terms.size() > kTermsByValue) {
+      terms_from = static_cast<const UpdateTerm<T>*>(site.upload(site.owner, terms.data(), terms.size() * sizeof(UpdateTerm<T>)));
+    }
+    const auto start = [&]<int kTerms, bool kAligned>() {
+      UpdateValues<Step, kTerms> values;
+      values.scalars = scalars;
+      values.from = from;
+      if constexpr (kTerms < 0) {
+        for (std::size_t k = 0; terms_from == nullptr && k < terms.size(); ++k) values.terms[k] = terms[k];
+        values.terms_from = terms_from;
+      }
+      launch_terms<Launcher, kTerms, kAligned>(buffers, values, site);
+    };
     switch (kind) {
-      case 0: launch_terms<Launcher, 0, true, Step>(buffers, on_device, site); break;
-      case 1: launch_terms<Launcher, 1, true, Step>(buffers, on_device, site); break;
-      case 2: launch_terms<Launcher, 2, true, Step>(buffers, on_device, site); break;
+      case 0: start.template operator()<0, true>(); break;
+      case 1: start.template operator()<1, true>(); break;
+      case 2: start.template operator()<2, true>(); break;
       default:
         if (aligned) {
-          launch_terms<Launcher, -1, true, Step>(buffers, on_device, site);
+          start.template operator()<-1, true>();
         } else {
-          launch_terms<Launcher, -1, false, Step>(buffers, on_device, site);
+          start.template operator()<-1, false>();
         }
     }
   });

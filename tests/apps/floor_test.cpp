@@ -109,6 +109,7 @@ TEST_CASE("trainer/floor: an update's bytes, and the slower of bytes and arithme
   CHECK(count_update(*rule, 1000, 0, DType::kFloat32, DType::kFloat32).bytes == 28000);
   CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kFloat32).bytes == 32000);
   CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kBFloat16).bytes == 34000);
+  CHECK(count_update(*rule, 1000, 1, DType::kFloat32, DType::kBFloat16, 600).bytes == 34000 - 2 * 600);
 
   // 10 flops/s and 2 bytes/s: the first operation takes 4 s for its bytes, the second 3 s for its arithmetic.
   const std::vector<OperationWork> work{{"a", 8, 10}, {"b", 2, 30}};

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The update kernels' (and the handshakes' of peer memory) machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
+# The update kernels' (and the batch norms', and the handshakes' of peer memory) machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
 # in 16-byte accesses, in PTX and, where a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
 # nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), in the machine code too. One line a fact. Exit 77 (skipped) where nvcc is not.
 #   tests/cuda/machine_code.sh
@@ -44,6 +44,9 @@ facts='
     aligned = name !~ /ELin1ELb0E/
     streams = 2 + reads + (terms < 0 ? 1 : terms)
     packs = streams <= 3 && type == "f" ? 4 : 2
+    # An fp32 gradient is loaded in two places: where none may lie in low precision, and where others may.
+    wide = packs * (streams + (type == "f"))
+    low = type == "f" ? packs : 0
   }'
 
 find_disassembler() {
@@ -100,7 +103,7 @@ for architecture in 80 90 100; do
         if (wide_stores > 0) bad("16-byte stores to any address")
         return
       }
-      if (wide_loads < packs * streams) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
+      if (wide_loads < wide) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
       if (wide_stores < packs * (1 + writes)) bad("16-byte stores: " wide_stores ", not " packs " for each of " 1 + writes " streams")
       fixed++
     }
@@ -126,12 +129,12 @@ if ! "$nvcc" "${flags[@]}" -arch=compute_80 -ptx "$source" -o "$work/ptx" >"$wor
   head -5 "$work/log"
   wrong "PTX: update.cu does not compile without a warning"
 else
-  # Accesses by base address, those of the step's scalars left out.
+  # Loads from the first table entry on: before it are the step's scalars, and the control.
   awk "$facts"'
     function begin(line) {
       match(line, /_Z[A-Za-z0-9_]+/); name = substr(line, RSTART, RLENGTH)
       inside = name ~ /update_kernel/
-      wide_generic = narrow_generic = wide_loads = narrow_loads = flags = wide_stores = narrow_stores = low_stores = 0; delete scalars
+      wide_loads = narrow_loads = low_loads = hinted_loads = flags = wide_stores = hinted_stores = narrow_stores = low_stores = 0
       if (!inside) return
       kernels++
       facts(name)
@@ -145,13 +148,13 @@ else
         if (wide_loads + wide_stores > 0) bad("16-byte accesses to any address")
         return
       }
-      if (terms < 0) {  # the neighbours by pointers from memory: loads of the generic address space, in a loop
-        streams--
-        narrow_loads = narrow_generic ? 99 : wide_generic >= packs ? 2 : 98
-      }
-      if (wide_loads != packs * streams) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
-      if (narrow_loads > 2) bad("narrow loads: " narrow_loads ", not the 2 of the control alone")
-      if (flags != packs) bad("loads of decay entries: " flags ", not " packs)
+      unrolled = terms < 0 && wide_loads == wide + 2 * packs  # the loop over neighbours: two bodies, and what is left
+      if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
+      if (low_loads != low) bad("8-byte loads of gradients in low precision: " low_loads ", not " low)
+      if (hinted_loads != wide_loads + low_loads - packs) bad("loads that the cache may forget: " hinted_loads ", not all but those of x")
+      if (narrow_loads > (terms < 0 ? 6 : 0)) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour alone")
+      if (flags != packs) bad("loads of table entries: " flags ", not " packs)
+      if (hinted_stores * (1 + writes) != wide_stores * writes) bad("stores that the cache may forget: " hinted_stores ", not those of the states")
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)
       if (narrow_stores > 0) bad("narrow stores: " narrow_stores)
       if (low_stores < 2 * packs) bad("low-precision stores of a whole pack: " low_stores)
@@ -161,18 +164,17 @@ else
     function bad(what) { print "  " name ": " what; failures++ }
     /\.entry / { finish(); begin($0) }
     !inside { next }
-    /ld\.param\.u64/ && /_param_1\]/ { match($0, /%rd[0-9]+/); scalars[substr($0, RSTART, RLENGTH)] = 1 }
-    /cvta\.to\.global\.u64/ { split($0, part, /[ \t,;]+/); for (i in part) if (part[i] == "cvta.to.global.u64" && (part[i + 1 + 0 + 1] in scalars)) scalars[part[i + 1]] = 1 }
-    /ld\.global/ {
-      match($0, /\[%rd[0-9]+/); base = substr($0, RSTART + 1, RLENGTH - 1)
-      if (base in scalars) next
-      if ($0 ~ /ld\.global(\.nc)?\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_loads++
-      else if ($0 ~ /ld\.global(\.nc)?\.u8/) flags++
+    /[ \t]ld\.(global|[vfbu])/ {
+      if ($0 ~ /\.u8[ \t]/) flags++
+      if (!flags || $0 ~ /\.u8[ \t]/) next
+      if ($0 ~ /cache_hint/) hinted_loads++
+      if ($0 ~ /\.(v4\.[fbu]32|v2\.[fbu]64)[ \t]/) wide_loads++
+      else if ($0 ~ /cache_hint\.v2\.u32/) low_loads++
       else narrow_loads++
     }
-    /[ \t]ld\.[vfbu]/ { if ($0 ~ /ld\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_generic++; else narrow_generic++ }
     /st\.global/ {
-      if ($0 ~ /st\.global\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_stores++
+      if ($0 ~ /cache_hint/) hinted_stores++
+      if ($0 ~ /st\.global(\.L2::cache_hint)?\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_stores++
       else if ($0 ~ (type == "f" ? "st\\.global\\.(v4\\.[bu]16|v2\\.[bu]32|[bu]64)" : "st\\.global\\.(v2\\.[bu]16|[bu]32)")) low_stores++
       else narrow_stores++
     }
@@ -209,5 +211,51 @@ else
       if (signals != 1 || waits < 2 || words < 2 || loose) { print "PTX: " signals + 0 " system-wide releases of a signal, " waits + 0 " acquires of a wait, " loose + 0 " without a fence"; exit 1 }
       print "PTX: peer.cu signals by st.release.sys behind a fence and waits by ld.acquire.sys"
     }' "$work/ptx" || wrong "PTX of peer.cu: see above"
+fi
+# Batch norms. A kernel that comes onto the device before the one ahead of it is done waits for that one before it touches memory. And what
+# the last block reads of other blocks' results lies behind the counter's increment, between fences, and is not read as constant data.
+norms=$root/kernels/cuda/batch_norm.cu
+if grep -qx "sm_90" <<<"$known"; then
+  mkdir -p "$work/keep"
+  if ! "$nvcc" "${flags[@]}" -arch=sm_90 -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$norms" -o "$work/code" >"$work/log" 2>&1; then
+    grep -E "error|warning" "$work/log" | head -5
+    wrong "sm_90: batch_norm.cu does not compile without a warning"
+  else
+    if grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then wrong "sm_90: kernels of batch_norm.cu spill"; fi
+    awk '
+      function bad(what) { print "  " name ": " what; failures++ }
+      function finish() {
+        if (name == "") return
+        if (second != waits) bad(second ? "does not wait for the kernel ahead" : "waits, but is never launched so")
+        if (second && early) bad("touches memory " early " times before it waits")
+        if (first != arrives) bad("increments a counter " arrives " times")
+        if (first && (fences < 2 || late)) bad(fences " fences, and " late " loads as of constant data behind the counter")
+        firsts += first; seconds += second
+      }
+      /\.entry / {
+        finish(); match($0, /_Z[A-Za-z0-9_]+/); name = substr($0, RSTART, RLENGTH)
+        first = name ~ /7momentsI|13gradient_sumsI/; second = name ~ /9normaliseI|14input_gradientI/
+        waits = early = arrives = fences = late = 0
+      }
+      /griddepcontrol\.wait/ { waits++ }
+      /[ \t](ld|st|atom|red)\.(global|relaxed|volatile|acquire|release)/ && !waits { early++ }
+      /membar\.gl|fence\.(sc|acq_rel)\.gpu/ { fences++ }
+      /atom\.(global\.)?(relaxed\.gpu\.)?(global\.)?inc/ { arrives++ }
+      /ld\.global\.nc/ && arrives { late++ }
+      END {
+        finish()
+        if (!firsts || !seconds) { print "PTX: the kernels of batch_norm.cu are not found"; exit 1 }
+        printf "PTX: of batch_norm.cu %d kernels wait before they touch memory, in %d the last block reads behind the counter, %d wrong\n", seconds, firsts, failures
+        exit failures > 0
+      }' "$work"/keep/*batch_norm*.ptx || wrong "PTX of batch_norm.cu: see above"
+    if [ -n "$cuobjdump" ] && PATH=$(dirname "$cuobjdump"):$PATH "$cuobjdump" -sass "$work/code" >"$work/sass" 2>"$work/log"; then
+      awk '
+        /Function : / { name = $NF; second = name ~ /9normaliseI|14input_gradientI/; waited = 0; kernels += second }
+        second && /ACQBULK/ { waited = 1 }
+        second && !waited && /[ \t](LDG|STG|LD|ST|ATOMG|RED)\./ { print "  " name ": touches memory before it waits:" $0; failures++; waited = 1 }
+        END { printf "sm_90: in machine code %d kernels of batch_norm.cu wait before they touch memory, %d wrong\n", kernels, failures; exit failures > 0 || !kernels }
+      ' "$work/sass" || wrong "machine code of batch_norm.cu: see above"
+    fi
+  fi
 fi
 exit $status

@@ -112,27 +112,19 @@ TEST_CASE("cuda/plug-in rule: STARLING_CUDA_RULE gives a plug-in's optimizer the
   });
 }
 
-TEST_CASE("cuda/plug-in rule: one launch and one small upload a bucket, on the current stream, without a wait") {
+TEST_CASE("cuda/plug-in rule: one launch a bucket on the current stream, without a copy or a wait") {
   const RuleKernel<Sign> rule(Sign{0.5});
   const auto adamw = test::make_rule("adamw", nlohmann::json::object());
   for (const OptimizerRule* each : {static_cast<const OptimizerRule*>(&rule), static_cast<const OptimizerRule*>(adamw.get())}) {
     UpdateArgs args = make_args<float>(gpu(), 4096);
     if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
     const StreamScope scope(gpu(), StreamKind::kUpdate);
-    gpu().update(*each, args);  // the pool has the slot's memory from now on
     cuda::shim::start_recording();
     gpu().update(*each, args);
-    int launches = 0, copies = 0, others = 0;
-    for (const cuda::shim::Call& call : cuda::shim::stop_recording()) {
-      if (call.kind == cuda::shim::CallKind::kRecord) continue;  // the staging memory's
-      CHECK(call.stream == gpu().handle());
-      launches += call.kind == cuda::shim::CallKind::kLaunch;
-      copies += call.kind == cuda::shim::CallKind::kCopy && call.bytes < 512;
-      others += call.kind != cuda::shim::CallKind::kLaunch && call.kind != cuda::shim::CallKind::kCopy;
-    }
-    CHECK(launches == 1);
-    CHECK(copies == 1);
-    CHECK(others == 0);
+    const std::vector<cuda::shim::Call> calls = cuda::shim::stop_recording();
+    REQUIRE(calls.size() == 1);
+    CHECK(calls[0].kind == cuda::shim::CallKind::kLaunch);
+    CHECK(calls[0].stream == gpu().handle());
   }
 }
 

@@ -31,6 +31,7 @@ struct Case {
   bool in_place = true;     ///< x_out is x
   std::int64_t offset = 0;  ///< elements by which all buffers start off an aligned address
   DType low = DType::kFloat32;
+  DType low_gradient = DType::kFloat32;  ///< some blocks' gradients lie in this precision on a GPU
   bool controlled = false;  ///< a clip factor in each step, and the second one skipped
   int steps = 5;
 };
@@ -55,6 +56,16 @@ struct Side {
     args.decay = Tensor(backend, Shape{how.n / 32}, DType::kUInt8);
     backend.copy_from_host(decay.data(), args.decay);
     if (how.low != DType::kFloat32) args.low = Tensor(backend, Shape{how.n + how.offset}, how.low).slice(how.offset, Shape{how.n});
+    if (how.low_gradient != DType::kFloat32) {
+      low_blocks.resize(decay.size());
+      for (std::size_t i = 0; i < decay.size(); ++i) low_blocks[i] = i % 4 == 1 || i % 4 == 2;
+      rounding = how.low_gradient;
+      if (backend.device() == DeviceType::kCuda) {
+        args.gradient_low = Tensor(backend, Shape{how.n + how.offset}, rounding).slice(how.offset, Shape{how.n});
+        for (std::size_t i = 0; i < decay.size(); ++i) decay[i] |= low_blocks[i] ? kGradientIsLow : 0;
+        backend.copy_from_host(decay.data(), args.decay);
+      }
+    }
     if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
     args.lr = 0.01;
   }
@@ -74,7 +85,26 @@ struct Side {
       backend.copy_from_host(control, args.control);
       if (step == 2) gradient[7] = std::numeric_limits<T>::infinity();
     }
+    if (!low_blocks.empty()) round_gradient(gradient);
     backend.copy_from_host(gradient.data(), args.gradient);
+  }
+
+  /// Numbers of the blocks in low precision lose bits. On a GPU they lie there alone: what each memory does not hold is NaN.
+  void round_gradient(std::vector<T>& gradient) {
+    std::vector<std::uint16_t> low(gradient.size(), 0xffff);
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      if (!low_blocks[i / 32]) continue;
+      const auto number = static_cast<float>(gradient[i]);
+      if (rounding == DType::kBFloat16) {
+        low[i] = BFloat16(number).bits;
+        gradient[i] = static_cast<T>(static_cast<float>(BFloat16(number)));
+      } else {
+        low[i] = Float16(number).bits;
+        gradient[i] = static_cast<T>(static_cast<float>(Float16(number)));
+      }
+      if (args.gradient_low) gradient[i] = std::numeric_limits<T>::quiet_NaN();
+    }
+    if (args.gradient_low) backend.copy_from_host(low.data(), args.gradient_low);
   }
 
   std::vector<std::byte> bytes_of(const Tensor& tensor) const {
@@ -86,6 +116,8 @@ struct Side {
   Backend& backend;
   std::int64_t offset;
   UpdateArgs args;
+  std::vector<bool> low_blocks;
+  DType rounding = DType::kFloat32;
 };
 
 template <class T>
@@ -96,6 +128,7 @@ void compare(const Reference& reference, const Case& how) {
   CAPTURE(how.terms);
   CAPTURE(how.in_place);
   CAPTURE(how.offset);
+  CAPTURE(name_of(how.low_gradient));
   CAPTURE(sizeof(T));
   const auto rule = make_rule(reference);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
@@ -168,6 +201,74 @@ TEST_CASE("cuda/update: buffers that start off a 16-byte address") {
   }
 }
 
+TEST_CASE("cuda/update: gradients that lie in low precision in some blocks") {
+  in_every_order([] {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      for (const Reference& reference : reference_rules()) {
+        for (int terms = 0; terms <= 3; ++terms) {
+          compare<float>(reference, {.n = 32 * 7, .terms = terms, .low = dtype, .low_gradient = dtype, .controlled = true, .steps = 4});
+        }
+        compare<float>(reference, {.n = 4096 + 32, .terms = 1, .in_place = false, .low_gradient = dtype, .steps = 2});
+        for (const std::int64_t offset : {1, 2}) {
+          compare<float>(reference, {.n = 2048 + 64, .terms = 1, .offset = offset, .low_gradient = dtype, .steps = 2});
+        }
+      }
+    }
+  });
+}
+
+TEST_CASE("cuda/update: more neighbours than a launch's parameters hold, and as many") {
+  for (const int terms : {16, 17, 40}) compare_all({.n = 32 * 5, .terms = terms, .steps = 2});
+}
+
+TEST_CASE("cuda/update: squares of gradients in low precision are summed to the bits of the same numbers in fp32") {
+  for (const std::int64_t n : {5, 4096, 3 * 4096 + 100, 70000}) {
+    CAPTURE(n);
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+      const std::vector<float> values = normal_numbers<float>(static_cast<std::size_t>(n), 9);
+      const Tensor wide(gpu(), Shape{n}, DType::kFloat32), low(gpu(), Shape{n}, dtype), totals(gpu(), Shape{2}, DType::kFloat64);
+      gpu().copy_from_host(values.data(), wide);
+      gpu().cast({wide, low});
+      gpu().cast({low, wide});
+      gpu().fill(totals, 0.0);
+      gpu().squared_distance({.x = wide, .totals = totals, .index = 0});
+      gpu().squared_distance({.x = low, .totals = totals, .index = 1});
+      double found[2] = {};
+      gpu().copy_to_host(totals, found);
+      CHECK(found[0] > 0.0);
+      CHECK(found[0] == found[1]);
+    }
+  }
+}
+
+TEST_CASE("cuda/update: a cast of some blocks leaves the others as they are, as the CPU's does") {
+  constexpr std::int64_t kN = 32 * 300;
+  std::vector<std::uint8_t> entries(kN / 32);
+  for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<std::uint8_t>(i * 7 % 4);
+  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 2);
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
+    for (const std::int64_t offset : {0, 1}) {
+      std::vector<std::vector<float>> results;
+      for (Backend* backend : {cpu.get(), static_cast<Backend*>(&gpu())}) {
+        const Tensor source(*backend, Shape{kN}, DType::kFloat32), blocks(*backend, Shape{kN / 32}, DType::kUInt8);
+        const Tensor x = Tensor(*backend, Shape{kN + offset}, dtype).slice(offset, Shape{kN});
+        const Tensor y = Tensor(*backend, Shape{kN + offset}, DType::kFloat32).slice(offset, Shape{kN});
+        backend->copy_from_host(normal_numbers<float>(kN, 4).data(), source);
+        backend->copy_from_host(entries.data(), blocks);
+        backend->cast({source, x});
+        backend->fill(y, 77.0);
+        backend->cast({.x = x, .y = y, .blocks = blocks, .mask = 2});
+        results.emplace_back(kN);
+        backend->copy_to_host(y, results.back().data());
+      }
+      CHECK(results[0] == results[1]);
+      for (std::size_t i = 0; i < kN; ++i) REQUIRE((results[1][i] == 77.0f) == ((entries[i / 32] & 2) == 0));
+      const Tensor short_blocks(gpu(), Shape{1}, DType::kUInt8), x(gpu(), Shape{64}, dtype), y(gpu(), Shape{64}, DType::kFloat32);
+      CHECK_THROWS_AS(gpu().cast({.x = x, .y = y, .blocks = short_blocks, .mask = 2}), Error);
+    }
+  }
+}
+
 TEST_CASE("cuda/update: blocks that take several tiles each") {
   const Reference reference{.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 4};
   const auto rule = make_rule(reference);
@@ -182,7 +283,7 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
       found.set_step(step, 5);
       cpu->update(*rule, expected.args);
       Slot slot;
-      launcher(*rule, found.args, {gpu().handle(), 1, &slot, &Slot::upload});
+      launcher(*rule, found.args, {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
       CHECK(found.bytes_of(found.args.x) == expected.bytes_of(expected.args.x));
       CHECK(found.bytes_of(found.args.states[2]) == expected.bytes_of(expected.args.states[2]));
     }
@@ -202,6 +303,7 @@ TEST_CASE("cuda/update: refuses what the CPU refuses") {
   refuses([](UpdateArgs& args) { args.decay = Tensor(); });
   refuses([](UpdateArgs& args) { args.step = 0; });
   refuses([](UpdateArgs& args) { args.low = args.x; });
+  refuses([](UpdateArgs& args) { args.gradient_low = args.x; });
 }
 
 }  // namespace starling::tests

@@ -79,6 +79,13 @@ void NotingBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
   ForwardingBackend::update(rule, args);
 }
 
+void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
+  Accesses accesses;
+  for (const Tensor& tensor : x) accesses.read({tensor});
+  before("squared_norms", accesses.write({totals.slice(first, Shape{static_cast<std::int64_t>(x.size())})}));
+  cuda_.squared_norms(x, totals, first);
+}
+
 void NotingBackend::before(std::string_view name, const Accesses& accesses) {
   const StreamHandle stream = cuda_.handle();
   for (const Tensor& x : accesses.reads) {

@@ -51,7 +51,7 @@ struct World {
   std::vector<shim::Call> calls;
   std::map<void*, std::size_t> blocks;  ///< of device memory
   std::size_t in_use = 0;
-  std::atomic<bool> held{false};
+  std::atomic<bool> held{false}, skipped{false};
   std::atomic<std::uint64_t> recorded{0}, reached{0};  ///< recordings so far; while held, up to which the device has come
   std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0}, graph_launches{0};
 
@@ -118,7 +118,7 @@ template <class F>
 void do_or_keep(StreamHandle stream, const F& work) {
   if (shim::Capture* capture = capture_of(stream)) {
     capture->add(stream, work);
-  } else {
+  } else if (!world().skipped) {
     shim::take_device();
     work();
   }
@@ -152,6 +152,8 @@ void hold_events(bool held) {
   world().held = held;
 }
 void let_events(std::uint64_t count) { reach(std::min<std::uint64_t>(world().recorded, world().reached + count)); }
+std::uint64_t recordings() { return world().recorded; }
+void let_events_to(std::uint64_t recording) { reach(std::min<std::uint64_t>(world().recorded, recording)); }
 void hold_stream(StreamHandle stream) {
   const std::lock_guard lock(world().mutex);
   auto* fake = static_cast<FakeStream*>(stream);
@@ -160,19 +162,22 @@ void hold_stream(StreamHandle stream) {
 void release_stream(StreamHandle stream) {
   if (Hold* hold = static_cast<FakeStream*>(stream)->hold) hold->open = true;
 }
+void skip_work(bool skipped) { world().skipped = skipped; }
 void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note(Call call) { world().note(std::move(call)); }
-void note_launch(StreamHandle stream, const char* label) {
-  if (!capture_of(stream)) take_device();
+void note_launch(StreamHandle stream, const char* label, bool dependent) {
+  if (!captures(stream)) take_device();
   ++world().launches;
-  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
+  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label, .dependent = dependent});
 }
-bool captures(StreamHandle stream) { return capture_of(stream) != nullptr; }
+bool captures(StreamHandle stream) { return capture_of(stream) != nullptr || world().skipped; }
 std::string spoilt(StreamHandle stream) {
   const Capture* capture = capture_of(stream);
   return capture ? capture->spoiled() : std::string();
 }
-void keep_work(StreamHandle stream, std::function<void()> work) { capture_of(stream)->add(stream, std::move(work)); }
+void keep_work(StreamHandle stream, std::function<void()> work) {
+  if (shim::Capture* capture = capture_of(stream)) capture->add(stream, std::move(work));
+}
 bool forbids_driver() { return own_capture && !relaxed; }
 StreamHandle launching() { return launch_stream; }
 void set_machine(const FakeMachine& machine) {
@@ -277,7 +282,7 @@ void* device_allocate(std::size_t bytes) {
     world().blocks[memory] = bytes;
     world().in_use += bytes;
   }
-  std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
+  if (!world().skipped) std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
   world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes, .relaxed = relaxed});
   return memory;
 }
@@ -315,6 +320,7 @@ void pinned_free(void* memory) noexcept {
 
 void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
   world().note({.kind = shim::CallKind::kCopy, .stream = stream, .from = from, .to = to, .bytes = bytes, .copy = kind});
+  if (world().skipped && kind == CopyKind::kDeviceToHost && !capture_of(stream)) std::memset(to, 0, bytes);
   do_or_keep(stream, [=] { std::memmove(to, from, bytes); });
 }
 void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
@@ -386,6 +392,7 @@ void launch_graph(GraphHandle graph, StreamHandle stream) {
     explicit Launching(StreamHandle on) { launch_stream = on; }
     ~Launching() { launch_stream = nullptr; }
   } launching(stream);
+  if (world().skipped) return;
   for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) {
     shim::take_device();
     work();
