@@ -13,8 +13,8 @@
 namespace starling::tests {
 namespace {
 
-/// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they become fp32 (docs/cudnn.md): where it does the
-/// convolutions, these carry one rounding more. Everything else is held to the table's tolerance.
+/// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they become fp32 (docs/cudnn.md): where it does
+/// the convolutions, these carry one rounding more. Everything else is held to the table's tolerance.
 std::string off(const Operation& op, DType dtype, const Results& found, const Results& expected) {
   const bool rounds = is_low_precision(dtype) && op.name.starts_with("conv2d") && gpu().description().find("cuDNN") != std::string::npos;
   if (!rounds || found.gradients.size() < 2 || expected.gradients.size() < 2) return difference(op, dtype, found, expected);
