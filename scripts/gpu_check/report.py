@@ -183,9 +183,9 @@ def render(state, stages_known, proof_rows):
 
 
 def save(folder, state, archive, stages_known, proof_rows):
-    """All three files, as things are now."""
+    """All three files, as things are now; the report last, so that what it names is there."""
     packed = archive.bytes()
     state["left_out"] = archive.left_out
-    replace(folder / REPORT, render(state, stages_known, proof_rows).encode())
-    replace(folder / STATE, (json.dumps(state, indent=1) + "\n").encode())
     replace(folder / ARCHIVE, packed)
+    replace(folder / STATE, (json.dumps(state, indent=1) + "\n").encode())
+    replace(folder / REPORT, render(state, stages_known, proof_rows).encode())

@@ -22,7 +22,7 @@ check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env ST
 
 # Where an archive was unpacked, its gpu_env.sh names everything, and nothing is compiled.
 mkdir -p unpacked/docs && cp -r "$root/scripts" unpacked && cp "$proof" unpacked/docs && echo 'export FROM_ENV=seen' >unpacked/gpu_env.sh
-check "an archive's build stage compiles nothing" 0 "^  starling-train starts, .*$work/unpacked/build-gpu/bin/starling-train --version" unpacked/scripts/gpu_check.sh --dry-run build
+check "an archive's build stage compiles nothing" 0 "^  starling-train starts, .*$work/unpacked/build-gpu/bin/starling-train --version" env -u STARLING_BUILD unpacked/scripts/gpu_check.sh --dry-run build
 verify "at all" bash -c '! grep -qE "cmake|get_cudnn" "$0"' "$work/.stdout"
 
 # ------------------------------------------------------------------------------------------------------------ what is proven by what
@@ -98,7 +98,7 @@ check "what it finds is one" 1 "^memcheck, cuda/update. +FAILED .*exit status 99
 # What a command that is killed leaves: the report as it was, the logs until then, and no process.
 of_rehearsal() { grep -lzx "STARLING_KILLED=$work" /proc/[0-9]*/environ 2>/dev/null | wc -l; }
 killed() { # SIGNAL FOLDER: of a rehearsal whose first steps have ended, while others run
-  STARLING_KILLED=$work STARLING_BUILD=$build STARLING_SHIM_PLAN_MS=60000 "$script" --rehearse --out "$2" build test >"$2.log" 2>&1 &
+  STARLING_KILLED=$work TMPDIR=$work STARLING_BUILD=$build STARLING_SHIM_PLAN_MS=60000 "$script" --rehearse --out "$2" build test >"$2.log" 2>&1 &
   local process=$! i
   for ((i = 0; i < 600; ++i)); do
     if grep -q '| tests cuda/.* | passed |' "$2/gpu_report.md" 2>/dev/null && grep -q '| running |' "$2/gpu_report.md"; then break; fi

@@ -43,7 +43,8 @@ TEST_CASE("cuda/staging: copies of many sizes arrive, from and to every address,
       const Tensor part = memory.slice(static_cast<std::int64_t>(on_device), Shape{static_cast<std::int64_t>(size)});
       gpu().copy_from_host(sent.data() + on_host, part);
       gpu().copy_to_host(part, back.data() + on_host);
-      REQUIRE(std::equal(back.begin() + static_cast<std::ptrdiff_t>(on_host), back.end() - 1, sent.begin() + static_cast<std::ptrdiff_t>(on_host)));
+      REQUIRE(std::equal(back.begin() + static_cast<std::ptrdiff_t>(on_host), back.end() - 1,
+                         sent.begin() + static_cast<std::ptrdiff_t>(on_host)));
       CHECK(back.back() == 9);
       gpu().copy_to_host(memory, all.data());
       for (std::size_t i = 0; i < on_device; ++i) REQUIRE(all[i] == 0);

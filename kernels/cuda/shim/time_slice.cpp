@@ -61,7 +61,8 @@ SharedDevice::SharedDevice(const std::string& file, std::chrono::microseconds sl
   }
   void* memory = mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
   close(descriptor);
-  if (memory == MAP_FAILED) fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be mapped: {}", file, std::strerror(errno));
+  if (memory == MAP_FAILED)
+    fail(ExitCode::kInternal, "shim", "the file {} of a shared device cannot be mapped: {}", file, std::strerror(errno));
   page_ = static_cast<Page*>(memory);
 }
 
