@@ -261,7 +261,8 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     std::vector<double> seconds;
   };
   std::vector<Subject> subjects;
-  subjects.push_back({"copy", kBytes,
+  subjects.push_back({"copy",
+                      kBytes,
                       [&] {
                         for (int i = 0; i < kCalls; ++i) backend.copy(from, to);
                       },
@@ -273,7 +274,8 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     const OptimizerRule* rule = rules.back().get();
     UpdateArgs args = of;
     args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
-    subjects.push_back({name + suffix, bytes,
+    subjects.push_back({name + suffix,
+                        bytes,
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;
