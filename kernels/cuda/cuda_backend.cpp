@@ -11,6 +11,7 @@
 #include "core/trace.h"
 #include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
@@ -58,6 +59,9 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
     // Graphs are launched on the compute stream.
     set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  }
+  if (dependent_launches()) {
+    if (const std::string why = why_not_dependent(arrivals_, streams_[0]); !why.empty()) forbid_dependent_launches(why);
   }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);

@@ -50,19 +50,7 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-std::atomic<bool> refused_dependent{false};
-
-/// Whether a kernel may come onto the device before the one ahead of it ends: see Launch::dependent.
-bool dependent_launches() {
-  static const bool wanted = [] {
-    const char* setting = std::getenv("STARLING_PDL");
-    if (setting && std::string(setting) == "0") return false;
-    int device = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    return attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9;
-  }();
-  return wanted && !refused_dependent;
-}
+std::atomic<bool> dependent_forbidden{false};
 
 /// The streams by name, for an error that says which one was forgotten.
 struct StreamNames {
@@ -244,6 +232,22 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
   check(cudaMemsetAsync(memory, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
 }
 
+bool dependent_launches() {
+  static const bool wanted = [] {
+    const char* setting = std::getenv("STARLING_PDL");
+    if (setting && std::string(setting) == "0") return false;
+    int device = 0;
+    check(cudaGetDevice(&device), "cudaGetDevice");
+    return attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9;
+  }();
+  return wanted && !dependent_forbidden;
+}
+
+void forbid_dependent_launches(const std::string& why) {
+  if (dependent_forbidden.exchange(true)) return;
+  log::warning("kernels start one after the other, as programmatic dependent launches do not work here: {}", why);
+}
+
 void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
                    const char* label, bool dependent) {
   ++launches;
@@ -271,11 +275,9 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
     how.numAttrs = 1;
     const cudaError_t error = cudaLaunchKernelExC(&how, kernel, arguments);
     if (error == cudaSuccess) return;
-    if (error != cudaErrorNotSupported && error != cudaErrorInvalidValue) check(error, label);
-    cudaGetLastError();  // it is answered here
-    refused_dependent = true;
-    log::warning("the CUDA runtime refuses programmatic dependent launches ({}); kernels start one after the other from now on",
-                 cudaGetErrorName(error));
+    // Whatever it is: if the plain launch fails too, that says so; if it does not, this was to blame.
+    cudaGetLastError();
+    forbid_dependent_launches(cudaGetErrorName(error));
   }
   check(cudaLaunchKernel(kernel, blocks, threads, arguments, shared_bytes, stream_of(stream)), label);
 }

@@ -332,6 +332,9 @@ void launch_kernel(const void*, Dim3, Dim3, std::size_t, StreamHandle, void**, c
   fail(ExitCode::kInternal, "shim", "{} was compiled for a GPU; in this build launch() runs kernels itself", label);
 }
 
+bool dependent_launches() { return false; }
+void forbid_dependent_launches(const std::string&) {}
+
 RuntimeCounters runtime_counters() { return {world().allocations, world().host_waits, world().launches, world().graph_launches}; }
 
 EventHandle create_timed_event() {
