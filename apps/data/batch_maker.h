@@ -27,9 +27,9 @@ class BatchMaker {
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
-    std::shared_ptr<std::byte> host;                            ///< page-locked; the same parts in the same places as device.all
-    std::uint8_t* bytes = nullptr;                              ///< of the images, as the data set gives them
-    std::int32_t *augmentation = nullptr, *labels = nullptr;    ///< [batch, 3] as AugmentImages::params, [batch]
+    std::shared_ptr<std::byte> host;                          ///< page-locked; the same parts in the same places as device.all
+    std::uint8_t* bytes = nullptr;                            ///< of the images, as the data set gives them
+    std::int32_t *augmentation = nullptr, *labels = nullptr;  ///< [batch, 3] as AugmentImages::params, [batch]
     RawBatch device;
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload

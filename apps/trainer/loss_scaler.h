@@ -71,10 +71,10 @@ class LossScaler {
   void take_answer();
 
   LossScaleSettings settings_;
-  LossScaleState state_;             ///< after all answers that have been taken
-  std::deque<Answer> pending_;       ///< in the order of their steps; a deque, since copies write into its elements
+  LossScaleState state_;              ///< after all answers that have been taken
+  std::deque<Answer> pending_;        ///< in the order of their steps; a deque, since copies write into its elements
   std::vector<LossScaleState> last_;  ///< the states of the last choices(); empty: the step began with one that was known
-  bool chosen_ = false;              ///< choices() were given for the step that comes
+  bool chosen_ = false;               ///< choices() were given for the step that comes
   std::int64_t diverged_step_ = -1;
 };
 

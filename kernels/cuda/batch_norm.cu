@@ -2,6 +2,7 @@
 #include "kernels/cuda/column_tiles.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/running_statistics.h"
 
 // Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running
 // statistics), and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in
@@ -279,7 +280,11 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
 }  // namespace
 
 void CudaBackend::batch_norm_forward(const BatchNormForward& args) {
-  if (cudnn_ && cudnn_->batch_norm_forward(args, handle())) return;
+  if (cudnn_) {
+    const LeavesStatistics scope(*this, args.x, args.residual, args.gamma, args.beta, args.y, args.running_mean, args.running_var,
+                                 args.batches_tracked, args.saved_mean, args.saved_inv_std);
+    if (cudnn_->batch_norm_forward(args, handle())) return statistics_->add(args, current_stream());
+  }
   floating(args.x, "batch norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
 }
 

@@ -223,6 +223,7 @@ Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operatio
 }  // namespace
 
 void CudaBackend::pool2d_forward(const Pool2dForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.y, args.index);
   constexpr const char* kName = "pooling forward";
   Sizes s = sizes_of(args.x, args.y, args.window, kName);
   floating(args.x, kName, [&](auto type) {
@@ -259,6 +260,7 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
 }
 
 void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.y);
   constexpr const char* kName = "global average pooling forward";
   const Pixels p = pixels_of(args.x, args.y, kName);
   floating(args.x, kName, [&](auto type) {

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstdint>
 #include <mutex>
 #include <string_view>
 #include <vector>

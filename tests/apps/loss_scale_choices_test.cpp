@@ -52,7 +52,8 @@ class LaggingBackend final : public ForwardingBackend {
 
 class OwnStorage final : public Storage {
  public:
-  OwnStorage(Backend& backend, std::shared_ptr<Storage> inner) : Storage(backend, inner->data(), inner->bytes()), inner_(std::move(inner)) {}
+  OwnStorage(Backend& backend, std::shared_ptr<Storage> inner)
+      : Storage(backend, inner->data(), inner->bytes()), inner_(std::move(inner)) {}
 
  private:
   std::shared_ptr<Storage> inner_;

@@ -9,8 +9,8 @@
 
 namespace starling::tests {
 
-/// While it lives events are held (shim::hold_events), and the device comes to what was recorded some milliseconds before: so threads of the
-/// host that wait for it, asking again and again, get their answer late.
+/// While it lives events are held (shim::hold_events), and the device comes to what was recorded some milliseconds before: so threads of
+/// the host that wait for it, asking again and again, get their answer late.
 class LaggingDevice {
  public:
   LaggingDevice() {

@@ -215,9 +215,11 @@ fi
 # Batch norms. A kernel that comes onto the device before the one ahead of it is done waits for that one before it touches memory. And what
 # the last block reads of other blocks' results lies behind the counter's increment, between fences, and is not read as constant data.
 norms=$root/kernels/cuda/batch_norm.cu
+norm_flags=()
+for flag in "${flags[@]}"; do [ "$flag" = -fmad=false ] || norm_flags+=("$flag"); done  # that one is for the update alone
 if grep -qx "sm_90" <<<"$known"; then
   mkdir -p "$work/keep"
-  if ! "$nvcc" "${flags[@]}" -arch=sm_90 -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$norms" -o "$work/code" >"$work/log" 2>&1; then
+  if ! "$nvcc" "${norm_flags[@]}" -arch=sm_90 -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$norms" -o "$work/code" >"$work/log" 2>&1; then
     grep -E "error|warning" "$work/log" | head -5
     wrong "sm_90: batch_norm.cu does not compile without a warning"
   else

@@ -124,7 +124,8 @@ Counted count(const json& config, int ranks, std::int64_t steps) {
 
 }  // namespace
 
-TEST_CASE("nccl/replay: in replayed steps the host calls NCCL never and waits for nothing, in fp16 neither; issued steps ask once a group") {
+TEST_CASE(
+    "nccl/replay: in replayed steps the host calls NCCL never and waits for nothing, in fp16 neither; issued steps ask once a group") {
   constexpr std::uint64_t kRanks = 2, kSteps = 6;
   for (const char* algorithm : {"gossip", "allreduce"}) {
     for (const char* precision : {"bf16", "fp16"}) {

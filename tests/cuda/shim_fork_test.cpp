@@ -170,7 +170,8 @@ TEST_CASE("cuda/fork: the race checker finds nothing, and finds the update that 
   const auto early = [](int wait) { return wait < 2; };
   bool update = false;
   for (const Finding& finding : cuda::shim::check_races(record(graph_settings(kNormNet, true), early))) {
-    update = update || (finding.kind == Finding::Kind::kRace && (finding.one == "conv2d_backward_weights") != (finding.other == "conv2d_backward_weights") &&
+    update = update || (finding.kind == Finding::Kind::kRace &&
+                        (finding.one == "conv2d_backward_weights") != (finding.other == "conv2d_backward_weights") &&
                         (finding.one == "update" || finding.other == "update"));
   }
   CHECK(update);
