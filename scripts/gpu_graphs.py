@@ -92,7 +92,8 @@ def agree(options, precision):
     ranks = options.ranks
     transport = {"transport": options.transport} if ranks > 1 else {}
     base = config(options, precision, True)
-    if ranks > 1 and precision == "fp16":  # with a rule that accumulates, ranks whose updates overflowed would need other graphs
+    # With a rule that accumulates, the device does not choose the scale, and ranks whose updates overflowed would need other graphs.
+    if precision == "fp16":
         base["optimizer"] = {**base["optimizer"], "accum_iter": 1}
     settings = {graphs: {**base, "cuda_graphs": graphs, "sync": {**base["sync"], **transport}} for graphs in (True, False)}
     name = f"trace-graphs-{precision}-{ranks}" + "-direct" * (ranks > 1 and options.transport == "direct")

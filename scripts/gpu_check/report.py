@@ -161,6 +161,9 @@ def render(state, stages_known, proof_rows):
         lines += [f"- {cell(line)[:400]}" for line in failures[:FIRST_FAILURES]]
         if len(failures) > FIRST_FAILURES:
             lines.append(f"- and {len(failures) - FIRST_FAILURES} more, below")
+    told = [f"{name}: {line}" for name, _ in stages_known for line in stages.get(name, {}).get("fall_backs", [])]
+    if told:
+        lines += ["", "## Ways that programs did not take", "", *(f"- {cell(line)}" for line in told)]
     figures = [row for name, _ in stages_known for row in stages.get(name, {}).get("figures", [])]
     lines += ["", "## Figures", ""]
     lines += table(("what", "goal", "measured", ""), figures) if figures else ["None yet."]

@@ -27,6 +27,7 @@ class Step:
     judge: object = None
     after: object = None  # called with the verdict once it has ended
     about: str = ""  # what a part of the report is found by: a pattern of docs/gpu-proof.md, say
+    too_slow: str = ""  # where the limit is no fault of ours: what is said of a step that ran into it without an error line
 
     @property
     def slug(self):
@@ -83,6 +84,8 @@ class Running:
         self.file.close()
         if status is None:
             lines = [line.strip() for line in self.text().splitlines()[1:] if line.strip()]
+            if self.step.too_slow and not any(ERROR_LINE.search(line) for line in lines):
+                return "skipped", f"{self.step.too_slow}: no end within {self.limit:.0f} s, and no error until then"
             return "FAILED", f"no end within {self.limit:.0f} s; " + (f"its last line: {lines[-1][:200]}" if lines else "it said nothing")
         return (self.step.judge or passed_or_failed)(status, self.text())
 
@@ -116,6 +119,8 @@ class Runner:
                 if ended:
                     self.running.remove(one)
                     self.note(one.step, *ended, one.seconds())
+                    if one.step.after:
+                        one.step.after(ended[0])
             if time.monotonic() - beaten > HEARTBEAT and self.running:
                 beaten = time.monotonic()
                 self.beat(self.running)

@@ -157,7 +157,32 @@ def test(c):
             steps.append(Step(f"tests {pattern}", command, GROUP_SECONDS, judge=some, about=pattern))
     rest = [*line_by_line, *c.device_test, "--no-colors", "--duration", "--test-case-exclude=" + ",".join(patterns(c.root))]
     steps.append(Step("all other device tests", rest, GROUP_SECONDS, judge=some))
-    yield Batch(c.processes(), steps)
+    yield from with_diagnosis(c.processes(), steps)
+
+
+# Ways that a run takes unless the environment says 0 (docs/gpu.md). No GPU has run them before: where a step fails, the plain ways tell which.
+SWITCHES = ("STARLING_PDL", "STARLING_FORK", "STARLING_LOW_GRADIENTS", "STARLING_CHOOSE_SCALE", "STARLING_EVICT_FIRST", "STARLING_BATCHED_STATISTICS", "STARLING_CUDNN_COMPILED")
+MOST_DIAGNOSED = 2  # failed steps of a stage
+
+
+def with_diagnosis(jobs, steps):
+    """The steps; then those that failed, the first ones, without all of SWITCHES, and where that helps without each of them alone."""
+    failed = []
+    for step in steps:
+        step.after = lambda verdict, step=step: failed.append(step) if verdict == "FAILED" else None
+    yield Batch(jobs, steps)
+    for step in failed[:MOST_DIAGNOSED]:
+        helped = []
+
+        def again(names, what, step=step, helped=helped):
+            one = dataclasses.replace(step, name=f"{step.name}, again {what}", environment={**step.environment, **dict.fromkeys(names, "0")}, about="")
+            one.command = [str(word).replace("rows.md", "again.md") for word in step.command]
+            one.after = lambda verdict: helped.append(what) if verdict == "passed" else None
+            return one
+
+        yield Batch(1, [again(SWITCHES, "the plain ways")])
+        if helped:
+            yield Batch(jobs, [again([name], f"with {name}=0") for name in SWITCHES])
 
 
 def ours(c, *arguments):
@@ -171,7 +196,7 @@ def train(c):
         for precision in ("fp32", "bf16", "fp16"):
             command = c.script("gpu_train.py", model, precision, *small, *ours(c, "--seconds", 150))
             steps.append(Step(f"{model} in {precision}", command, 170))
-    yield Batch(3, steps)
+    yield from with_diagnosis(3, steps)
 
 
 def bench(c):
@@ -190,7 +215,7 @@ def bench(c):
 def graphs(c):
     small = ["--model", "mlp", "--image", 8, "--batch", 8] if c.rehearsed else []
     run = lambda *arguments: c.script("gpu_graphs.py", *arguments, *small, *ours(c, "--seconds", 150), "--keep", c.work / "timelines", "--goals", c.work / "goals_host.md")
-    yield Batch(1, [Step("the bits of steps without graphs", run("agree", "--jobs", 3), 200)])
+    yield from with_diagnosis(1, [Step("the bits of steps without graphs", run("agree", "--jobs", 3), 200)])
     yield Batch(1, [Step("the host's time of a replayed step", run("host"), 100)])
     yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, "--transport", "direct", "--jobs", 2), 200)])
     yield Batch(1, [Step("2 ranks over NCCL", run("agree", "--ranks", 2, "--transport", "nccl", "--jobs", 2), 200)])
@@ -241,7 +266,7 @@ def sanitize(c):
     for kind, names in SANITIZED.items():
         for name in names:
             command = [tool or "compute-sanitizer", "--tool", kind, "--error-exitcode", 99, *c.device_test, "--no-colors", "--duration", f"--test-case={name}"]
-            steps.append(Step(f"{kind}, {name}", command, 200, judge=judge))
+            steps.append(Step(f"{kind}, {name}", command, 200, judge=judge, too_slow="slower under compute-sanitizer than there is time for"))
     yield Batch(3, steps)
 
 

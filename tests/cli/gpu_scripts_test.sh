@@ -113,4 +113,23 @@ mkdir -p headers/include && touch headers/include/cudnn_frontend.h
 check "get_cudnn_frontend.sh does nothing where the headers are" 0 "^\$" bash -c '"$0" headers && echo' "$root/scripts/get_cudnn_frontend.sh"
 check "pack_deps.sh needs a folder" 2 "usage" "$root/scripts/pack_deps.sh"
 check "pack_deps.sh wants an empty one" 2 "not empty" "$root/scripts/pack_deps.sh" headers
+# A step that fails is run again the plain ways, and where that helps with each of them alone: the report says which.
+verify "a failed step names the way that fails" python3 -B -c '
+import pathlib, sys, time
+sys.path[:0] = [sys.argv[1] + "/gpu_check", sys.argv[1]]
+import stages, tables
+from runner import Runner, Step
+folder, ended = pathlib.Path("diagnosis"), {}
+runner = Runner(folder, lambda step, verdict, remark, seconds: ended.update({step.name: (verdict, remark)}), lambda running: None)
+fails = "echo kernels start one after the other, as X do not work here: Y; [ \"${STARLING_FORK:-}\" = 0 ] || { echo error: differs; exit 1; }"
+slow = Step("slow", ["bash", "-c", "sleep 30"], 3, too_slow="slower than there is time for")
+for batch in stages.with_diagnosis(4, [Step("one", ["bash", "-c", fails], 20), Step("two", ["true"], 20), slow]):
+    runner.run(batch, time.monotonic() + 60)
+assert ended["one"][0] == "FAILED" and ended["two"][0] == "passed" and ended["slow"][0] == "skipped", ended
+assert ended["one, again the plain ways"][0] == "passed", ended
+alone = {name for name, (verdict, _) in ended.items() if " with " in name and verdict == "passed"}
+assert alone == {"one, again with STARLING_FORK=0"} and len(ended) == 4 + len(stages.SWITCHES), ended
+assert len(tables.of_folder(folder)["fall_backs"]) == 1
+' "$root/scripts"
+
 finish
