@@ -1,34 +1,14 @@
-# NCCL 2: a system package, a folder, or the Python wheel nvidia-nccl-cu13 (<site-packages>/nvidia/nccl/{include,lib}), as cuDNN is looked for. From
-# 2.18 on the CUDA plug-in uses it (comm/nccl_library.cpp).
+# NCCL 2: a system package, a folder, or the Python wheel nvidia-nccl-cu13 (<site-packages>/nvidia/nccl/{include,lib}), as the rest of CUDA is
+# looked for (cmake/StarlingCuda.cmake). From 2.18 on the CUDA plug-in uses it (comm/nccl_library.cpp).
+include(${CMAKE_CURRENT_LIST_DIR}/StarlingFindPair.cmake)
 
-# starling_find_nccl(FOLDER...): looks in these folders first, in order, and takes header and library from the same one. Sets
-# STARLING_NCCL_LIBRARY and STARLING_NCCL_INCLUDE_DIR in the cache, and STARLING_NCCL_VERSION, empty where a part is missing.
+# starling_find_nccl(FOLDER...): looks in these folders first, in order. Sets STARLING_NCCL_LIBRARY and STARLING_NCCL_INCLUDE_DIR in the cache, and
+# STARLING_NCCL_VERSION, empty where a part is missing.
 function(starling_find_nccl)
-  foreach(folder ${ARGN} "")
-    set(only NO_DEFAULT_PATH)
-    if(NOT folder)
-      set(only)
-    endif()
-    find_path(STARLING_NCCL_INCLUDE_DIR nccl.h HINTS ${folder} PATH_SUFFIXES include ${only})
-    # A wheel has libnccl.so.2 without the plain link.
-    find_library(STARLING_NCCL_LIBRARY NAMES libnccl.so.2 HINTS ${folder} PATH_SUFFIXES lib lib64 ${only})
-    if(STARLING_NCCL_INCLUDE_DIR AND STARLING_NCCL_LIBRARY)
-      break()
-    elseif(folder)
-      unset(STARLING_NCCL_INCLUDE_DIR CACHE)
-      unset(STARLING_NCCL_LIBRARY CACHE)
-    endif()
-  endforeach()
-  mark_as_advanced(STARLING_NCCL_INCLUDE_DIR STARLING_NCCL_LIBRARY)
+  starling_find_pair(STARLING_NCCL nccl.h libnccl.so.2 ${ARGN})
   set(version)
   if(STARLING_NCCL_INCLUDE_DIR AND STARLING_NCCL_LIBRARY)
-    file(STRINGS ${STARLING_NCCL_INCLUDE_DIR}/nccl.h lines REGEX "^#define NCCL_(MAJOR|MINOR|PATCH) +[0-9]+")
-    foreach(part MAJOR MINOR PATCH)
-      if(lines MATCHES "NCCL_${part} +([0-9]+)")
-        list(APPEND version ${CMAKE_MATCH_1})
-      endif()
-    endforeach()
-    list(JOIN version "." version)
+    starling_header_version(version ${STARLING_NCCL_INCLUDE_DIR}/nccl.h NCCL MAJOR MINOR PATCH)
   endif()
   set(STARLING_NCCL_VERSION "${version}" CACHE INTERNAL "The version of NCCL, by its header; empty: none")
   if(version AND version VERSION_LESS 2.18)

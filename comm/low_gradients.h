@@ -9,8 +9,8 @@
 // bit depends on it.
 namespace starling {
 
-/// Fills in where an update reads the bucket's gradients: gradient, gradient_low and decay. On the compute stream, before the event that the
-/// update waits for.
+/// Fills in where an update reads the bucket's gradients: gradient, gradient_low and decay. On the compute stream, before the event that
+/// the update waits for.
 void set_gradients(Backend& backend, Bucket& bucket, UpdateArgs& args);
 
 /// Makes all of the bucket's gradients fp32, in one kernel: for what sums them over ranks. On the compute stream.

@@ -1,8 +1,30 @@
 #include "core/autograd.h"
 
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
+
+namespace {
+
+bool fork_wanted() {
+  const char* wanted = std::getenv("STARLING_FORK");
+  const std::string text = wanted ? wanted : "";
+  if (!text.empty() && text != "0" && text != "1")
+    fail(ExitCode::kUsage, "config", "STARLING_FORK is '{}' in the environment; use 0 or 1", text);
+  return text != "0";
+}
+
+bool among(const std::vector<Parameter*>& parameters, const Parameter& parameter) {
+  return std::find(parameters.begin(), parameters.end(), &parameter) != parameters.end();
+}
+
+}  // namespace
 
 namespace detail {
 
@@ -37,6 +59,7 @@ Gradients::Target Gradients::parameter(int j) {
   Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
   if (!parameter.trainable) return {};
   require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
+  while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
   Tape::Use& use = tape_->use(parameter);
   Target target{parameter.grad, use.written};
   // A group that goes on after a pass that reported: what that pass left in low precision is added to in fp32.
@@ -44,6 +67,37 @@ Gradients::Target Gradients::parameter(int j) {
   parameter.grad_in_low = false;
   use.written = true;
   return target;
+}
+
+bool Gradients::forks(std::size_t bytes) const { return tape_->forks(bytes); }
+
+void Gradients::beside(const std::function<void()>& work, std::vector<Tensor> keep) {
+  while (tape_->forks_.size() >= Tape::kMostForks) tape_->join_oldest();
+  const Event ready = backend_->record();
+  const StreamScope scope(*backend_, StreamKind::kUpload);
+  backend_->wait(ready);
+  work();
+  tape_->forked_ = true;
+  tape_->forks_.push_back({parameters_, {}, backend_->record(), std::move(keep)});
+}
+
+Tape::Tape(Backend& backend) : backend_(&backend), may_fork_(fork_wanted()) {}
+
+bool Tape::forks(std::size_t bytes) const {
+  return may_fork_ && bytes <= kForkBytes && backend_->capturing() && backend_->stream() == StreamKind::kCompute;
+}
+
+Tape::Fork* Tape::fork_of(const Parameter& parameter) {
+  const auto it = std::find_if(forks_.begin(), forks_.end(), [&](const Fork& fork) { return among(fork.parameters, parameter); });
+  return it == forks_.end() ? nullptr : &*it;
+}
+
+/// What it kept can be used again by work that the compute stream is told from here on, which is where it was allocated.
+void Tape::join_oldest() {
+  backend_->wait(forks_.front().done);
+  const Fork fork = std::move(forks_.front());
+  forks_.pop_front();
+  for (const Parameter* parameter : fork.ready) report(use(*parameter));
 }
 
 Gradients::WeightTarget Gradients::weight(int j) {
@@ -100,7 +154,12 @@ void Tape::leave(Node& node, bool report) {
     if (!parameter->trainable) continue;
     Use& parameter_use = use(*parameter);
     parameter_use.parameter = parameter;
-    if (--parameter_use.remaining == 0 && parameter_use.written && report) this->report(parameter_use);
+    if (--parameter_use.remaining > 0 || !parameter_use.written || !report) continue;
+    if (Fork* fork = fork_of(*parameter)) {
+      fork->ready.push_back(parameter);
+    } else {
+      this->report(parameter_use);
+    }
   }
 }
 
@@ -117,10 +176,13 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;
   }
-  Tensor one(*backend_, loss.shape(), loss.dtype());
-  backend_->fill(one, seed);
+  // 1 lies in the same memory in every pass, written once: whoever would write over it sees that it is not the only holder.
+  const bool kept = seed == 1.0 && one_ && one_.dtype() == loss.dtype();
+  Tensor start = kept ? one_.reshaped(loss.shape()) : Tensor(*backend_, loss.shape(), loss.dtype());
+  if (!kept) backend_->fill(start, seed);
+  if (seed == 1.0 && !backend_->capturing()) one_ = start;
   loss.slot_->terms.clear();
-  loss.slot_->terms.push_back(std::move(one));
+  loss.slot_->terms.push_back(std::move(start));
 
   while (!nodes_.empty()) {
     Node node = std::move(nodes_.back());
@@ -140,6 +202,7 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
     leave(node, report);
   }
+  while (!forks_.empty()) join_oldest();
   // What only an earlier micro-batch of the group used is complete as well.
   for (std::size_t i = 0; report && i < uses_.size(); ++i) {
     if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
@@ -149,6 +212,7 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
 
 void Tape::clear() {
   nodes_.clear();
+  forks_.clear();
   for (Use& parameter_use : uses_) parameter_use.remaining = 0;
 }
 

@@ -1,10 +1,13 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
@@ -84,6 +87,12 @@ class Gradients {
   /// Where the gradient of this node's parameter j goes: a view into its bucket. Ask once per call, and write it before returning.
   Target parameter(int j);
 
+  /// Whether a parameter's gradient that touches so many bytes goes to beside(): see Tape::forks().
+  bool forks(std::size_t bytes) const;
+  /// Runs `work`, which writes gradients of this node's parameters and nothing else, beside what is issued next. It reads only what is
+  /// ready now; `keep` holds all that it touches.
+  void beside(const std::function<void()>& work, std::vector<Tensor> keep);
+
   struct WeightTarget : Target {
     Tensor low;              ///< optional: the gradient may be left here in low precision instead of in `tensor`, …
     bool* in_low = nullptr;  ///< … and this be set then
@@ -108,7 +117,7 @@ using BackwardFunction = std::function<void(Gradients&)>;
 /// saved, are freed as the backward pass leaves them.
 class Tape {
  public:
-  explicit Tape(Backend& backend) : backend_(&backend) {}
+  explicit Tape(Backend& backend);
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 
@@ -138,6 +147,17 @@ class Tape {
   /// observer is not told (all but the last micro-batch of a group). The tape is empty afterwards.
   void backward(const Variable& loss, double seed = 1.0, bool accumulate = false, bool report = true);
 
+  /// In a capture, small gradients of parameters are a branch of the graph beside the gradients of values: neither fills a GPU, and neither
+  /// reads the other's. At most kMostForks nodes' are under way at once, which bounds the memory that they keep. STARLING_FORK=0 in the
+  /// environment switches it off. The branch is captured on kUpload, which has nothing else to do within a capture.
+  bool forks(std::size_t bytes) const;
+  static constexpr std::size_t kForkBytes = std::size_t{32} << 20;  ///< what an H200 moves in some 8 µs; larger work fills it alone
+  static constexpr std::size_t kMostForks = 2;
+  bool may_fork() const { return may_fork_; }
+  void set_may_fork(bool may) { may_fork_ = may; }
+  /// Whether a backward pass has forked since the last question.
+  bool take_forked() { return std::exchange(forked_, false); }
+
   /// Forgets everything recorded.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
@@ -157,12 +177,24 @@ class Tape {
     bool written = false;   ///< its grad tensor holds a contribution of this group of micro-batches
     bool reported = false;  ///< the observer knows
   };
+  /// Work of beside() that the compute stream has not waited for.
+  struct Fork {
+    std::vector<Parameter*> parameters;  ///< of its node
+    std::vector<Parameter*> ready;       ///< those that are to be reported once it has
+    Event done;
+    std::vector<Tensor> keep;
+  };
   Use& use(const Parameter& parameter);
   void leave(Node& node, bool report);
   void report(Use& use);
+  Fork* fork_of(const Parameter& parameter);
+  void join_oldest();
 
   Backend* backend_;
+  bool may_fork_, forked_ = false;
+  std::deque<Fork> forks_;  ///< in the order of issue
   std::vector<Node> nodes_;
+  Tensor one_;             ///< what most passes start from, written once
   std::vector<Use> uses_;  ///< by Parameter::index
   bool last_ = false;      ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;

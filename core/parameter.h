@@ -36,8 +36,8 @@ struct Parameter {
   bool product = false;  ///< an operand of convolutions or matrix products: these read `low` where training has a low precision
   Tensor value;
   Tensor grad;
-  Tensor low;      ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
-  Tensor grad_low;       ///< optional: where a pass may leave the gradient in low precision instead (core/autograd.h, Gradients::weight)
+  Tensor low;       ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
+  Tensor grad_low;  ///< optional: where a pass may leave the gradient in low precision instead (core/autograd.h, Gradients::weight)
   bool grad_in_low = false;  ///< the last pass did; `grad` then holds nothing of it
   int index = -1;            ///< position among the model's parameters, in declaration order
 

@@ -7,6 +7,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda_libraries.h"
 #include "kernels/cuda_plugin.h"
 #include "kernels/optimizer.h"
 
@@ -57,7 +58,12 @@ void* cuda_plugin_function(const char* name, std::string& why) {
     if (library) break;
     const char* error = dlerror();
     // A library that is there but cannot be loaded says more than one that is not.
-    if (reason.empty() || access(path.c_str(), F_OK) == 0) reason = error ? error : "no reason given";
+    const std::string words = error ? error : "no reason given";
+    if (access(path.c_str(), F_OK) == 0) {
+      reason = explain_cuda_load_error(path, words);
+    } else if (reason.empty()) {
+      reason = words;
+    }
   }
   if (!library) {
     why = fmt::format("the plug-in {}, which cannot be loaded ({}); builds without it compute on the CPU: use --device cpu or auto",

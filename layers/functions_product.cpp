@@ -46,6 +46,27 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), norm = std::move(norm),
                    in, window, has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
+    const Gradients::WeightTarget dw = g.weight(0);
+    Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
+    const auto weights = [&] {
+      if (dw) {
+        const bool together = db && db.accumulate == dw.accumulate;
+        g.backend().conv2d_backward_weights({.x = x_saved,
+                                             .dy = dy,
+                                             .dweight = dw.tensor,
+                                             .dbias = together ? db.tensor : Tensor(),
+                                             .window = window,
+                                             .accumulate = dw.accumulate,
+                                             .norm = {norm.scale, norm.shift},
+                                             .dweight_low = dw.low,
+                                             .in_low = dw.in_low});
+        if (together) db = {};
+      }
+      bias_gradient(g.backend(), dy, db);
+    };
+    // Begun first, the two run at once from their start on.
+    const bool beside = dw && g.wants(0) && g.forks(x_saved.bytes() + dy.bytes());
+    if (beside) g.beside(weights, {x_saved, dy, norm.scale, norm.shift});
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
       Conv2dBackwardData data{.dy = dy, .weight = w, .dx = dx, .window = window};
@@ -58,22 +79,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
       data = {};  // so that dx has one holder
       g.set(0, std::move(dx));
     }
-    const Gradients::WeightTarget dw = g.weight(0);
-    Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
-    if (dw) {
-      const bool together = db && db.accumulate == dw.accumulate;
-      g.backend().conv2d_backward_weights({.x = x_saved,
-                                           .dy = dy,
-                                           .dweight = dw.tensor,
-                                           .dbias = together ? db.tensor : Tensor(),
-                                           .window = window,
-                                           .accumulate = dw.accumulate,
-                                           .norm = {norm.scale, norm.shift},
-                                           .dweight_low = dw.low,
-                                           .in_low = dw.in_low});
-      if (together) db = {};
-    }
-    bias_gradient(g.backend(), dy, db);
+    if (!beside) weights();
   };
   Variable y = record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
   if (args.sum) y.set_statistics({args.sum, args.square_sum});

@@ -11,7 +11,6 @@ something was not, 2 wrong usage.
 """
 
 import argparse
-import concurrent.futures
 import json
 import os
 import pathlib
@@ -93,7 +92,8 @@ def agree(options, precision):
     ranks = options.ranks
     transport = {"transport": options.transport} if ranks > 1 else {}
     base = config(options, precision, True)
-    if ranks > 1 and precision == "fp16":  # with a rule that accumulates, ranks whose updates overflowed would need other graphs
+    # With a rule that accumulates, the device does not choose the scale, and ranks whose updates overflowed would need other graphs.
+    if precision == "fp16":
         base["optimizer"] = {**base["optimizer"], "accum_iter": 1}
     settings = {graphs: {**base, "cuda_graphs": graphs, "sync": {**base["sync"], **transport}} for graphs in (True, False)}
     name = f"trace-graphs-{precision}-{ranks}" + "-direct" * (ranks > 1 and options.transport == "direct")
@@ -187,22 +187,21 @@ def main():
     if several and options.transport == "direct":
         gpu_ranks.Run = PeerRun
     gpu_ranks.begin(parser, options)
-    rows, skipped = [], []
+    rows = []
     precisions = [options.precision] if options.precision else ["bf16"] if options.what == "host" else ["fp32", "bf16", "fp16"]
     check = {"agree": agree, "host": host}[options.what]
     options.what = "graphs, " + (f"{options.ranks} rank{'s' * (options.ranks > 1)}" if options.what == "agree" else "the host")
     if several and options.transport == "nccl" and not options.dry_run and not gpu_ranks.has_nccl(options.train):
-        skipped.append((f"{options.what} over NCCL", "this build has no NCCL"))
+        gpu_ranks.note(options, f"{options.what} over NCCL", None, "this build has no NCCL")
         precisions = []
     if several:
         options.what += f", {options.transport}"
     try:
-        with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
-            rows = list(pool.map(lambda precision: gpu_ranks.row_of(options, check, (precision,), ""), precisions))
+        rows = gpu_ranks.at_a_time(options, precisions, lambda precision: [gpu_ranks.row_of(options, check, (precision,), "")])
     finally:
         if not options.dry_run:
             shutil.rmtree(options.work, ignore_errors=True)
-    return gpu_ranks.report(options, rows, skipped)
+    return gpu_ranks.status_of(options, rows)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,11 @@
   scripts/gpu_peer.py lost              a rank is killed, another one stopped: the other ends with exit status 3 within timeout_s
   scripts/gpu_peer.py refused           a rank that can share no memory: all ranks say so in one line, and learn the same through host memory
 
-Common: --train build-gpu/bin/starling-train, --out FILE (rows for a report are appended), --jobs N runs at a time, --dry-run (the
-commands alone). Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
+Common: --train, --out, --topologies, --jobs, --seconds, --timeout and --dry-run as of scripts/gpu_ranks.py. Exit status: 0 all as it must be, 1
+something was not, 2 wrong usage.
 """
 
 import argparse
-import concurrent.futures
-import os
 import re
 import resource
 import shutil
@@ -22,7 +20,7 @@ import time
 
 sys.dont_write_bytecode = True  # the folder of scripts stays as it is
 import gpu_ranks
-from gpu_ranks import ROOT, STEPS, TOPOLOGIES, Run, Wrong, config, report, row_of, topology_section
+from gpu_ranks import STEPS, Run, Wrong, at_a_time, config, row_of, topology_section
 
 
 # Topologies whose steps are no graphs here: sums of three or more and rounds over nodes go through host memory, and some rounds never repeat.
@@ -32,7 +30,7 @@ ISSUED = {2: ["random-matching"], 4: ["alternating-exp-ring", "complete", "hiera
 class PeerRun(Run):
     """Without a NCCL_HOSTID: NCCL leaves ranks on one GPU alone, and what peer memory does not carry goes through host memory."""
 
-    RANK = Run.RANK.replace("NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK ", "")
+    RANK = Run.RANK.replace("NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo ", "")
 
 
 class CrampedRun(PeerRun):
@@ -89,9 +87,8 @@ def agree_job(options, name):
 
 
 def agree(options):
-    names = [name for name in sorted(TOPOLOGIES) if topology_section(name, options.ranks)]
-    with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
-        return [row for rows in pool.map(lambda name: agree_job(options, name), names) for row in rows]
+    names = [name for name in options.topologies if topology_section(name, options.ranks)]
+    return at_a_time(options, names, lambda name: agree_job(options, name))
 
 
 def refused(options, transport):
@@ -112,11 +109,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["agree", "lost", "refused"])
     parser.add_argument("--ranks", type=int, choices=[2, 4], default=2, help="of agree")
-    parser.add_argument("--train", default=os.environ.get("STARLING_BUILD", str(ROOT / "build-gpu")) + "/bin/starling-train")
-    parser.add_argument("--out")
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60, help="limit of one run")
-    parser.add_argument("--dry-run", action="store_true")
+    gpu_ranks.common_arguments(parser)
     options = parser.parse_args()
     gpu_ranks.Run = PeerRun
     gpu_ranks.begin(parser, options)
@@ -125,14 +118,13 @@ def main():
             rows = agree(options)
         elif options.what == "lost":
             cases = [(gpu_ranks.lost, ("direct", how), f", {how.name}") for how in (signal.SIGKILL, signal.SIGSTOP)]
-            with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
-                rows = list(pool.map(lambda case: row_of(options, *case), cases))
+            rows = at_a_time(options, cases, lambda case: [row_of(options, *case)])
         else:
-            rows = [row_of(options, refused, ("auto",), "")]
+            rows = at_a_time(options, [(refused, ("auto",), "")], lambda case: [row_of(options, *case)])
     finally:
         if not options.dry_run:
             shutil.rmtree(options.work, ignore_errors=True)
-    return report(options, rows, [])
+    return gpu_ranks.status_of(options, rows)
 
 
 if __name__ == "__main__":

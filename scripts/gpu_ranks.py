@@ -6,10 +6,11 @@
   scripts/gpu_ranks.py lost     [--transports …]     a rank is killed, another one stopped: the other ends with exit status 3 within timeout_s and names the exchange
   scripts/gpu_ranks.py trace    [--transports …]     the timeline has every bucket of every step in the device's lanes
 
-Common: --train build-gpu/bin/starling-train, --out FILE (rows for a report are appended), --jobs N runs at a time, --keep FOLDER (for timelines),
---dry-run (the commands alone).
-NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts: each gets a NCCL_HOSTID of its own. Exit status: 0 all
-as it must be, 1 something was not, 2 wrong usage.
+Common: --train build-gpu/bin/starling-train, --out FILE (a row for a report is appended as soon as it is known), --topologies one-peer-exp,ring (of
+agree; default: all), --jobs N runs at a time, --timeout N (sync.timeout_s of lost), --keep FOLDER (for timelines), --dry-run (the commands alone).
+NCCL refuses ranks that share a GPU unless it takes them for ranks of different hosts: each gets a NCCL_HOSTID of its own, and they meet over the
+loopback interface. Ranks that share a GPU take turns on it, some milliseconds each, and a kernel that waits for another rank uses up its turn: so few
+jobs at a time, and a rank is lost only where nothing else runs. Exit status: 0 all as it must be, 1 something was not, 2 wrong usage.
 """
 
 import argparse
@@ -26,12 +27,12 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STEPS = 12
 LONG = 10_000_000  # steps of a run that somebody ends
-TIMEOUT = 5  # sync.timeout_s of runs that lose a rank
 # Topologies that have settings here, by number of ranks; None: it is left out. All others of --list topologies take any of 1, 2, 4.
 PAIRS = [[{"ranks": [0, 1]}, {"ranks": [2, 3]}], [{"ranks": [0, 3]}, {"ranks": [1, 2]}]]
 SETTINGS = {
@@ -86,7 +87,7 @@ class Run:
     """One mpirun. Each rank leaves its process number and its exit status in the run's folder."""
 
     RANK = (
-        'export NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK STARLING_SHARE_GPUS=1; "${@:2}" </dev/null & '
+        'export NCCL_HOSTID=rank$OMPI_COMM_WORLD_RANK NCCL_SOCKET_IFNAME=lo STARLING_SHARE_GPUS=1; "${@:2}" </dev/null & '
         'echo $! >"$1/pid-$OMPI_COMM_WORLD_RANK"; wait $!; s=$?; echo $s >"$1/status-$OMPI_COMM_WORLD_RANK"; exit $s'
     )
 
@@ -252,18 +253,19 @@ def agree(options):
     if not options.dry_run:
         listed = subprocess.run([options.train, "--list", "topologies"], capture_output=True, text=True, check=False).stdout.split()
         if set(listed) != known:
-            return [("the topologies", False, f"{sorted(set(listed) ^ known)} stand on one side only: of --list topologies, and of this script")]
+            row = ("the topologies", False, f"{sorted(set(listed) ^ known)} stand on one side only: of --list topologies, and of this script")
+            note(options, *row)
+            return [row]
     jobs = []
-    for name in sorted(known):
+    for name in options.topologies:
         section = topology_section(name, options.ranks)
         if section:
             jobs.append((name, config(sync={"topology": section})))
     jobs.append(("allreduce", config(sync={"algorithm": "allreduce", "topology": None})))
-    if options.ranks > 1:
+    if options.ranks == 2 or options.ranks > 2 and set(options.topologies) == known:
         jobs.append(("base-2, bf16 on the wire", config(sync={"topology": {"type": "base-2"}, "exchange": "bf16"})))
     transports = options.transports if options.ranks > 1 else ["none"]
-    with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
-        return [row for rows in pool.map(lambda job: agree_job(options, *job, transports), jobs) for row in rows]
+    return at_a_time(options, jobs, lambda job: agree_job(options, *job, transports))
 
 
 def overflow(options, transport):
@@ -302,7 +304,7 @@ def exchange_named(words):
 
 def lost(options, transport, how):
     # Past the captures, on which ranks agree, and with lines so rare that nobody waits for the sums in them: what fails is an exchange.
-    settings = config(steps=LONG, checkpoint={"every_steps": 0}, log_every=8, sync={"transport": transport, "timeout_s": TIMEOUT})
+    settings = config(steps=LONG, checkpoint={"every_steps": 0}, log_every=8, sync={"transport": transport, "timeout_s": options.timeout})
     run = Run(options, 2, "cuda", settings, recovery=how == signal.SIGKILL)
     if options.dry_run:
         run.go()
@@ -316,7 +318,7 @@ def lost(options, transport, how):
         raise Wrong(f"no training before the rank was to be lost (exit status {status}): {run.last_words()}")
     run.signal(1, how)
     begin = time.monotonic()
-    limit = TIMEOUT + 10
+    limit = options.timeout + 10
     while not run.rank_file("status", 0) and run.process.poll() is None and time.monotonic() - begin < limit:
         time.sleep(0.05)
     took = time.monotonic() - begin
@@ -330,7 +332,7 @@ def lost(options, transport, how):
     named = exchange_named(run.words())
     if not named:
         raise Wrong(f"no line says in which step, bucket and round the exchange failed: {run.last_words()}")
-    return f"exit status 3 after {took:.1f} s with timeout_s {TIMEOUT}: {named[:200]}"
+    return f"exit status 3 after {took:.1f} s with timeout_s {options.timeout:g}: {named[:200]}"
 
 
 def keep(options, path, name):
@@ -375,6 +377,31 @@ def trace(options, transport):
 # ---------------------------------------------------------------------------------------------------------------- command line
 
 
+NOTING = threading.Lock()
+
+
+def note(options, title, good, remark):
+    """A row of the report, at once: whoever is ended later has written it. good: None where it was skipped."""
+    with NOTING:
+        print(f"skipped: {title}: {remark}" if good is None else f"{title}: {remark}" if good else f"error: {title}: {remark}", flush=True)
+        if options.out:
+            with open(options.out, "a", encoding="utf-8") as file:
+                file.write(f"| {title} | {'skipped' if good is None else 'pass' if good else '**FAIL**'} | {remark.replace('|', '/')} |\n")
+
+
+def at_a_time(options, jobs, check):
+    """All rows of check(job), options.jobs of them at a time; each is noted as soon as it is known."""
+
+    def one(job):
+        rows = check(job)
+        for row in rows if not options.dry_run else []:
+            note(options, *row)
+        return rows
+
+    with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
+        return [row for rows in pool.map(one, jobs) for row in rows]
+
+
 def row_of(options, check, arguments, note):
     title = f"{options.what}, {arguments[0]}{note}"
     try:
@@ -389,6 +416,10 @@ def has_nccl(train):
 
 def begin(parser, options):
     """Where runs have their folders; nothing is made in a dry run."""
+    if hasattr(options, "topologies"):
+        options.topologies = sorted(TOPOLOGIES) if options.topologies == "all" else options.topologies.split(",")
+        for name in sorted(set(options.topologies) - set(TOPOLOGIES)):
+            parser.error(f"--topologies: unknown {name}; known: all, {', '.join(TOPOLOGIES)}")
     signal.signal(signal.SIGTERM, give_up)
     options.jobs = max(1, options.jobs)
     if hasattr(os, "geteuid") and os.geteuid() == 0:
@@ -403,17 +434,23 @@ def begin(parser, options):
     globals()["WORK"] = options.work = tempfile.mkdtemp(prefix="starling-ranks-")
 
 
+def common_arguments(parser):
+    parser.add_argument("--topologies", default="all", help="of agree")
+    parser.add_argument("--train", default=os.environ.get("STARLING_BUILD", str(ROOT / "build-gpu")) + "/bin/starling-train")
+    parser.add_argument("--out")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=60, help="limit of one run")
+    parser.add_argument("--timeout", type=float, default=15, help="sync.timeout_s of lost")
+    parser.add_argument("--dry-run", action="store_true")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["agree", "overflow", "lost", "trace"])
     parser.add_argument("--ranks", type=int, choices=[1, 2, 4], default=2, help="of agree")
     parser.add_argument("--transports", default="nccl,staged")
-    parser.add_argument("--train", default=os.environ.get("STARLING_BUILD", str(ROOT / "build-gpu")) + "/bin/starling-train")
-    parser.add_argument("--out")
-    parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60, help="limit of one run")
+    common_arguments(parser)
     parser.add_argument("--keep")
-    parser.add_argument("--dry-run", action="store_true")
     options = parser.parse_args()
     options.transports = options.transports.split(",")
     unknown = sorted(set(options.transports) - {"nccl", "staged"})
@@ -425,6 +462,8 @@ def main():
     if "nccl" in options.transports and needs_nccl and not options.dry_run and not has_nccl(options.train):
         options.transports.remove("nccl")
         skipped.append((f"{options.what}{f', {options.ranks} ranks,' if options.what == 'agree' else ''} over NCCL", "this build has no NCCL"))
+    for title, reason in skipped:
+        note(options, title, None, reason)
     try:
         if options.what == "agree":
             rows = agree(options)
@@ -432,29 +471,16 @@ def main():
             cases = [(lost, (transport, how), f", {how.name}") for transport in options.transports for how in (signal.SIGKILL, signal.SIGSTOP)]
             if options.what != "lost":
                 cases = [({"overflow": overflow, "trace": trace}[options.what], (transport,), "") for transport in options.transports]
-            with concurrent.futures.ThreadPoolExecutor(1 if options.dry_run else options.jobs) as pool:
-                rows = list(pool.map(lambda case: row_of(options, *case), cases))
+            rows = at_a_time(options, cases, lambda case: [row_of(options, *case)])
     finally:
         if not options.dry_run:
             shutil.rmtree(options.work, ignore_errors=True)
-    return report(options, rows, skipped)
+    return status_of(options, rows)
 
 
-def report(options, rows, skipped):
-    """Says how the checks ended, and appends their rows to the report's."""
-    if options.dry_run:
-        return 0
-    for title, good, remark in rows:
-        print(f"{title}: {remark}" if good else f"error: {title}: {remark}")
-    for title, reason in skipped:
-        print(f"skipped: {title}: {reason}")
-    if options.out:
-        with open(options.out, "a", encoding="utf-8") as file:
-            for title, good, remark in rows:
-                file.write(f"| {title} | {'pass' if good else '**FAIL**'} | {remark.replace('|', '/')} |\n")
-            for title, reason in skipped:
-                file.write(f"| {title} | skipped | {reason} |\n")
-    return 0 if all(good for _, good, _ in rows) else 1
+def status_of(options, rows):
+    """The exit status."""
+    return 0 if options.dry_run or all(good for _, good, _ in rows) else 1
 
 
 if __name__ == "__main__":

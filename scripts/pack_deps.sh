@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Packs the libraries that Starling builds on, and cudnn-frontend's headers, into a relocatable prefix: for a machine that has a compiler,
-# CMake and the CUDA toolkit, but on which nothing can be installed.
+# CMake and the CUDA toolkit, but on which nothing can be installed. scripts/pack_gpu.sh makes an archive with which nothing is built there either.
 #   scripts/pack_deps.sh DEST [ARCHIVE.tgz]
 # Run it on Debian 12 (or on what the other machine can run libraries of); ARCHIVE.tgz gets DEST in one file of about 20 MB.
 # There: `source DEST/env.sh`, then scripts/gpu_check.sh, or configure with -DCMAKE_PREFIX_PATH="$STARLING_DEPS/usr".
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/pack_lib.sh"
 
 [ $# = 1 ] || [ $# = 2 ] || die "usage: scripts/pack_deps.sh DEST [ARCHIVE.tgz]"
 archive=${2:-}
@@ -29,16 +30,11 @@ rm -rf "$dest/debs" "$dest"/usr/lib/*/fortran "$lib"/lib{mpi_java,mpi_mpifh,mpi_
   "$dest"/usr/share/{doc,man,lintian,perl5} "$lib"/openmpi/include/openmpi/{opal,orte,oshmem}
 find "$dest" -name '*.a' -delete
 
-# Shared libraries that the packed ones need and a plain system may lack.
-mapfile -t needed < <(find "$dest/usr/bin" "$lib" -type f \( -name '*.so*' -o -perm -u+x \) -print0 |
-  LD_LIBRARY_PATH=$lib xargs -0 ldd 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u)
-for path in "${needed[@]}"; do
-  base=$(basename "$path")
-  case $base in
-    libc.so* | libm.so* | libdl.so* | librt.so* | libpthread.so* | libgcc_s.so* | libstdc++.so* | libgomp.so* | ld-linux* | libutil.so* | libresolv.so*) continue ;;
-  esac
-  [ -e "$lib/$base" ] || cp -L "$path" "$lib/$base"
-done
+# Shared libraries that the packed ones need and a plain system may lack. Where something is compiled, GCC's own are.
+of_gcc() { of_base "$1" && [[ "$1" != libz.* ]]; }
+leave_out=(of_gcc)
+mapfile -t packed < <(find "$dest/usr/bin" "$lib" -type f \( -name '*.so*' -o -perm -u+x \))
+LD_LIBRARY_PATH=$lib copy_needed "$lib" "${packed[@]}"
 
 for name in mpirun mpiexec; do ln -sf orterun "$dest/usr/bin/$name"; done
 # The compiler wrapper looks for a text file that is called as it is.

@@ -45,8 +45,8 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
   const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, config.defer_norms);
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
-  step.work.push_back(count_update(*config.rule, parameters, received, config.dtype, config.compute,
-                                   low_gradient_elements(*config.model, config.compute)));
+  step.work.push_back(
+      count_update(*config.rule, parameters, received, config.dtype, config.compute, low_gradient_elements(*config.model, config.compute)));
   step.images = static_cast<double>(config.batch_size * config.accumulate);
   const Ceilings device = h200_ceilings();
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <vector>
 
 #include "apps/bench/model.h"
@@ -21,6 +22,7 @@
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
+#include "core/squared_norms.h"
 #include "kernels/optimizer.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
@@ -32,12 +34,16 @@ namespace {
 constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
 constexpr int kProfiledSteps = 5;
 
-/// With `profiling`, the host waits for each operation and notes its time.
-class ProfilingBackend final : public ForwardingBackend {
+/// With `profiling`, the host waits for each operation and notes its time. For GPUs, which sum the squares of all gradients at once.
+class ProfilingBackend final : public ForwardingBackend, public SquaredNorms {
  public:
-  using ForwardingBackend::ForwardingBackend;
+  explicit ProfilingBackend(Backend& gpu) : ForwardingBackend(gpu), many_(dynamic_cast<SquaredNorms&>(gpu)) {}
   std::map<std::string, double> seconds;
   bool profiling = false;
+
+  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override {
+    around("squared_norms", [&] { many_.squared_norms(x, totals, first); });
+  }
 
  protected:
   void around(std::string_view name, const std::function<void()>& operation) override {
@@ -48,6 +54,9 @@ class ProfilingBackend final : public ForwardingBackend {
       inner().synchronize();
     });
   }
+
+ private:
+  SquaredNorms& many_;
 };
 
 std::unique_ptr<Backend> open_gpu(const GpuStepBench& settings) {
@@ -261,7 +270,8 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     std::vector<double> seconds;
   };
   std::vector<Subject> subjects;
-  subjects.push_back({"copy", kBytes,
+  subjects.push_back({"copy",
+                      kBytes,
                       [&] {
                         for (int i = 0; i < kCalls; ++i) backend.copy(from, to);
                       },
@@ -273,7 +283,8 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     const OptimizerRule* rule = rules.back().get();
     UpdateArgs args = of;
     args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
-    subjects.push_back({name + suffix, bytes,
+    subjects.push_back({name + suffix,
+                        bytes,
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;

@@ -1,6 +1,10 @@
 #include "apps/data/batch_maker.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
 
 #include "apps/data/image_table.h"
 
@@ -83,11 +87,20 @@ class DeviceBatchMaker final : public BatchMaker {
     slot.device = make_raw();
     slot.batch.images = fixed_images_ ? fixed_images_ : Tensor(backend_, images_shape(), dtype_);
     slot.batch.labels = place_of(slot).labels;
-    slot.bytes.resize(static_cast<std::size_t>(images_shape().elements()));
-    slot.augmentation.resize(static_cast<std::size_t>(3 * batch_size_));
-    slot.labels.resize(static_cast<std::size_t>(batch_size_));
+    const std::size_t all = slot.device.all.bytes();
+    slot.host = backend_.allocate_host(all);
+    std::memset(slot.host.get(), 0, all);  // the gaps between the parts, and what a short batch leaves, are copied too
+    const auto part = [&](const Tensor& tensor) { return slot.host.get() + (tensor.raw() - slot.device.all.raw()); };
+    slot.bytes = reinterpret_cast<std::uint8_t*>(part(slot.device.bytes));
+    slot.augmentation = reinterpret_cast<std::int32_t*>(part(slot.device.augmentation));
+    slot.labels = reinterpret_cast<std::int32_t*>(part(slot.device.labels));
     release(slot);  // the memory may have served the current stream before
     return slot;
+  }
+
+  bool writable(const Slot& slot) const override { return backend_.done(slot.arrived); }
+  void wait_until_writable(const Slot& slot) const override {
+    if (!writable(slot)) backend_.synchronize(slot.arrived);
   }
 
   void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
@@ -96,7 +109,7 @@ class DeviceBatchMaker final : public BatchMaker {
     slot.uploaded = false;
     for (std::size_t i = 0; i < samples.size(); ++i) {
       slot.labels[i] = label_of(dataset_, split, samples[i]);
-      dataset_.image(split, samples[i], slot.bytes.data() + i * image_bytes);
+      dataset_.image(split, samples[i], slot.bytes + i * image_bytes);
       const Augmentation augmentation = augment ? augment(samples[i]) : centred(padding_);
       slot.augmentation[3 * i] = augmentation.offset_y;
       slot.augmentation[3 * i + 1] = augmentation.offset_x;
@@ -109,9 +122,7 @@ class DeviceBatchMaker final : public BatchMaker {
     if (slot.uploaded) return;
     const StreamScope scope(backend_, StreamKind::kUpload);
     backend_.wait(slot.free);
-    backend_.copy_from_host(slot.bytes.data(), slot.device.bytes);
-    backend_.copy_from_host(slot.augmentation.data(), slot.device.augmentation);
-    backend_.copy_from_host(slot.labels.data(), slot.device.labels);
+    backend_.copy_from_pinned(slot.host.get(), slot.device.all);
     slot.arrived = backend_.record();
     slot.uploaded = true;
   }
@@ -133,9 +144,25 @@ class DeviceBatchMaker final : public BatchMaker {
   }
 
   void release(Slot& slot) const override { slot.free = backend_.record(); }
-  void settle(Slot& slot) const override { backend_.wait(slot.arrived); }
+
+  void settle(Slot& slot) const override {
+    const auto leak = [&] { static_cast<void>(new std::shared_ptr<std::byte>(std::move(slot.host))); };
+    try {
+      backend_.wait(slot.arrived);
+      const auto limit = std::chrono::steady_clock::now() + kSettle;
+      while (!writable(slot)) {
+        if (std::chrono::steady_clock::now() > limit) return leak();
+        std::this_thread::sleep_for(std::chrono::microseconds(100));
+      }
+    } catch (...) {
+      leak();
+      throw;
+    }
+  }
 
  private:
+  static constexpr std::chrono::seconds kSettle{5};  ///< only a device that is stuck behind a lost rank takes longer
+
   Shape images_shape() const { return info_.image.with_batch(batch_size_); }
   /// What a slot's batch is made of.
   const RawBatch& place_of(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,9 +11,10 @@
 
 namespace starling {
 
-/// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it gathers the bytes of the
-/// images and their crops and flips. The thread that issues the backend's work copies these on a stream of their own (upload(), at best
-/// while the device computes on another batch), and has the device make the same numbers of them (make(): Backend::augment_images).
+/// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it writes the bytes of the
+/// images and their crops and flips into page-locked memory. The thread that issues the backend's work has the device copy them from there
+/// on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them (make():
+/// Backend::augment_images). So no thread copies a batch.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
@@ -25,15 +27,21 @@ class BatchMaker {
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
-    std::vector<std::uint8_t> bytes;                 ///< of the images, as the data set gives them
-    std::vector<std::int32_t> augmentation, labels;  ///< [batch, 3] as AugmentImages::params, [batch]
+    std::shared_ptr<std::byte> host;                          ///< page-locked; the same parts in the same places as device.all
+    std::uint8_t* bytes = nullptr;                            ///< of the images, as the data set gives them
+    std::int32_t *augmentation = nullptr, *labels = nullptr;  ///< [batch, 3] as AugmentImages::params, [batch]
     RawBatch device;
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload
     bool uploaded = false;
   };
   virtual Slot make_slot() const = 0;
-  /// Prepares `samples` (at most the slot's batch size) of a split; `augment` tells each sample's crop and flip, or is empty.
+  /// Whether the device has read what the slot's last upload copies, so that fill() may write there. Any thread may ask.
+  virtual bool writable(const Slot& slot) const { return (void)slot, true; }
+  /// The host waits for that.
+  virtual void wait_until_writable(const Slot& slot) const { (void)slot; }
+  /// Prepares `samples` (at most the slot's batch size) of a split; `augment` tells each sample's crop and flip, or is empty. The slot is
+  /// writable.
   virtual void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
                     const std::function<Augmentation(std::int64_t sample)>& augment) = 0;
   /// Begins to copy what fill() prepared to the device, unless it has begun.
@@ -44,7 +52,8 @@ class BatchMaker {
   virtual void make(Slot& slot) const = 0;
   /// The current stream has been given all work on the slot's batch: it may be filled and uploaded again.
   virtual void release(Slot& slot) const = 0;
-  /// Before a slot is destroyed: the current stream waits for its upload, so that its memory can be used again there.
+  /// Before a slot is destroyed: the current stream waits for its upload, so that its memory can be used again there, and so does the
+  /// host, for some seconds; what the device might still read then is never freed.
   virtual void settle(Slot& slot) const = 0;
 };
 

@@ -35,6 +35,7 @@ const Batch* EvaluationLoader::next() {
   }
   const std::int64_t count = std::min(left, state.batch_size);
   state.maker->release(state.slot);
+  state.maker->wait_until_writable(state.slot);  // for the copy of the batch before alone, not for the work on it
   state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
   state.maker->send(state.slot);
   state.maker->make(state.slot);

@@ -1,6 +1,7 @@
 #include "apps/data/loader.h"
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -21,6 +22,9 @@ namespace {
 
 /// One batch in the training loop's hands, and two ahead of it.
 constexpr std::size_t kSlots = 3;
+/// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose default is half of this.
+constexpr std::chrono::seconds kUploadLimit{600};
+constexpr std::chrono::microseconds kUploadLook{100};
 
 }  // namespace
 
@@ -47,9 +51,11 @@ struct Loader::State {
     }
     changed.notify_all();
     if (thread.joinable()) thread.join();
-    try {
-      for (BatchMaker::Slot& slot : slots) maker->settle(slot);
-    } catch (...) {  // an error of earlier work on the device; whoever cares has asked before
+    for (BatchMaker::Slot& slot : slots) {
+      try {
+        maker->settle(slot);
+      } catch (...) {  // an error of earlier work on the device; whoever cares has asked before
+      }
     }
   }
 
@@ -81,6 +87,25 @@ struct Loader::State {
     changed.notify_all();
   }
 
+  /// Waits until the device has read what the slot held, without holding up the thread that issues its work. False where the loader ends
+  /// meanwhile.
+  bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
+    if (maker->writable(slot)) return true;
+    const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
+    const auto limit = std::chrono::steady_clock::now() + kUploadLimit;
+    while (!maker->writable(slot)) {
+      if (std::chrono::steady_clock::now() > limit) {
+        fail(ExitCode::kLost, "loader",
+             "the device has not copied an earlier batch within {} s, whose host memory batch {} of epoch {} was to take; it is stuck in a "
+             "step before",
+             kUploadLimit.count(), position.batch, position.epoch);
+      }
+      std::unique_lock lock(mutex);
+      if (changed.wait_for(lock, kUploadLook, [&] { return stopping; })) return false;
+    }
+    return true;
+  }
+
   void work() {
     Tracer::install(tracer);
     std::vector<std::int64_t> order;
@@ -97,6 +122,7 @@ struct Loader::State {
 
       std::exception_ptr caught;
       try {
+        if (!wait_until_writable(slots[index], position)) return;
         const TraceSpan span("load", {}, TraceLane::kLoader);
         if (order_epoch != position.epoch) {
           order = order_of(position.epoch);

@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
 #include <exception>
 #include <numeric>
 #include <string_view>
 #include <vector>
 
 #include "apps/trainer/agreement.h"
+#include "core/choosing_graph.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -38,6 +41,14 @@ std::string text_of(const std::exception& error) {
   if (const auto end = text.find("] "); text.starts_with("[") && end != std::string::npos) text.erase(0, end + 2);
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
+}
+
+bool may_choose() {
+  const char* wanted = std::getenv("STARLING_CHOOSE_SCALE");
+  const std::string text = wanted ? wanted : "";
+  if (!text.empty() && text != "0" && text != "1")
+    fail(ExitCode::kUsage, "config", "STARLING_CHOOSE_SCALE is '{}' in the environment; use 0 or 1", text);
+  return text != "0";
 }
 
 /// The lowest rank's reason; empty where none has one. Collective.
@@ -102,7 +113,8 @@ StepGraphs::StepGraphs(const TrainConfig& config, const RunSite& site, Backend& 
       backend_(backend),
       transport_(transport),
       accumulate_(config.accumulate),
-      rule_phases_(free_phases(config)) {
+      rule_phases_(free_phases(config)),
+      may_choose_(may_choose()) {
   if (choice_ == GraphChoice::kOff) return;
   if (backend.device() != DeviceType::kCuda) {
     if (choice_ == GraphChoice::kOn) say("the device is no GPU");
@@ -124,10 +136,11 @@ void StepGraphs::attach(Algorithm& algorithm, Tape& tape, const std::vector<Buck
   period_ = algorithm.graph_period(why);
   two_buffers_ = std::any_of(buckets.begin(), buckets.end(), [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
   if (transport_.size() > 1) {  // a rank without neighbours on its host may have one buffer; all capture in the same steps
-    double most[2] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0};
-    transport_.max(most, 2);
+    double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0, tape.may_fork() ? 0.0 : 1.0};
+    transport_.max(most, 3);
     if (period_ > 0) period_ = static_cast<std::int64_t>(most[0]);
     two_buffers_ = most[1] > 0.0;
+    tape.set_may_fork(most[2] == 0.0);  // all ranks try again where a capture with a branch fails
   }
   if (period_ <= 0) {
     if (why.empty()) why = "the algorithm's work never repeats";
@@ -146,7 +159,34 @@ StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro, const StepInfo& info
   return {micro.first, true, info.step % period_, info.optimizer_step % rule_phases_};
 }
 
-Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work) {
+bool StepGraphs::takes_choices(const StepInfo& info) const {
+  // With more phases of the rule which graph it is depends on the optimizer's s.
+  if (!on_ || !may_choose_ || rule_phases_ != 1) return false;
+  for (std::int64_t index = 0; index < accumulate_; ++index) {
+    const auto it = graphs_.find(key_of({index, index == 0, index + 1 == accumulate_}, info));
+    if (it == graphs_.end() || !dynamic_cast<ChoosingGraph*>(it->second.graph.get())) return false;
+  }
+  return true;
+}
+
+void StepGraphs::launch(DeviceGraph& graph, const StepValues& values, const MicroBatch& micro, const ScaleChoices* choices,
+                        const Tensor& control) {
+  if (!choices) return graph.launch(values);
+  std::vector<StepValues> candidates;
+  for (const LossScaleState& state : choices->states) {
+    StepValues& candidate = candidates.emplace_back(values);
+    candidate.step = state.optimizer_step;
+    candidate.loss_scale = state.scale;
+  }
+  std::array<std::int32_t, 2 * ValueChoices::kMost> table = choices->table;
+  if (!micro.first) {  // the step's first micro-batch has chosen
+    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(std::min(i / 2, candidates.size() - 1));
+  }
+  dynamic_cast<ChoosingGraph&>(graph).launch_chosen({candidates, table, control});
+}
+
+Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work,
+                       const ScaleChoices* choices, const Tensor& control) {
   const bool issue = !on_ || steps_ < warm_up_steps();
   steps_ += micro.last;
   if (issue) return work();
@@ -157,7 +197,7 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
   {
     const TraceSpan span("replay");
     const DeviceSpan device_span(TraceLane::kDeviceCompute, "replay");
-    captured.graph->launch(values);
+    launch(*captured.graph, values, micro, choices, control);
   }
   if (micro.last) {
     if (replay) algorithm_->replayed(info);
@@ -168,16 +208,28 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
 
 bool StepGraphs::capture(Captured& captured, const StepValues& values, const Work& work) {
   const TraceSpan span("capture");
-  std::string why = try_capture(captured, values, work);
-  if (!why.empty()) {
-    const std::string where = transport_.size() > 1 ? fmt::format(" on rank {}", transport_.rank()) : std::string();
-    why = fmt::format("step {} could not be captured{}: {}", values.pass + 1, where, why);
+  const auto attempt = [&] {
+    tape_->take_forked();
+    std::string why = try_capture(captured, values, work);
+    if (!why.empty()) {
+      const std::string where = transport_.size() > 1 ? fmt::format(" on rank {}", transport_.rank()) : std::string();
+      why = fmt::format("step {} could not be captured{}: {}", values.pass + 1, where, why);
+    }
+    why = lowest(why, transport_);
+    if (why.empty()) return why;
+    captured = {};
+    tape_->clear();
+    algorithm_->abandoned();
+    return why;
+  };
+  std::string why = attempt();
+  // It may be the branch that the runtime or a library refuses. The rank that failed may not have come to it.
+  if (!why.empty() && !lowest(tape_->take_forked() ? "forked" : "", transport_).empty()) {
+    tape_->set_may_fork(false);
+    if (transport_.rank() == 0) log::info("graphs get no branch for gradients of weights, because {}", why);
+    why = attempt();
   }
-  why = lowest(why, transport_);
   if (why.empty()) return true;
-  captured = {};
-  tape_->clear();
-  algorithm_->abandoned();
   give_up(why);
   return false;
 }

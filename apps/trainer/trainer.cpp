@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "apps/output/signals.h"
 #include "apps/output/terminal.h"
@@ -132,11 +133,18 @@ void Trainer::step() {
   }
   lr_ = schedule_->lr(step_);
   StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_};
-  if (graphs_.start_at_begin()) settle_scale(info);
+  std::optional<ScaleChoices> choices;
+  if (scaler_ && graphs_.takes_choices(info)) {
+    choices = scaler_->choices();
+  } else if (graphs_.start_at_begin()) {
+    settle_scale(info);
+  }
+  const Tensor control = choices ? algorithm_->control() : Tensor();
   for (std::int64_t index = 0; index < config_.accumulate; ++index) {
     const MicroBatch micro{index, index == 0, index + 1 == config_.accumulate};
     loader_->advance();
-    losses_.add(graphs_.run(micro, info, dropout_counter(micro), [&] { return forward_backward(micro, info); }), step_, micro.first);
+    const auto work = [&] { return forward_backward(micro, info); };
+    losses_.add(graphs_.run(micro, info, dropout_counter(micro), work, choices ? &*choices : nullptr, control), step_, micro.first);
   }
   loader_->upload_ahead();
   ++step_;

@@ -6,7 +6,8 @@
 
 namespace starling {
 
-GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets) : backend_(backend), buckets_(buckets) {
+GradientNorm::GradientNorm(Backend& backend, const std::vector<Bucket>& buckets)
+    : backend_(backend), many_(dynamic_cast<SquaredNorms*>(&backend)), buckets_(buckets) {
   std::int64_t count = 0;
   for (const Bucket& bucket : buckets) {
     first_.push_back(count);
@@ -21,15 +22,9 @@ std::int64_t GradientNorm::parameters_of(int bucket) const {
   return first_[b + 1] - first_[b];
 }
 
-void GradientNorm::measure_bucket(int bucket) {
-  backend_.fill(totals_.slice(first_[static_cast<std::size_t>(bucket)], Shape{parameters_of(bucket)}), 0.0);
-  add_bucket(bucket);
-}
+void GradientNorm::measure_bucket(int bucket) { measure(bucket, bucket + 1); }
 
-void GradientNorm::measure_all() {
-  backend_.fill(totals_, 0.0);
-  for (std::size_t b = 0; b < buckets_.size(); ++b) add_bucket(static_cast<int>(b));
-}
+void GradientNorm::measure_all() { measure(0, static_cast<int>(buckets_.size())); }
 
 void GradientNorm::control_of_bucket(int bucket, double scale, double clip, const Tensor& control) {
   backend_.gradient_control({totals_, first_[static_cast<std::size_t>(bucket)], parameters_of(bucket), scale, clip, false, control});
@@ -39,14 +34,21 @@ void GradientNorm::control_of_all(double scale, double clip, bool check_finite, 
   backend_.gradient_control({totals_, 0, first_.back(), scale, clip, check_finite, control});
 }
 
-void GradientNorm::add_bucket(int bucket) {
-  const Bucket& b = buckets_[static_cast<std::size_t>(bucket)];
-  std::int64_t index = first_[static_cast<std::size_t>(bucket)];
-  for (const BucketSlot& slot : b.layout->slots) {
-    // Of low precision the squares and their order are those of the same numbers in fp32.
-    const Tensor& gradient = slot.parameter->grad_in_low ? b.low_gradients.numbers : b.gradients;
-    backend_.squared_distance({gradient.slice(slot.offset, Shape{slot.elements}), {}, totals_, index++});
+void GradientNorm::measure(int begin, int end) {
+  std::vector<Tensor> gradients;
+  for (int b = begin; b < end; ++b) {
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
+    for (const BucketSlot& slot : bucket.layout->slots) {
+      // Of low precision the squares and their order are those of the same numbers in fp32.
+      const Tensor& all = slot.parameter->grad_in_low ? bucket.low_gradients.numbers : bucket.gradients;
+      gradients.push_back(all.slice(slot.offset, Shape{slot.elements}));
+    }
   }
+  if (gradients.empty()) return;
+  std::int64_t index = first_[static_cast<std::size_t>(begin)];
+  if (many_) return many_->squared_norms(gradients, totals_, index);
+  backend_.fill(totals_.slice(index, Shape{static_cast<std::int64_t>(gradients.size())}), 0.0);
+  for (const Tensor& gradient : gradients) backend_.squared_distance({gradient, {}, totals_, index++});
 }
 
 }  // namespace starling

@@ -6,6 +6,7 @@
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "core/backend.h"
+#include "core/squared_norms.h"
 
 namespace starling {
 
@@ -26,10 +27,11 @@ class GradientNorm {
   void control_of_all(double scale, double clip, bool check_finite, const Tensor& control);
 
  private:
-  void add_bucket(int bucket);
+  void measure(int begin, int end);  ///< of these buckets
   std::int64_t parameters_of(int bucket) const;
 
   Backend& backend_;
+  SquaredNorms* many_;  ///< null where the backend takes one tensor at a time
   const std::vector<Bucket>& buckets_;
   std::vector<std::int64_t> first_;  ///< per bucket, its first parameter's place in totals_
   Tensor totals_;                    ///< fp64, one per parameter

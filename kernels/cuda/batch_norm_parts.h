@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/cuda/column_tiles.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
 
 // What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one operation each) share.
 namespace starling::cuda {
@@ -47,13 +50,12 @@ __device__ __forceinline__ void load_channels(const C* from, Index channel, bool
   for (int j = 0; j < kSize; ++j) to[j] = from && inside ? from[channel + j] : otherwise;
 }
 
-/// rows<kRows>() until `count` rows are done: kRows at a time, the last ones one by one.
-template <int kRows, class Rows>
-__device__ __forceinline__ void in_groups_of(Index count, Rows&& rows) {
-#pragma unroll 1
-  for (; count >= kRows; count -= kRows) rows.template operator()<kRows>();
-#pragma unroll 1
-  for (; count > 0; --count) rows.template operator()<1>();
+/// Blocks of one launch that the device holds at once, where both kernels of an operation are cut the same way: then the second one finds
+/// in the cache what the first one has read last.
+template <class First, class... More>
+Index resident_on(const CudaBackend& backend, First first, More... more) {
+  const int each = std::min({resident_blocks(first, kColumnThreads), resident_blocks(more, kColumnThreads)...});
+  return Index{std::max(backend.info().multiprocessors, 1)} * each;
 }
 
 /// Calls run with the width of a thread's loads: 16 bytes, or one element where the channels or a tensor's start do not allow that.
@@ -93,53 +95,66 @@ Gradient<T> gradient_of(const Args& args, Index rows, Index channels, const char
           .gamma = optional_numbers<C>(args.gamma, channels, operation, "gamma")};
 }
 
-/// kRows rows of the masked gradient and of x, `stride` elements apart.
-template <class T, int kSize, bool kMaskX, int kRows>
-__device__ __forceinline__ void load_gradient(const Gradient<T>& from, Index at, Index stride, const Compute<T> (&mean)[kSize],
-                                              const Compute<T> (&scale)[kSize], const Compute<T> (&beta)[kSize],
-                                              Compute<T> (&g)[kRows][kSize], Compute<T> (&centred)[kRows][kSize]) {
-  using C = Compute<T>;
-  Group<T, kSize> x[kRows], y[kRows], dy[kRows], dy2[kRows];
+/// Rows of one thread that are on their way at once, of both passes below; twice as many are where x and dy are all.
+constexpr int kGradientRows = 2;
+
+template <class T, int kSize>
+struct GradientRows {
+  Coming<T, kSize> x[kGradientRows], dy[kGradientRows], dy2[kGradientRows], y[kGradientRows];
+};
+
+/// The first n rows from `at` on, `stride` elements apart.
+template <bool kAll, bool kMaskX, int kSize, class T>
+__device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T>& from, Index at, Index stride, int n) {
+  GradientRows<T, kSize> rows;
 #pragma unroll
-  for (int u = 0; u < kRows; ++u) {
-    x[u] = load_group<T, kSize>(from.x + at + u * stride);
-    dy[u] = load_group<T, kSize>(from.dy + at + u * stride);
+  for (int u = 0; u < kGradientRows; ++u) {
+    if (!kAll && u >= n) continue;
+    rows.x[u].ask_for(from.x + at + u * stride);
+    rows.dy[u].ask_for(from.dy + at + u * stride);
   }
   if (from.dy2) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) dy2[u] = load_group<T, kSize>(from.dy2 + at + u * stride);
+    for (int u = 0; u < kGradientRows; ++u) {
+      if (kAll || u < n) rows.dy2[u].ask_for(from.dy2 + at + u * stride);
+    }
   }
   if (!kMaskX && from.y) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) y[u] = load_group<T, kSize>(from.y + at + u * stride);
-  }
-#pragma unroll
-  for (int u = 0; u < kRows; ++u) {
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const C value = static_cast<C>(x[u].v[j]);
-      C sum = static_cast<C>(dy[u].v[j]);
-      if (from.dy2) sum += static_cast<C>(dy2[u].v[j]);
-      if constexpr (kMaskX) {
-        sum = normal(value, mean[j], scale[j], beta[j]) > C(0) ? sum : C(0);
-      } else if (from.y) {
-        sum = static_cast<C>(y[u].v[j]) > C(0) ? sum : C(0);
-      }
-      g[u][j] = sum;
-      centred[u][j] = value - mean[j];
+    for (int u = 0; u < kGradientRows; ++u) {
+      if (kAll || u < n) rows.y[u].ask_for(from.y + at + u * stride);
     }
+  }
+  return rows;
+}
+
+/// The masked gradient of row u, and x without its mean.
+template <bool kMaskX, class T, int kSize, class C>
+__device__ __forceinline__ void masked_gradient(const Gradient<T>& from, const GradientRows<T, kSize>& rows, int u, const C (&mean)[kSize],
+                                                const C (&scale)[kSize], const C (&beta)[kSize], C (&g)[kSize], C (&centred)[kSize]) {
+  const auto x = rows.x[u].group(), dy = rows.dy[u].group(), dy2 = rows.dy2[u].group(), y = rows.y[u].group();
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) {
+    const C value = static_cast<C>(x.v[j]);
+    C sum = static_cast<C>(dy.v[j]);
+    if (from.dy2) sum += static_cast<C>(dy2.v[j]);
+    if constexpr (kMaskX) {
+      sum = normal(value, mean[j], scale[j], beta[j]) > C(0) ? sum : C(0);
+    } else if (from.y) {
+      sum = static_cast<C>(y.v[j]) > C(0) ? sum : C(0);
+    }
+    g[j] = sum;
+    centred[j] = value - mean[j];
   }
 }
 
-/// Rows of one thread in one go, of both passes below: few where registers are short.
-constexpr int kGradientRows = 2;
-
-/// partial[parts][2][channels]: sums of g and of g·(x - mean) over each part; writes g to `dresidual` where it is given.
-template <class T, int kSize, bool kMaskX>
-__global__ void __launch_bounds__(kColumnThreads, 2)
-    gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* __restrict__ partial) {
+/// Sums of g and of g·(x - mean) over all rows, for to.take(channel, the one, the other); writes g to `dresidual` where it is given.
+/// partial[parts][2][channels] and arrivals: last_block.h.
+template <class T, int kSize, bool kMaskX, class To>
+__global__ void __launch_bounds__(kColumnThreads, 1)
+    gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, To to) {
   using C = Compute<T>;
-  __shared__ C shared[2 * kSize * kColumnThreads];
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const Index part = blockIdx.y;
   const ColumnPlace place = column_place<kSize>(t, part);
   C mean[kSize], scale[kSize] = {}, beta[kSize] = {}, sums[2 * kSize] = {};
@@ -150,58 +165,71 @@ __global__ void __launch_bounds__(kColumnThreads, 2)
 #pragma unroll
     for (int j = 0; j < kSize; ++j) scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
   }
-  const Index stride = place.step * t.channels;
-  Index at = place.first * t.channels + place.channel;
-  const auto rows = [&]<int kRows>() {
-    C g[kRows][kSize], centred[kRows][kSize];
-    load_gradient<T, kSize, kMaskX, kRows>(from, at, stride, mean, scale, beta, g, centred);
+  const Index stride = place.step * t.channels, start = place.first * t.channels + place.channel;
+  in_flight<kGradientRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, start + first * stride, stride, n); },
+      [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-      Group<T, kSize> out;
+        for (int u = 0; u < kGradientRows; ++u) {
+          if (!kAll && u >= n) continue;
+          C g[kSize], centred[kSize];
+          masked_gradient<kMaskX>(from, rows, u, mean, scale, beta, g, centred);
+          Group<T, kSize> out;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        sums[j] += g[u][j];
-        sums[kSize + j] += g[u][j] * centred[u][j];
-        out.v[j] = static_cast<T>(g[u][j]);
-      }
-      if (dresidual) store_group<T, kSize>(dresidual + at + u * stride, out);
-    }
-    at += kRows * stride;
-  };
-  in_groups_of<kGradientRows>(place.count, rows);
-  sum_over_rows<kColumnThreads>(sums, shared, t.width);
+          for (int j = 0; j < kSize; ++j) {
+            sums[j] += g[j];
+            sums[kSize + j] += g[j] * centred[j];
+            out.v[j] = static_cast<T>(g[j]);
+          }
+          if (dresidual) store_group<T, kSize>(dresidual + start + (first + u) * stride, out);
+        }
+      });
+  let_next_kernel_come();
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   store_partial<kSize>(sums, partial, part, t, place);
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double product) { to.take(c, sum, product); });
 }
 
-template <class T, int kSize, bool kMaskX>
-__global__ void __launch_bounds__(kColumnThreads, 2)
-    input_gradient(Gradient<T> from, T* dx, ColumnTiles t, const Compute<T>* __restrict__ slopes, const Compute<T>* __restrict__ offsets) {
+/// dx = g·γ/σ + (x - mean)·slope + offset, with what lines.line(channel, slope, offset) says. One thread for each channel calls
+/// lines.once(channel), for what else is to be written there.
+template <class T, int kSize, bool kMaskX, class Lines>
+__global__ void __launch_bounds__(kColumnThreads, 1) input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
   using C = Compute<T>;
+  wait_for_previous_kernel();
   const Index part = t.parts - 1 - Index{blockIdx.y};
   const ColumnPlace place = column_place<kSize>(t, part);
-  C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize], offset[kSize];
+  C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize] = {}, offset[kSize] = {};
   load_channels(from.mean, place.channel, place.inside, C(0), mean);
   load_channels(from.inv_std, place.channel, place.inside, C(0), scale);
-  load_channels(slopes, place.channel, place.inside, C(0), slope);
-  load_channels(offsets, place.channel, place.inside, C(0), offset);
   if constexpr (kMaskX) load_channels(from.beta, place.channel, place.inside, C(0), beta);
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
+  for (int j = 0; j < kSize; ++j) {
+    scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
+    if (place.inside) lines.line(place.channel + j, slope[j], offset[j]);
+  }
+  if (part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width) {
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) lines.once(place.channel + j);
+  }
   const Index stride = place.step * t.channels;
-  Index at = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  const auto rows = [&]<int kRows>() {
-    C g[kRows][kSize], centred[kRows][kSize];
-    load_gradient<T, kSize, kMaskX, kRows>(from, at, -stride, mean, scale, beta, g, centred);
+  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
+  in_flight<kGradientRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, start - first * stride, -stride, n); },
+      [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-      Group<T, kSize> out;
+        for (int u = 0; u < kGradientRows; ++u) {
+          if (!kAll && u >= n) continue;
+          C g[kSize], centred[kSize];
+          masked_gradient<kMaskX>(from, rows, u, mean, scale, beta, g, centred);
+          Group<T, kSize> out;
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[u][j] * scale[j] + (centred[u][j] * slope[j] + offset[j]));
-      store_group<T, kSize>(dx + at - u * stride, out);
-    }
-    at -= kRows * stride;
-  };
-  in_groups_of<kGradientRows>(place.count, rows);
+          for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[j] * scale[j] + (centred[j] * slope[j] + offset[j]));
+          store_group<T, kSize>(dx + start - (first + u) * stride, out);
+        }
+      });
 }
 
 }  // namespace detail

@@ -10,49 +10,59 @@ namespace {
 
 constexpr int kThreads = kColumnThreads;
 
-/// partial[parts][2][channels]: sums and sums of squares of each part of the rows.
+/// Where two sums of each channel go; the second one times `factor`, where that is given.
+template <class C>
+struct TwoSums {
+  const C* factor;
+  C *first, *second;
+  STARLING_HD void take(Index c, double sum, double other) const {
+    first[c] = static_cast<C>(sum);
+    second[c] = static_cast<C>(factor ? other * static_cast<double>(factor[c]) : other);
+  }
+};
+
+/// Sums and sums of squares over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads, 3) channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* __restrict__ partial) {
+__global__ void __launch_bounds__(kThreads, 1)
+    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, TwoSums<Compute<T>> to) {
   using C = Compute<T>;
-  constexpr int kUnroll = 4;
-  __shared__ C shared[2 * kSize * kThreads];
+  constexpr int kRows = 4;
+  struct Rows {
+    Coming<T, kSize> x[kRows];
+  };
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const Index part = blockIdx.y;
   const ColumnPlace place = column_place<kSize>(t, part);
   C sums[2 * kSize] = {};
-  const T* row = x + place.first * t.channels + place.channel;
+  const T* start = x + place.first * t.channels + place.channel;
   const Index stride = place.step * t.channels;
-  const auto rows = [&]<int kRows>() {
-    Group<T, kSize> g[kRows];
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) g[u] = load_group<T, kSize>(row + u * stride);
+        for (int u = 0; u < kRows; ++u) {
+          if (kAll || u < n) rows.x[u].ask_for(start + (first + u) * stride);
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index, int n) {
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) {
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const auto in = rows.x[u].group();
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        const C value = static_cast<C>(g[u].v[j]);
-        sums[j] += value;
-        sums[kSize + j] += value * value;
-      }
-    }
-    row += kRows * stride;
-  };
-  in_groups_of<kUnroll>(place.count, rows);
-  sum_over_rows<kThreads>(sums, shared, t.width);
+          for (int j = 0; j < kSize; ++j) {
+            const C value = static_cast<C>(in.v[j]);
+            sums[j] += value;
+            sums[kSize + j] += value * value;
+          }
+        }
+      });
+  sum_over_rows<kThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   store_partial<kSize>(sums, partial, part, t, place);
-}
-
-/// The sums of the whole from those of its parts; the second one times `factor`, where that is given.
-template <class C>
-__global__ void __launch_bounds__(kCombineThreads, 2)
-    combine_channel_sums(const C* __restrict__ partial, ColumnTiles t, const C* factor, C* first, C* second) {
-  __shared__ double shared[2 * kCombineThreads];
-  const CombinePlace place = combine_place(t.channels);
-  double sum[2];
-  combine_sums(partial, t, place, sum, shared);
-  if (!place.owner) return;
-  const Index c = place.channel;
-  first[c] = static_cast<C>(sum[0]);
-  second[c] = static_cast<C>(factor ? sum[1] * static_cast<double>(factor[c]) : sum[1]);
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double squares) { to.take(c, sum, squares); });
 }
 
 template <class C>
@@ -87,10 +97,13 @@ struct Scales {
 };
 /// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
 template <class T, int kSize, Residual kResidual>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, 1)
     scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
   using C = Compute<T>;
-  constexpr int kUnroll = kResidual == Residual::kNone ? 4 : 2;
+  constexpr int kRows = kResidual == Residual::kNone ? 4 : 2;
+  struct Rows {
+    Coming<T, kSize> x[kRows], add[kResidual == Residual::kNone ? 1 : kRows];
+  };
   const ColumnPlace place = column_place<kSize>(t, t.parts - 1 - Index{blockIdx.y});
   C scale[kSize], shift[kSize];
   [[maybe_unused]] C other_scale[kSize];
@@ -104,58 +117,61 @@ __global__ void __launch_bounds__(kThreads, 3)
     for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
   }
   const Index stride = place.step * t.channels;
-  Index at = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  const auto rows = [&]<int kRows>() {
-    Group<T, kSize> in[kRows];
-    [[maybe_unused]] Group<T, kSize> add[kRows];
+  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) in[u] = load_group<T, kSize>(x + at - u * stride);
-    if constexpr (kResidual != Residual::kNone) {
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          rows.x[u].ask_for(x + start - (first + u) * stride);
+          if constexpr (kResidual != Residual::kNone) rows.add[u].ask_for(residual + start - (first + u) * stride);
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index first, int n) {
 #pragma unroll
-      for (int u = 0; u < kRows; ++u) add[u] = load_group<T, kSize>(residual + at - u * stride);
-    }
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          auto out = rows.x[u].group();
+          [[maybe_unused]] const auto add = rows.add[kResidual == Residual::kNone ? 0 : u].group();
 #pragma unroll
-    for (int u = 0; u < kRows; ++u) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        C value = static_cast<C>(in[u].v[j]) * scale[j] + shift[j];
-        if constexpr (kResidual == Residual::kPlain) value += static_cast<C>(add[u].v[j]);
-        if constexpr (kResidual == Residual::kScaled) value += static_cast<C>(add[u].v[j]) * other_scale[j];
-        in[u].v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);  // NaN stays
-      }
-      store_group<T, kSize>(y + at - u * stride, in[u]);
-    }
-    at -= kRows * stride;
-  };
-  in_groups_of<kUnroll>(place.count, rows);
+          for (int j = 0; j < kSize; ++j) {
+            C value = static_cast<C>(out.v[j]) * scale[j] + shift[j];
+            if constexpr (kResidual == Residual::kPlain) value += static_cast<C>(add.v[j]);
+            if constexpr (kResidual == Residual::kScaled) value += static_cast<C>(add.v[j]) * other_scale[j];
+            out.v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);  // NaN stays
+          }
+          store_group<T, kSize>(y + start - (first + u) * stride, out);
+        }
+      });
 }
 
+/// What the gradient's sums, which an earlier operation has found, become: the parameters' gradients, and the line of input_gradient().
 template <class C>
 struct ApplyResults {
   const C *inv_std, *gamma, *sum_dy, *sum_dy_xhat;
   C *dgamma, *dbeta;  ///< optional
-  C *slope, *offset;  ///< of the next pass: dx = g·γ/σ + (x - mean)·slope + offset
   Index channels, rows;
   bool accumulate;
+
+  STARLING_HD void line(Index c, C& slope, C& offset) const {
+    const double inverse = static_cast<double>(inv_std[c]);
+    const double share = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inverse / static_cast<double>(rows);
+    slope = static_cast<C>(-share * inverse * static_cast<double>(sum_dy_xhat[c]));
+    offset = static_cast<C>(-share * static_cast<double>(sum_dy[c]));
+  }
+  STARLING_HD void once(Index c) const {
+    if (dbeta) dbeta[c] = accumulate ? dbeta[c] + sum_dy[c] : sum_dy[c];
+    if (dgamma) dgamma[c] = accumulate ? dgamma[c] + sum_dy_xhat[c] : sum_dy_xhat[c];
+  }
 };
+/// Where no gradient of x is wanted.
 template <class C>
 __global__ void __launch_bounds__(kThreads) take_gradient_sums(ApplyResults<C> a) {
   const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) {
-    const C sum = a.sum_dy[c], product = a.sum_dy_xhat[c];
-    if (a.dbeta) a.dbeta[c] = a.accumulate ? a.dbeta[c] + sum : sum;
-    if (a.dgamma) a.dgamma[c] = a.accumulate ? a.dgamma[c] + product : product;
-    const double inverse = static_cast<double>(a.inv_std[c]);
-    const double share = (a.gamma ? static_cast<double>(a.gamma[c]) : 1.0) * inverse / static_cast<double>(a.rows);
-    a.slope[c] = static_cast<C>(-share * inverse * static_cast<double>(product));
-    a.offset[c] = static_cast<C>(-share * static_cast<double>(sum));
-  }
-}
-
-template <class C>
-void combine(CudaBackend& backend, const C* partial, const ColumnTiles& t, const C* factor, C* first, C* second) {
-  launch(combine_channel_sums<C>, {.grid = {combine_blocks(t.channels)}, .block = {kCombineThreads}, .stream = backend.handle()}, partial,
-         t, factor, first, second);
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) a.once(c);
 }
 
 template <class T>
@@ -167,10 +183,10 @@ void sums(CudaBackend& backend, const ChannelSums& args) {
   C* sum = numbers<C>(args.sum, channels, kName, "sum");
   C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
   const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, channel_sums<T, kSize>), CudaBackend::kArrivals);
     const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>());
-    combine<C>(backend, partial.data<C>(), t, nullptr, sum, square_sum);
+    launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>(),
+           backend.arrivals(), TwoSums<C>{nullptr, sum, square_sum});
   };
   with_group<T>(channels, run, x);
 }
@@ -209,10 +225,10 @@ void apply(CudaBackend& backend, const ScaleShift& args) {
   require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
           "{}: residual_scale, residual_shift and their residual belong together", kName);
   const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
     auto* kernel = scale_shift_rows<T, kSize, Residual::kNone>;
     if (residual)
       kernel = how.residual_scale ? scale_shift_rows<T, kSize, Residual::kScaled> : scale_shift_rows<T, kSize, Residual::kPlain>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kernel), CudaBackend::kArrivals);
     launch(kernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, residual, y, t, how);
   };
   with_group<T>(channels, run, x, residual, y);
@@ -230,11 +246,11 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
   C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
   const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
+    constexpr auto kKernel = detail::gradient_sums<T, kSize, true, TwoSums<C>>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
     const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(detail::gradient_sums<T, kSize, true>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, masked, t,
-           partial.data<C>());
-    combine<C>(backend, partial.data<C>(), t, from.inv_std, sum_dy, sum_dy_xhat);
+    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, masked, t, partial.data<C>(),
+           backend.arrivals(), TwoSums<C>{from.inv_std, sum_dy, sum_dy_xhat});
   };
   with_group<T>(channels, run, from.x, from.dy, masked);
 }
@@ -247,24 +263,23 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   const Index elements = rows * channels;
   const detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
-  const Tensor scratch = backend.scratch(2 * channels, DTypeOf<C>::value);
   const ApplyResults<C> results{.inv_std = from.inv_std,
                                 .gamma = from.gamma,
                                 .sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy"),
                                 .sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
                                 .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
                                 .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
-                                .slope = scratch.data<C>(),
-                                .offset = scratch.data<C>() + channels,
                                 .channels = channels,
                                 .rows = rows,
                                 .accumulate = args.accumulate};
-  launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
-  if (!dx) return;
+  if (!dx) {
+    launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
+    return;
+  }
   const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t = column_tiles(rows, channels, kSize, backend.info().multiprocessors);
-    launch(detail::input_gradient<T, kSize, false>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, dx, t,
-           results.slope, results.offset);
+    constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C>>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
+    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, dx, t, results);
   };
   with_group<T>(channels, run, from.x, from.dy, dx);
 }

@@ -1,18 +1,23 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
+#include <type_traits>
 
 #include "core/error.h"
 #include "core/tensor.h"
 #include "kernels/cuda/block_reduce.h"
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/runtime.h"
 
 // How kernels that work per channel cover a matrix [rows, channels]: a block takes a tile of columns and one part of the rows; a thread
 // takes one group of neighbouring channels and every n-th row, so that what belongs to a channel stays in its registers and a warp reads
-// whole rows. Sums over rows go from threads to the block (sum_over_rows), and over the parts in a second kernel, both in a fixed order.
+// whole lines of 128 bytes. Sums over rows go from threads to the block (sum_over_rows), and over the parts in the tile's block that
+// arrives last (combine_parts), both in a fixed order.
 namespace starling::cuda {
 
-constexpr int kColumnThreads = 256;
+/// One block of so many threads, or two, fill a multiprocessor: few parts, so that there is little to combine.
+constexpr int kColumnThreads = 512;
 
 struct ColumnTiles {
   Index rows = 0, channels = 0;
@@ -27,17 +32,25 @@ struct ColumnTiles {
   }
 };
 
-/// Tiles for groups of `group` channels, with one wave of blocks and at least four rows per thread where there are as many.
-inline ColumnTiles column_tiles(Index rows, Index channels, int group, int multiprocessors) {
-  constexpr Index kRowsPerThread = 4, kBlocksPerMultiprocessor = 4;
+/// Tiles for groups of `group` channels, with as many blocks as the device holds at once (`blocks`, at most 2 · arrivals, the counters that
+/// there are for tiles) and at least two rows per thread where there are as many.
+inline ColumnTiles column_tiles(Index rows, Index channels, int group, Index blocks, Index arrivals) {
+  constexpr Index kRowsPerThread = 2, kMostCombined = 20000;
   ColumnTiles t{.rows = rows, .channels = channels};
-  const Index groups = (channels + group - 1) / group;
+  const Index groups = (channels + group - 1) / group, most_blocks = std::clamp<Index>(blocks, 1, 2 * arrivals);
   while (t.width < kWarp && t.width < groups) t.width *= 2;
-  t.tiles = static_cast<unsigned>((groups + t.width - 1) / t.width);
-  const Index step = kColumnThreads / t.width * kRowsPerThread;
-  const Index most = std::max<Index>(1, std::max(multiprocessors, 1) * kBlocksPerMultiprocessor / t.tiles);
-  t.part_rows = std::max<Index>(1, ((rows + most - 1) / most + step - 1) / step) * step;
-  t.parts = static_cast<unsigned>(std::max<Index>(1, (rows + t.part_rows - 1) / t.part_rows));
+  const auto cut = [&] {
+    t.tiles = static_cast<unsigned>((groups + t.width - 1) / t.width);
+    const Index step = kColumnThreads / t.width * kRowsPerThread, most = std::max<Index>(1, most_blocks / t.tiles);
+    t.part_rows = std::max<Index>(1, ((rows + most - 1) / most + step - 1) / step) * step;
+    t.parts = static_cast<unsigned>(std::max<Index>(1, (rows + t.part_rows - 1) / t.part_rows));
+  };
+  cut();
+  // Narrower tiles share out what the last blocks combine, down to 128 bytes of a row.
+  while (group > 1 && t.width > 8 && Index{2} * t.parts * t.width * group > kMostCombined) {
+    t.width /= 2;
+    cut();
+  }
   return t;
 }
 
@@ -52,8 +65,25 @@ __device__ __forceinline__ Group<T, kSize> load_group(const T* from) {
 }
 template <class T, int kSize>
 __device__ __forceinline__ void store_group(T* to, const Group<T, kSize>& group) {
-  *reinterpret_cast<Group<T, kSize>*>(to) = group;
+  if constexpr (sizeof(group) == 16) {
+    store_pack(to, std::bit_cast<Pack<T>>(group));
+  } else {
+    *reinterpret_cast<Group<T, kSize>*>(to) = group;
+  }
 }
+
+/// A group on its way from memory. As whole words: of 16-bit numbers nvcc would keep each in a register of its own.
+template <class T, int kSize>
+struct Coming {
+#if defined(__CUDA_ARCH__)
+  using Words = std::conditional_t<sizeof(Group<T, kSize>) == 16, uint4, Group<T, kSize>>;
+#else
+  using Words = Group<T, kSize>;
+#endif
+  Words words;
+  __device__ __forceinline__ void ask_for(const T* from) { words = *reinterpret_cast<const Words*>(from); }
+  __device__ __forceinline__ Group<T, kSize> group() const { return std::bit_cast<Group<T, kSize>>(words); }
+};
 
 /// Whether all pointers (null counts) allow 16-byte loads.
 template <class... P>
@@ -81,6 +111,34 @@ __device__ __forceinline__ ColumnPlace column_place(const ColumnTiles& t, Index 
   return place;
 }
 
+/// Goes over `count` rows, kRows at a time. load.template operator()<kAll>(first, n) asks for rows first … first + n - 1, and
+/// work.template operator()<kAll>(what load gave, first, n) takes them; n is kRows where kAll. The next rows are asked for before these
+/// are worked on: memory always has something to do. A thread must not write what it reads in another row.
+template <int kRows, class Load, class Work>
+__device__ __forceinline__ void in_flight(Index count, const Load& load, const Work& work) {
+  const int rest = static_cast<int>(count % kRows);
+  const Index whole = count - rest;
+  if (whole > 0) {
+    auto next = load.template operator()<true>(Index{0}, kRows);
+#pragma unroll 1
+    for (Index first = kRows; first < whole; first += kRows) {
+      const auto now = next;
+      next = load.template operator()<true>(first, kRows);
+      work.template operator()<true>(now, first - kRows, kRows);
+    }
+    if (rest == 0) {
+      work.template operator()<true>(next, whole - kRows, kRows);
+    } else {
+      const auto now = next;
+      next = load.template operator()<false>(whole, rest);
+      work.template operator()<true>(now, whole - kRows, kRows);
+      work.template operator()<false>(next, whole, rest);
+    }
+  } else if (rest > 0) {
+    work.template operator()<false>(load.template operator()<false>(Index{0}, rest), Index{0}, rest);
+  }
+}
+
 /// Sums each value over the threads that work on the same channels, `width` threads apart; the first `width` threads get the result.
 /// `shared` has kValues * kThreads elements.
 template <int kThreads, int kValues, class C>
@@ -100,7 +158,16 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
-/// The two sums of each channel of a group, for combine_sums(): kSize first sums, then kSize second ones, from the threads that have them.
+/// Shared memory of a kernel that has sums of 2·kSize values of type C and then combine_parts<C, kSize>(): one after the other, so in one
+/// place.
+template <class C, int kSize>
+struct ColumnSums {
+  static constexpr int kGroup = kSize == 1 ? 1 : 16 / static_cast<int>(sizeof(C));  ///< partial sums that a thread loads at once
+  static constexpr int kBytes = kColumnThreads * std::max(2 * kSize * static_cast<int>(sizeof(C)), 2 * kGroup * 8);
+  static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
+};
+
+/// The two sums of each channel of a group, for combine_parts(): kSize first sums, then kSize second ones, from the threads that have them.
 template <int kSize, class C>
 __device__ __forceinline__ void store_partial(const C (&sums)[2 * kSize], C* partial, Index part, const ColumnTiles& t,
                                               const ColumnPlace& place) {
@@ -113,37 +180,44 @@ __device__ __forceinline__ void store_partial(const C (&sums)[2 * kSize], C* par
   }
 }
 
-// The second kernel's blocks: 32 channels, and 16 threads for each that share the parts.
-constexpr int kCombineColumns = 32, kCombineThreads = 512;
-
-struct CombinePlace {
-  Index channel = 0;
-  int first = 0, step = kCombineThreads / kCombineColumns;  ///< parts
-  bool inside = false, owner = false;                       ///< the owner of a channel has its sums in the end
+/// What the parts' two numbers of a channel add to its sums: themselves. `origin` is part 0's first number.
+struct AddParts {
+  template <class C>
+  STARLING_HD void operator()(Index, C, C first, C second, double& sum, double& other) const {
+    sum += static_cast<double>(first);
+    other += static_cast<double>(second);
+  }
 };
-__device__ __forceinline__ CombinePlace combine_place(Index channels) {
-  CombinePlace place;
-  const int thread = static_cast<int>(threadIdx.x);
-  place.channel = Index{blockIdx.x} * kCombineColumns + thread % kCombineColumns;
-  place.first = thread / kCombineColumns;
-  place.inside = place.channel < channels;
-  place.owner = place.inside && place.first == 0;
-  return place;
-}
-inline unsigned combine_blocks(Index channels) { return static_cast<unsigned>((channels + kCombineColumns - 1) / kCombineColumns); }
 
-/// Two sums per channel over the partial sums [parts][2][channels]; owners have them in `sum`. `shared` has 2 * kCombineThreads elements.
-template <class C>
-__device__ inline void combine_sums(const C* partial, const ColumnTiles& t, const CombinePlace& place, double (&sum)[2], double* shared) {
-  sum[0] = sum[1] = 0.0;
-  if (place.inside) {
+/// In a tile's last block: add(part, origin, its first number, its second, sum, other sum) for each part and channel, then take(channel,
+/// part 0's first number, sum, other sum) for each channel. partial is [parts][2][channels]; no __restrict__, as other blocks have written
+/// it.
+template <class C, int kSize, class Add, class Take>
+__device__ __forceinline__ void combine_parts(const C* partial, const ColumnTiles& t, unsigned char* shared, const Add& add,
+                                              const Take& take) {
+  constexpr int kGroup = ColumnSums<C, kSize>::kGroup;
+  double* sums = reinterpret_cast<double*>(shared);
+  const int columns = t.width * kSize, groups = columns / kGroup, thread = static_cast<int>(threadIdx.x);
+  const int lanes = kColumnThreads / groups;
+  const Index channel = Index{blockIdx.x} * columns + thread % groups * kGroup;
+  double sum[2 * kGroup] = {};
+  if (channel < t.channels) {
+    const C* from = partial + channel;
+    const auto origin = load_group<C, kGroup>(from);
 #pragma unroll 4
-    for (Index part = place.first; part < t.parts; part += place.step) {
-      sum[0] += static_cast<double>(partial[2 * part * t.channels + place.channel]);
-      sum[1] += static_cast<double>(partial[(2 * part + 1) * t.channels + place.channel]);
+    for (Index part = thread / groups; part < t.parts; part += lanes) {
+      const auto first = load_group<C, kGroup>(from + 2 * part * t.channels);
+      const auto second = load_group<C, kGroup>(from + (2 * part + 1) * t.channels);
+#pragma unroll
+      for (int j = 0; j < kGroup; ++j) add(part, origin.v[j], first.v[j], second.v[j], sum[j], sum[kGroup + j]);
     }
   }
-  sum_over_rows<kCombineThreads>(sum, shared, kCombineColumns);
+  sum_over_rows<kColumnThreads>(sum, sums, groups);
+  __syncthreads();
+  const Index own = Index{blockIdx.x} * columns + thread;
+  if (thread >= columns || own >= t.channels) return;
+  const int at = thread % kGroup * kColumnThreads + thread / kGroup;
+  take(own, partial[own], sums[at], sums[kGroup * kColumnThreads + at]);
 }
 
 /// Rows (the product of all but the last dimension) and channels of x.

@@ -11,9 +11,12 @@
 #include "core/trace.h"
 #include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
+#include "kernels/cuda/dependent_launches.h"
 #include "kernels/cuda/fill.h"
 #include "kernels/cuda/plain.h"
 #include "kernels/cuda/pool.h"
+#include "kernels/cuda/running_statistics.h"
+#include "kernels/cuda/runtime.h"
 #include "kernels/cuda/staging.h"
 
 namespace starling::cuda {
@@ -48,6 +51,18 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
+  statistics_ = std::make_unique<PendingStatistics>();
+  constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
+  arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
+  if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
+  for (std::size_t i = 0; i < kStreamKinds; ++i) {
+    set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
+    // Graphs are launched on the compute stream.
+    set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  }
+  if (dependent_launches()) {
+    if (const std::string why = why_not_dependent(arrivals_, streams_[0]); !why.empty()) forbid_dependent_launches(why);
+  }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);
 }
@@ -58,13 +73,36 @@ CudaBackend::~CudaBackend() {
     synchronize();
   } catch (...) {  // an error of earlier work; whoever cares has asked before
   }
+  statistics_.reset();
   blas_.reset();
   cudnn_.reset();
   step_block_ = {};
   peer_.reset();
   host_.reset();
+  device_free(arrivals_);
   pool_->close();
   for (const StreamHandle stream : streams_) destroy_stream(stream);
+}
+
+void CudaBackend::finish_statistics() const {
+  if (!statistics_->empty()) statistics_->finish();
+}
+
+StreamHandle CudaBackend::handle() const {
+  if (leaving_ == 0) finish_statistics();
+  return current_stream();
+}
+
+void CudaBackend::leave_statistics(std::initializer_list<const Tensor*> tensors) {
+  if (leaving_ == 0 && !statistics_->empty()) {
+    for (const Tensor* tensor : tensors) {
+      if (*tensor && statistics_->involves(*tensor)) {
+        finish_statistics();
+        break;
+      }
+    }
+  }
+  ++leaving_;
 }
 
 std::string CudaBackend::description() const {
@@ -88,6 +126,10 @@ std::shared_ptr<Storage> CudaBackend::allocate(std::size_t bytes) {
 MemoryStats CudaBackend::memory_stats() const { return pool_->stats(); }
 
 Tensor CudaBackend::scratch(std::int64_t elements, DType dtype) { return Tensor(*this, Shape{elements}, dtype); }
+
+unsigned* CudaBackend::arrivals() const {
+  return arrivals_ + (static_cast<std::size_t>(stream()) + (capturing() ? kStreamKinds : 0)) * kArrivals;
+}
 
 void CudaBackend::copy(const Tensor& from, const Tensor& to) {
   require(from.dtype() == to.dtype() && from.elements() == to.elements(), "cuda", "copy of {} {} elements to {} {} elements",
@@ -135,8 +177,14 @@ void CudaBackend::copy_from_pinned(const std::byte* from, const Tensor& to) {
   if (to.bytes() > 0) copy_async(to.raw(), from, to.bytes(), CopyKind::kHostToDevice, handle());
 }
 
-Event CudaBackend::record() { return host_->events.record(stream_); }
-void CudaBackend::wait(Event event) { host_->events.wait(stream_, event); }
+Event CudaBackend::record() {
+  finish_statistics();
+  return host_->events.record(stream_);
+}
+void CudaBackend::wait(Event event) {
+  finish_statistics();
+  host_->events.wait(stream_, event);
+}
 
 void CudaBackend::synchronize(Event event) {
   not_in_capture("synchronize");
@@ -146,6 +194,7 @@ void CudaBackend::synchronize(Event event) {
 
 void CudaBackend::synchronize() {
   not_in_capture("synchronize");
+  finish_statistics();
   const TraceSpan span(kHostWait);
   for (const StreamHandle stream : streams_) host_wait_stream(stream);
   host_->small.finish_all();
@@ -168,6 +217,7 @@ bool CudaBackend::low_precision_gradients(DType dtype) const {
 bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }
 
 void CudaBackend::conv2d_forward(const Conv2dForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.weight, args.bias, args.y, args.norm.scale, args.norm.shift, args.sum, args.square_sum);
   if (cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
   if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
   plain_conv2d_forward(*this, args);
@@ -195,6 +245,7 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
 }
 
 void CudaBackend::matmul(const Matmul& args) {
+  const LeavesStatistics scope(*this, args.a, args.b, args.bias, args.c);
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {
     if (blas_->matmul(product, handle())) return true;

@@ -5,24 +5,28 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "core/backend.h"
 #include "core/peer_memory.h"
+#include "core/squared_norms.h"
 #include "kernels/cuda/libraries.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/step_scalar.h"
 
 namespace starling::cuda {
 
+class PendingStatistics;
 class Pool;
 
 /// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a pool whose blocks are reused in the order
 /// of the stream that they were last allocated on: a tensor that another stream uses too is kept by its owner until the streams have been
 /// joined. Own kernels: *.cu; libraries: libraries.h.
-class CudaBackend final : public Backend, private WorkspaceSource {
+class CudaBackend final : public Backend, public SquaredNorms, private WorkspaceSource {
  public:
   CudaBackend(int device, bool tf32, bool benchmark, bool deterministic);
   ~CudaBackend() override;
@@ -90,14 +94,35 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   void augment_images(const AugmentImages& args) override;
   void weighted_sum(const WeightedSum& args) override;
   void squared_distance(const SquaredDistance& args) override;
+  void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
   void gradient_control(const GradientControl& args) override;
   void update(const OptimizerRule& rule, const UpdateArgs& args) override;
 
-  /// The current stream, for launch().
-  StreamHandle handle() const { return streams_[static_cast<std::size_t>(stream())]; }
+  /// The current stream, for launch(): after the running statistics that are pending, but for operations that leave them so.
+  StreamHandle handle() const;
+  /// The current stream to look at.
+  StreamHandle current_stream() const { return streams_[static_cast<std::size_t>(stream())]; }
+  /// In an operation of a forward pass: leaves running statistics pending (running_statistics.h), unless one of its tensors is of theirs.
+  class LeavesStatistics {
+   public:
+    template <class... T>
+    explicit LeavesStatistics(CudaBackend& backend, const T&... tensors) : backend_(backend) {
+      backend_.leave_statistics({&tensors...});
+    }
+    ~LeavesStatistics() { --backend_.leaving_; }
+    LeavesStatistics(const LeavesStatistics&) = delete;
+    LeavesStatistics& operator=(const LeavesStatistics&) = delete;
+
+   private:
+    CudaBackend& backend_;
+  };
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
+  /// kArrivals counters for last_block() of the launches on the current stream: 0 between any two of them. Streams may run at the same
+  /// time, and a graph beside what is issued, so each has its own; graphs run one after the other.
+  unsigned* arrivals() const;
+  static constexpr unsigned kArrivals = 2048;
 
   /// Writes an operation's bytes for a step; as many as at the capture.
   using StepWriter = std::function<void(const StepValues& values, std::byte* to)>;
@@ -122,6 +147,8 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   struct Capture;  ///< the one under way, and
   class Graph;     ///< what comes of it: graph.cpp
   void not_in_capture(const char* call) const;
+  void leave_statistics(std::initializer_list<const Tensor*> tensors);
+  void finish_statistics() const;
 
   DeviceInfo info_;
   LibrarySettings settings_;
@@ -130,8 +157,11 @@ class CudaBackend final : public Backend, private WorkspaceSource {
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;
   std::unique_ptr<Host> host_;
+  unsigned* arrivals_ = nullptr;  ///< for each stream, then for each stream's captures
   std::shared_ptr<Capture> capture_;
   Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
+  std::unique_ptr<PendingStatistics> statistics_;
+  int leaving_ = 0;  ///< operations under way that leave them pending
   std::unique_ptr<Cudnn> cudnn_;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<PeerMemory> peer_;  ///< made at the first call

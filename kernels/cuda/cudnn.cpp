@@ -3,9 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -15,12 +16,11 @@
 #include "core/error.h"
 #include "core/log.h"
 #include "kernels/cuda/cudnn_finish.h"
+#include "kernels/cuda/cudnn_plans.h"
 
 namespace starling::cuda {
 
 namespace {
-
-constexpr int kTimings = 3;
 
 template <class Args>
 constexpr std::string_view kName = "conv2d";
@@ -29,126 +29,151 @@ constexpr std::string_view kName<BatchNormForward> = "batch norm forward";
 template <>
 constexpr std::string_view kName<BatchNormBackward> = "batch norm backward";
 
+/// A missing tensor has no address, and no graph takes that.
+Binding bind(GraphTensor as, const Tensor& tensor) { return {as, tensor.raw()}; }
+
+/// cuDNN's engines were asked for tensors that start on 16 bytes.
+bool aligned(const Bindings& bindings) {
+  return std::all_of(bindings.begin(), bindings.end(), [](const Binding& binding) {
+    return binding.data != nullptr && reinterpret_cast<std::uintptr_t>(binding.data) % 16 == 0;
+  });
+}
+
+/// Parameters of batch norms; a missing one is for spec_of() to refuse.
+bool fp32(std::initializer_list<const Tensor*> tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor* tensor) { return !*tensor || tensor->dtype() == DType::kFloat32; });
+}
+
 class CudnnLibrary final : public Cudnn {
  public:
   CudnnLibrary(const LibrarySettings& settings, WorkspaceSource& workspaces, std::unique_ptr<GraphMaker> maker)
-      : settings_(settings), workspaces_(workspaces), maker_(std::move(maker)) {}
+      : workspaces_(workspaces), plans_(settings, workspaces, std::move(maker)) {}
 
   bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) override {
-    Entry* entry = find(args);
-    Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kWeight, args.weight.raw()}, {GraphTensor::kY, args.y.raw()}};
+    Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kWeight, args.weight), bind(GraphTensor::kY, args.y)};
     if (args.norm || args.sum) {  // with other parts of a batch norm than a graph has, or a bias: the backend puts it together
-      if (!entry) return false;
-      bindings.push_back({GraphTensor::kSum, args.sum.raw()});
-      bindings.push_back({GraphTensor::kSquareSum, args.square_sum.raw()});
-      const Scales scales(*this, args.norm, bindings, stream);
-      return run(*entry, bindings, stream);
+      bindings.push_back(bind(GraphTensor::kSum, args.sum));
+      bindings.push_back(bind(GraphTensor::kSquareSum, args.square_sum));
+      Plan* plan = find(args, bindings);
+      if (!plan) return false;
+      if (args.norm) {
+        const LowScales low = narrowed(args.norm, stream);
+        bind_scales(low, bindings);
+        plans_.run(*plan, bindings, stream);
+        keep(args.norm, low);
+      } else {
+        plans_.run(*plan, bindings, stream);
+      }
+      return true;
     }
-    if (entry && args.bias && args.bias.dtype() == DType::kFloat32) {
-      bindings.push_back({GraphTensor::kBias, args.bias.raw()});
-      return run(*entry, bindings, stream);
+    if (args.bias && args.bias.dtype() == DType::kFloat32) {
+      Bindings all = bindings;
+      all.push_back(bind(GraphTensor::kBias, args.bias));
+      if (Plan* plan = find(args, all)) {
+        plans_.run(*plan, all, stream);
+        return true;
+      }
     }
-    if (!args.bias) return entry && run(*entry, bindings, stream);
-    // No engine adds the bias: a pass of our own does.
+    // Without a bias; where no engine adds it, a pass of our own does.
     Conv2dForward plain = args;
     plain.bias = {};
-    entry = find(plain);
-    if (!entry || !run(*entry, bindings, stream)) return false;
-    add_channel_bias(args.y, args.bias, stream);
+    Plan* plan = find(plain, bindings);
+    if (!plan) return false;
+    plans_.run(*plan, bindings, stream);
+    if (args.bias) add_channel_bias(args.y, args.bias, stream);
     return true;
   }
 
   bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) override {
-    Entry* entry = find(args);
-    if (!entry) return false;
-    Bindings bindings{{GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kWeight, args.weight.raw()}, {GraphTensor::kDx, args.dx.raw()}};
+    Bindings bindings{bind(GraphTensor::kDy, args.dy), bind(GraphTensor::kWeight, args.weight), bind(GraphTensor::kDx, args.dx)};
+    const NormGradient& norm = args.norm;
+    if (norm) {
+      bindings.insert(bindings.end(),
+                      {bind(GraphTensor::kX, norm.x), bind(GraphTensor::kMean, norm.mean), bind(GraphTensor::kInvStd, norm.inv_std),
+                       bind(GraphTensor::kGamma, norm.gamma), bind(GraphTensor::kBeta, norm.beta),
+                       bind(GraphTensor::kDgamma, norm.sum_dy_xhat), bind(GraphTensor::kDbeta, norm.sum_dy)});
+    }
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
     Tensor factors;
-    if (const NormGradient& norm = args.norm) {
+    if (norm) {
       // The engines' three factors are for a pass that BatchNormBackwardApply does with factors of its own.
       const std::int64_t padded = (norm.mean.elements() + 3) / 4 * 4;
       factors = scratch({3, padded}, DType::kFloat32);
       float* unused = factors.data<float>();
-      bindings.insert(bindings.end(), {{GraphTensor::kX, norm.x.raw()},
-                                       {GraphTensor::kMean, norm.mean.raw()},
-                                       {GraphTensor::kInvStd, norm.inv_std.raw()},
-                                       {GraphTensor::kGamma, norm.gamma.raw()},
-                                       {GraphTensor::kBeta, norm.beta.raw()},
-                                       {GraphTensor::kDgamma, norm.sum_dy_xhat.raw()},
-                                       {GraphTensor::kDbeta, norm.sum_dy.raw()},
-                                       {GraphTensor::kDyFactor, unused},
-                                       {GraphTensor::kXFactor, unused + padded},
-                                       {GraphTensor::kOffset, unused + 2 * padded}});
+      bindings.insert(
+          bindings.end(),
+          {{GraphTensor::kDyFactor, unused}, {GraphTensor::kXFactor, unused + padded}, {GraphTensor::kOffset, unused + 2 * padded}});
     }
-    return run(*entry, bindings, stream);
+    plans_.run(*plan, bindings, stream);
+    return true;
   }
 
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
-    Entry* entry = find(args);
-    if (!entry) return false;
     const DType dtype = args.x.dtype();
-    Tensor result = args.dweight;
-    const bool in_low = args.dweight_low && !args.accumulate && args.dweight_low.dtype() == dtype;
-    if (in_low) {
-      result = args.dweight_low;
-    } else if (args.accumulate || args.dweight.dtype() != dtype) {
-      if (args.dweight.dtype() != DType::kFloat32) return false;
+    // Engines write gradients of x's type alone, and add to none.
+    const auto fits = [&](const Tensor& to) { return !args.accumulate && to && to.dtype() == dtype; };
+    const bool in_low = fits(args.dweight_low), direct = in_low || fits(args.dweight);
+    if (!direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
+    Tensor result = in_low ? args.dweight_low : direct ? args.dweight : Tensor();
+    Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kDy, args.dy)};
+    if (direct) bindings.push_back(bind(GraphTensor::kDweight, result));
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
+    if (!direct) {
       result = scratch(args.dweight.shape(), dtype);
+      bindings.push_back(bind(GraphTensor::kDweight, result));
     }
-    Bindings bindings{{GraphTensor::kX, args.x.raw()}, {GraphTensor::kDy, args.dy.raw()}, {GraphTensor::kDweight, result.raw()}};
-    const Scales scales(*this, args.norm, bindings, stream);
-    if (!run(*entry, bindings, stream)) return false;
+    LowScales low;
+    if (args.norm) {
+      low = kept(args.norm);
+      if (!low.scale) low = narrowed(args.norm, stream);
+      bind_scales(low, bindings);
+    }
+    plans_.run(*plan, bindings, stream);
     if (in_low) {
       *args.in_low = true;
-      return true;
+    } else if (!direct) {
+      take_gradient(result, args.dweight, args.accumulate, stream);
     }
-    if (result.storage() != args.dweight.storage()) take_gradient(result, args.dweight, args.accumulate, stream);
     return true;
   }
 
   bool batch_norm_forward(const BatchNormForward& args, StreamHandle stream) override {
-    Entry* entry = find(args);
-    if (!entry) return false;
-    for (const Tensor& tensor : {args.gamma, args.beta, args.saved_mean, args.saved_inv_std}) {
-      if (!tensor || tensor.dtype() != DType::kFloat32) return false;
-    }
-    Bindings bindings{{GraphTensor::kX, args.x.raw()},       {GraphTensor::kGamma, args.gamma.raw()},
-                      {GraphTensor::kBeta, args.beta.raw()}, {GraphTensor::kMean, args.saved_mean.raw()},
-                      {GraphTensor::kY, args.y.raw()},       {GraphTensor::kInvStd, args.saved_inv_std.raw()}};
-    if (args.residual) bindings.push_back({GraphTensor::kResidual, args.residual.raw()});
-    if (!run(*entry, bindings, stream)) return false;
-    RunningStatistics statistics{.mean = args.saved_mean.data<float>(), .inv_std = args.saved_inv_std.data<float>()};
-    if (args.running_mean) statistics.running_mean = args.running_mean.data<float>();
-    if (args.running_var) statistics.running_var = args.running_var.data<float>();
-    if (args.batches_tracked) statistics.batches_tracked = args.batches_tracked.data<std::int64_t>();
-    statistics.channels = args.x.shape().back();
-    statistics.rows = args.x.elements() / statistics.channels;
-    statistics.eps = args.eps;
-    statistics.momentum = args.momentum;
-    move_running_statistics(statistics, stream);
+    if (!fp32({&args.gamma, &args.beta, &args.saved_mean, &args.saved_inv_std})) return false;
+    Bindings bindings{bind(GraphTensor::kX, args.x),       bind(GraphTensor::kGamma, args.gamma),
+                      bind(GraphTensor::kBeta, args.beta), bind(GraphTensor::kMean, args.saved_mean),
+                      bind(GraphTensor::kY, args.y),       bind(GraphTensor::kInvStd, args.saved_inv_std)};
+    if (args.residual) bindings.push_back(bind(GraphTensor::kResidual, args.residual));
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
+    plans_.run(*plan, bindings, stream);
     return true;
   }
 
   bool batch_norm_backward(const BatchNormBackward& args, StreamHandle stream) override {
-    Entry* entry = find(args);
-    if (!entry) return false;
-    for (const Tensor& tensor : {args.gamma, args.saved_mean, args.saved_inv_std, args.dgamma, args.dbeta}) {
-      if (tensor.dtype() != DType::kFloat32) return false;
+    if (!fp32({&args.gamma, &args.saved_mean, &args.saved_inv_std, &args.dgamma, &args.dbeta})) return false;
+    Bindings bindings{bind(GraphTensor::kX, args.x),         bind(GraphTensor::kDy, args.dy),
+                      bind(GraphTensor::kGamma, args.gamma), bind(GraphTensor::kMean, args.saved_mean),
+                      bind(GraphTensor::kDx, args.dx),       bind(GraphTensor::kInvStd, args.saved_inv_std)};
+    if (args.dy2) bindings.push_back(bind(GraphTensor::kDy2, args.dy2));
+    if (args.dresidual) bindings.push_back(bind(GraphTensor::kDresidual, args.dresidual));
+    if (args.relu && args.beta) bindings.push_back(bind(GraphTensor::kBeta, args.beta));
+    if (args.relu && !args.beta) bindings.push_back(bind(GraphTensor::kY, args.y));
+    if (!args.accumulate) {
+      bindings.push_back(bind(GraphTensor::kDgamma, args.dgamma));
+      bindings.push_back(bind(GraphTensor::kDbeta, args.dbeta));
     }
-    Bindings bindings{{GraphTensor::kX, args.x.raw()},         {GraphTensor::kDy, args.dy.raw()},
-                      {GraphTensor::kGamma, args.gamma.raw()}, {GraphTensor::kMean, args.saved_mean.raw()},
-                      {GraphTensor::kDx, args.dx.raw()},       {GraphTensor::kInvStd, args.saved_inv_std.raw()}};
-    if (args.dy2) bindings.push_back({GraphTensor::kDy2, args.dy2.raw()});
-    if (args.dresidual) bindings.push_back({GraphTensor::kDresidual, args.dresidual.raw()});
-    if (args.relu && args.beta) bindings.push_back({GraphTensor::kBeta, args.beta.raw()});
-    if (args.relu && !args.beta) bindings.push_back({GraphTensor::kY, args.y.raw()});
-    Tensor dgamma = args.dgamma, dbeta = args.dbeta;
+    Plan* plan = find(args, bindings);
+    if (!plan) return false;
+    Tensor dgamma, dbeta;
     if (args.accumulate) {
       dgamma = scratch(args.dgamma.shape(), DType::kFloat32);
       dbeta = scratch(args.dbeta.shape(), DType::kFloat32);
+      bindings.push_back(bind(GraphTensor::kDgamma, dgamma));
+      bindings.push_back(bind(GraphTensor::kDbeta, dbeta));
     }
-    bindings.push_back({GraphTensor::kDgamma, dgamma.raw()});
-    bindings.push_back({GraphTensor::kDbeta, dbeta.raw()});
-    if (!run(*entry, bindings, stream)) return false;
+    plans_.run(*plan, bindings, stream);
     if (args.accumulate) {
       take_gradient(dgamma, args.dgamma, true, stream);
       take_gradient(dbeta, args.dbeta, true, stream);
@@ -156,52 +181,47 @@ class CudnnLibrary final : public Cudnn {
     return true;
   }
 
-  bool fuses_batch_norms(DType dtype) override {
-    if (dtype != DType::kFloat16) return false;
-    if (!fuses_) fuses_ = probe_fusions();
-    return *fuses_;
-  }
+  bool fuses_batch_norms(DType dtype) override { return dtype == DType::kFloat16 && plans_.fuses(); }
 
-  std::string version() const override { return maker_->version(); }
+  std::string version() const override { return plans_.version(); }
 
  private:
-  /// fp16 copies of a batch norm's scale and shift, bound where they are asked for.
-  struct Scales {
-    Scales(CudnnLibrary& library, const NormOnLoad& norm, Bindings& bindings, StreamHandle stream) {
-      if (!norm) return;
-      scale = library.scratch(norm.scale.shape(), DType::kFloat16);
-      shift = library.scratch(norm.shift.shape(), DType::kFloat16);
-      narrow_scales(norm.scale, norm.shift, scale, shift, stream);
-      bindings.push_back({GraphTensor::kScale, scale.raw()});
-      bindings.push_back({GraphTensor::kShift, shift.raw()});
-    }
+  using Plan = CudnnPlans::Entry;
+
+  /// fp16 copies of a batch norm's scale and shift.
+  struct LowScales {
     Tensor scale, shift;
   };
-
-  /// Looks for engines of every fusion. Nothing is compiled.
-  bool probe_fusions() {
-    for (const GraphSpec& spec : fusion_probes()) {
-      std::string why;
-      if (maker_->plan(spec, rules(), why)->candidates() > 0) continue;
-      log::write(log::Level::kDebug, fmt::format("[cudnn] batch norms stay apart from convolutions: {}: no engine ({})", text(spec), why));
-      return false;
-    }
-    return true;
+  LowScales narrowed(const NormOnLoad& norm, StreamHandle stream) {
+    LowScales low{scratch(norm.scale.shape(), DType::kFloat16), scratch(norm.shift.shape(), DType::kFloat16)};
+    narrow_scales(norm.scale, norm.shift, low.scale, low.shift, stream);
+    return low;
+  }
+  static void bind_scales(const LowScales& low, Bindings& bindings) {
+    bindings.push_back(bind(GraphTensor::kScale, low.scale));
+    bindings.push_back(bind(GraphTensor::kShift, low.shift));
+  }
+  /// A weight gradient has the scale and shift of its forward pass, and so that one's copies. They live at least as long as these tensors,
+  /// which the weight gradient's stream may still read when the call returns.
+  struct Kept {
+    std::weak_ptr<Storage> scale, shift;
+    LowScales low;
+  };
+  void keep(const NormOnLoad& norm, const LowScales& low) {
+    std::erase_if(kept_, [](const auto& entry) { return entry.second.scale.expired() || entry.second.shift.expired(); });
+    kept_[{norm.scale.raw(), norm.shift.raw()}] = {norm.scale.storage(), norm.shift.storage(), low};
+  }
+  LowScales kept(const NormOnLoad& norm) const {
+    const auto at = kept_.find({norm.scale.raw(), norm.shift.raw()});
+    if (at == kept_.end()) return {};
+    const Kept& found = at->second;
+    const bool same = found.scale.lock() == norm.scale.storage() && found.shift.lock() == norm.shift.storage();
+    return same ? found.low : LowScales{};
   }
 
-  PlanRules rules() const { return {.tf32 = settings_.tf32, .deterministic = settings_.deterministic}; }
-
-  /// A graph's plan and the candidate that was chosen; without a plan the library has no way for it.
-  struct Entry {
-    GraphSpec spec;
-    std::unique_ptr<GraphPlan> plan;
-    int chosen = -1;
-    std::size_t workspace = 0;
-    bool timed = false;
-  };
-
+  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is not planned: that may take seconds.
   template <class Args>
-  Entry* find(const Args& args) {
+  Plan* find(const Args& args, const Bindings& bindings) {
     std::string why;
     const std::optional<GraphSpec> spec = spec_of(args, why);
     if (!spec) {
@@ -209,84 +229,17 @@ class CudnnLibrary final : public Cudnn {
         log::write(log::Level::kDebug, fmt::format("[cudnn] {} is not one graph of cuDNN's: {}", kName<Args>, why));
       return nullptr;
     }
-    const auto [at, fresh] = entries_.try_emplace(*spec);
-    Entry& entry = at->second;
-    if (fresh) prepare(*spec, entry);
-    return entry.plan ? &entry : nullptr;
-  }
-
-  void prepare(const GraphSpec& spec, Entry& entry) {
-    entry.spec = spec;
-    std::string why;
-    entry.plan = maker_->plan(spec, rules(), why);
-    for (int i = 0; i < entry.plan->candidates() && entry.chosen < 0; ++i) {
-      if (entry.plan->finalise(i, why)) entry.chosen = i;
-    }
-    if (entry.chosen < 0) {
-      entry.plan.reset();
-      const bool in_parts = spec.kind == GraphKind::kConvolutionBias || is_fused(spec.kind);
-      log::write(in_parts ? log::Level::kDebug : log::Level::kWarning,
-                 fmt::format("[cudnn] {}: no engine ({}); {}", text(spec), why, in_parts ? "it runs in parts" : "an own kernel does it"));
-      return;
-    }
-    entry.workspace = entry.plan->workspace(entry.chosen);
-  }
-
-  bool run(Entry& entry, const Bindings& bindings, StreamHandle stream) {
-    for (const Binding& binding : bindings) {
-      // cuDNN's engines were asked for tensors that start on 16 bytes.
-      if (binding.data == nullptr || reinterpret_cast<std::uintptr_t>(binding.data) % 16 != 0) return false;
-    }
-    if (settings_.benchmark && !entry.timed && is_convolution(entry.spec.kind)) choose(entry, bindings, stream);
-    issue(entry, entry.chosen, entry.workspace, bindings, stream);
-    return true;
-  }
-
-  void issue(Entry& entry, int candidate, std::size_t bytes, const Bindings& bindings, StreamHandle stream) {
-    const std::shared_ptr<Storage> workspace = bytes == 0 ? nullptr : workspaces_.workspace(bytes);
-    entry.plan->run(candidate, bindings, workspace ? workspace->data() : nullptr, stream);
-  }
-
-  /// Times every candidate on the call's own tensors, whose output is written again afterwards, and keeps the fastest.
-  void choose(Entry& entry, const Bindings& bindings, StreamHandle stream) {
-    entry.timed = true;
-    double best = 0.0;
-    const int first = entry.chosen;
-    for (int i = first; i < entry.plan->candidates(); ++i) {
-      std::string why;
-      if (i != first && !entry.plan->finalise(i, why)) continue;
-      const std::size_t bytes = entry.plan->workspace(i);
-      std::array<double, kTimings> times{};
-      try {
-        issue(entry, i, bytes, bindings, stream);  // loads the kernels
-        for (double& time : times) {
-          time = entry.plan->milliseconds(stream, [&] { issue(entry, i, bytes, bindings, stream); });
-        }
-      } catch (const Error& error) {
-        if (i == first) throw;
-        log::write(log::Level::kDebug, fmt::format("[cudnn] {}: {} left out: {}", text(entry.spec), entry.plan->name(i), error.what()));
-        continue;
-      }
-      std::sort(times.begin(), times.end());
-      if (i != first && times[kTimings / 2] >= best) continue;
-      best = times[kTimings / 2];
-      entry.chosen = i;
-      entry.workspace = bytes;
-    }
-    log::write(log::Level::kDebug, fmt::format("[cudnn] {}: {} of {} candidates takes {:.3f} ms", text(entry.spec),
-                                               entry.plan->name(entry.chosen), entry.plan->candidates(), best));
+    return aligned(bindings) ? plans_.find(*spec) : nullptr;
   }
 
   Tensor scratch(const Shape& shape, DType dtype) {
     return {workspaces_.workspace(static_cast<std::size_t>(shape.elements()) * size_of(dtype)), 0, shape, dtype};
   }
 
-  LibrarySettings settings_;
   WorkspaceSource& workspaces_;
-  std::unique_ptr<GraphMaker> maker_;
-  std::map<GraphSpec, Entry> entries_;
+  CudnnPlans plans_;
+  std::map<std::pair<const void*, const void*>, Kept> kept_;
   std::set<std::string> refused_;  ///< reasons that have been told
-  std::optional<bool> fuses_;      ///< once it has been asked
 };
 
 }  // namespace

@@ -60,24 +60,6 @@ __global__ void narrow_scales_kernel(const float* scale, const float* shift, Flo
   }
 }
 
-__global__ void running_statistics_kernel(RunningStatistics s) {
-  const Index threads = Index{gridDim.x} * blockDim.x, first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (Index c = first; c < s.channels; c += threads) {
-    if (s.running_mean) {
-      s.running_mean[c] =
-          static_cast<float>((1.0 - s.momentum) * static_cast<double>(s.running_mean[c]) + s.momentum * static_cast<double>(s.mean[c]));
-    }
-    if (s.running_var) {
-      const double inv_std = static_cast<double>(s.inv_std[c]);
-      double variance = 1.0 / (inv_std * inv_std) - s.eps;
-      if (variance < 0.0) variance = 0.0;  // NaN stays
-      if (s.rows > 1) variance *= static_cast<double>(s.rows) / static_cast<double>(s.rows - 1);
-      s.running_var[c] = static_cast<float>((1.0 - s.momentum) * static_cast<double>(s.running_var[c]) + s.momentum * variance);
-    }
-  }
-  if (first == 0 && s.batches_tracked) ++*s.batches_tracked;
-}
-
 template <class F>
 void type_of(const Tensor& x, F&& f) {
   switch (x.dtype()) {
@@ -125,11 +107,6 @@ void narrow_scales(const Tensor& scale, const Tensor& shift, const Tensor& narro
   require(shift.elements() == n && narrow_scale.elements() == n && narrow_shift.elements() == n, "cudnn", "scale and shift differ in size");
   launch(narrow_scales_kernel, {{blocks_for(n, kThreads)}, {kThreads}, stream}, scale.data<float>(), shift.data<float>(),
          narrow_scale.data<Float16>(), narrow_shift.data<Float16>(), n);
-}
-
-void move_running_statistics(const RunningStatistics& statistics, StreamHandle stream) {
-  if (!statistics.running_mean && !statistics.running_var && !statistics.batches_tracked) return;
-  launch(running_statistics_kernel, {{blocks_for(statistics.channels, kThreads)}, {kThreads}, stream}, statistics);
 }
 
 }  // namespace starling::cuda

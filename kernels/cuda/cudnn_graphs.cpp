@@ -2,6 +2,9 @@
 
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
+#if __has_include(<cudnn_frontend/utils/cuda_graph_retention.h>)
+#define STARLING_CUDNN_RETENTION 1  // cudnn-frontend 1.32 has it; what an older one does not do need not be switched off
+#endif
 
 #include <algorithm>
 #include <unordered_map>
@@ -224,6 +227,11 @@ class Plan final : public GraphPlan {
   Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle, std::shared_ptr<const fe::DeviceProperties> described,
        std::string& why)
       : spec_(spec), handle_(std::move(handle)) {
+#if defined(STARLING_CUDNN_RETENTION)
+    // Otherwise each CUDA graph would hold a reference to each plan that was compiled at run time, which makes its launch slower. Plans
+    // live as long as the backend, which no graph outlives.
+    graph_.set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
+#endif
     GraphBuilder(graph_, spec_).build();
     if (described) graph_.set_device_properties(described);
     fe::error_t status = graph_.validate();

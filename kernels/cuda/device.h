@@ -5,8 +5,9 @@
 //
 // What kernels may use, in both: __global__, __device__, __shared__ (fixed sizes), threadIdx, blockIdx, blockDim, gridDim, __syncthreads(),
 // __syncwarp(), __shfl_down_sync, __shfl_xor_sync, __shfl_sync, __ballot_sync, __any_sync, atomicAdd (int, unsigned, float, double,
-// unsigned long long), atomicMax (int, unsigned), atomicOr, atomicExch, __threadfence(), dynamic_shared<T>(), float4/uint4/double2, min,
-// max, and the C mathematics functions. Nothing else: extend the shim first. Kernels are started with launch() (kernels/cuda/launch.h).
+// unsigned long long), atomicInc, atomicMax (int, unsigned), atomicOr, atomicExch, __threadfence(), dynamic_shared<T>(),
+// float4/uint4/double2, min, max, and the C mathematics functions. Nothing else: extend the shim first. Kernels are started with launch()
+// (kernels/cuda/launch.h).
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>

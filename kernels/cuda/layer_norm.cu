@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/column_tiles.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -7,7 +9,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = kColumnThreads, kWarps = kThreads / kWarp;
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 
 /// Calls f(channel, group) for the lane's groups of `row`.
 template <class T, int kSize, class F>
@@ -26,7 +28,7 @@ __device__ __forceinline__ WarpRows warp_rows() {
 }
 
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma, const Compute<T>* __restrict__ beta, T* __restrict__ y,
                     Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std, Index rows, Index channels, double eps) {
   using C = Compute<T>;
@@ -102,42 +104,62 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// partial[parts][2][channels]: sums of dy and of dy·x̂ over each part of the rows.
+template <class C>
+struct ParameterGradients {
+  C *dgamma, *dbeta;  ///< optional
+  bool accumulate;
+  STARLING_HD void take(Index c, double sum, double product) const {
+    if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum);
+    if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + product);
+  }
+};
+
+/// Sums of dy and of dy·x̂ over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads, 2)
-    layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* __restrict__ partial) {
+__global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
+                                                                                 unsigned* arrivals, ParameterGradients<Compute<T>> to) {
   using C = Compute<T>;
-  __shared__ C shared[2 * kSize * kThreads];
+  constexpr int kRows = 2;
+  struct Rows {
+    Coming<T, kSize> x[kRows], dy[kRows];
+    C mean[kRows], inv[kRows];
+  };
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const Index part = blockIdx.y;
   const ColumnPlace place = column_place<kSize>(t, part);
   C sums[2 * kSize] = {};
-#pragma unroll 2
-  for (Index i = 0; i < place.count; ++i) {
-    const Index r = place.first + i * place.step, at = r * t.channels + place.channel;
-    const auto g = load_group<T, kSize>(from.dy + at), in = load_group<T, kSize>(from.x + at);
-    const C mean = from.mean[r], inv = from.inv_std[r];
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
 #pragma unroll
-    for (int j = 0; j < kSize; ++j) {
-      const C value = static_cast<C>(g.v[j]);
-      sums[j] += value;
-      sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - mean) * inv);
-    }
-  }
-  sum_over_rows<kThreads>(sums, shared, t.width);
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const Index r = place.first + (first + u) * place.step, at = r * t.channels + place.channel;
+          rows.x[u].ask_for(from.x + at);
+          rows.dy[u].ask_for(from.dy + at);
+          rows.mean[u] = from.mean[r];
+          rows.inv[u] = from.inv_std[r];
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index, int n) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const auto in = rows.x[u].group(), g = rows.dy[u].group();
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) {
+            const C value = static_cast<C>(g.v[j]);
+            sums[j] += value;
+            sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - rows.mean[u]) * rows.inv[u]);
+          }
+        }
+      });
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   store_partial<kSize>(sums, partial, part, t, place);
-}
-
-template <class C>
-__global__ void __launch_bounds__(kCombineThreads, 2)
-    combine_columns(const C* __restrict__ partial, ColumnTiles t, C* dgamma, C* dbeta, bool accumulate) {
-  __shared__ double shared[2 * kCombineThreads];
-  const CombinePlace place = combine_place(t.channels);
-  double sum[2];
-  combine_sums(partial, t, place, sum, shared);
-  if (!place.owner) return;
-  const Index c = place.channel;
-  if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum[0]);
-  if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + sum[1]);
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double product) { to.take(c, sum, product); });
 }
 
 Launch over_warps(Index rows, StreamHandle stream) { return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream}; }
@@ -174,12 +196,12 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
   C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
   const bool packed = channels % Pack<T>::kSize == 0 && aligned16(from.x, from.dy, dx);
   if (dgamma || dbeta) {
-    const ColumnTiles t = column_tiles(rows, channels, packed ? Pack<T>::kSize : 1, backend.info().multiprocessors);
+    const auto kernel = packed ? layer_norm_gradient_columns<T, Pack<T>::kSize> : layer_norm_gradient_columns<T, 1>;
+    const Index blocks = Index{std::max(backend.info().multiprocessors, 1)} * resident_blocks(kernel, kColumnThreads);
+    const ColumnTiles t = column_tiles(rows, channels, packed ? Pack<T>::kSize : 1, blocks, CudaBackend::kArrivals);
     const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(packed ? layer_norm_gradient_columns<T, Pack<T>::kSize> : layer_norm_gradient_columns<T, 1>,
-           {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, t, partial.data<C>());
-    launch(combine_columns<C>, {.grid = {combine_blocks(channels)}, .block = {kCombineThreads}, .stream = backend.handle()},
-           partial.data<C>(), t, dgamma, dbeta, args.accumulate);
+    launch(kernel, {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle()}, from, t, partial.data<C>(),
+           backend.arrivals(), ParameterGradients<C>{dgamma, dbeta, args.accumulate});
   }
   if (dx && rows > 0) {
     launch(packed ? layer_norm_gradient_rows<T, Pack<T>::kSize> : layer_norm_gradient_rows<T, 1>, over_warps(rows, backend.handle()), from,

@@ -5,13 +5,14 @@
 #include "kernels/cuda/block_reduce.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/step_scalar.h"
 #include "kernels/math/activations.h"
 
-// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and a second kernel sums over the rows in an
-// order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row becomes NaN,
-// which training reports as divergence.
+// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the block that arrives last sums over the
+// rows in an order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
+// becomes NaN, which training reports as divergence.
 namespace starling::cuda {
 namespace {
 
@@ -58,15 +59,25 @@ __device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member
   return result;
 }
 
+/// Σ values by one block.
+__device__ double sum_of_block(const double* values, Index n, double* shared) {
+  double sum = 0.0;
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < n; i += kThreads) sum += values[i];
+  return block_sum<kThreads>(sum, shared);
+}
+
 struct LossSettings {
   Index rows, classes;
   double smoothing;
   StepScalar<double> scale;  ///< of the gradient
+  double loss_scale;
 };
 
-/// losses[row], and dlogits unless it is null. One team of kTeam threads to a row.
+/// losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One team of kTeam threads to a row.
 template <int kTeam, class T>
-__global__ void cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses, T* dlogits) {
+__global__ void __launch_bounds__(kThreads) cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
+                                                               T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
   const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
@@ -90,12 +101,17 @@ __global__ void cross_entropy_rows(LossSettings s, const T* logits, const std::i
       dlogits[r * s.classes + c] = narrow<T>(c == label ? gradient - of_label : gradient);
     }
   }
+  if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
+  __shared__ double shared[kThreads / kWarp];
+  const double sum = sum_of_block(losses, s.rows, shared);
+  if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale);
 }
 
 /// losses[row] without smoothing, and how many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes
-/// before everything.
+/// before everything. Then totals[4] += the losses, the rows with fewer than one and than five before, the rows.
 template <int kTeam, class T>
-__global__ void metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes, double* losses, std::int32_t* before) {
+__global__ void __launch_bounds__(kThreads) metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
+                                                         double* losses, std::int32_t* before, unsigned* arrivals, double* totals) {
   using C = Compute<T>;
   const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
   for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows; r += teams) {
@@ -114,23 +130,7 @@ __global__ void metrics_rows(const T* logits, const std::int32_t* labels, Index 
     losses[r] = log(sums.sum) - static_cast<double>(own - sums.largest);
     before[r] = valid ? count : std::numeric_limits<std::int32_t>::max();
   }
-}
-
-/// Σ values by one block.
-__device__ double sum_of_block(const double* values, Index n, double* shared) {
-  double sum = 0.0;
-  for (Index i = threadIdx.x; i < n; i += kThreads) sum += values[i];
-  return block_sum<kThreads>(sum, shared);
-}
-
-template <class Y>
-__global__ void finish_loss(const double* losses, Index rows, double scale, Y* loss) {
-  __shared__ double shared[kThreads / kWarp];
-  const double sum = sum_of_block(losses, rows, shared);
-  if (threadIdx.x == 0) *loss = static_cast<Y>(sum * scale);
-}
-
-__global__ void finish_metrics(const double* losses, const std::int32_t* before, Index rows, double* totals) {
+  if (!last_block(arrivals, gridDim.x)) return;
   __shared__ double shared[kThreads / kWarp];
   const double loss = sum_of_block(losses, rows, shared);
   double first = 0.0, fifth = 0.0;
@@ -178,15 +178,15 @@ void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
     Compute<T>* loss = optional_numbers<Compute<T>>(args.loss, 1, kName, "loss");
     const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
     const double scale = args.scale * args.gradient_scale;
-    const LossSettings settings{l.rows, l.classes, args.label_smoothing,
-                                step_scalar<double>(scale, [scale](const StepValues& now, const StepValues& then) {
-                                  return scale * (now.loss_scale / then.loss_scale);
-                                })};
+    const LossSettings settings{
+        l.rows, l.classes, args.label_smoothing,
+        step_scalar<double>(scale,
+                            [scale](const StepValues& now, const StepValues& then) { return scale * (now.loss_scale / then.loss_scale); }),
+        args.scale};
     with_team(l, [&](auto team, unsigned grid) {
       launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings, logits, labels, losses.data<double>(),
-             dlogits);
+             dlogits, arrivals(), loss);
     });
-    if (loss) launch(finish_loss<Compute<T>>, {{1}, {kThreads}, handle()}, losses.data<double>(), l.rows, args.scale, loss);
   });
 }
 
@@ -202,9 +202,8 @@ void CudaBackend::classification_metrics(const ClassificationMetrics& args) {
     const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
     with_team(l, [&](auto team, unsigned grid) {
       launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels, l.rows, l.classes,
-             losses.data<double>(), before.data<std::int32_t>());
+             losses.data<double>(), before.data<std::int32_t>(), arrivals(), totals);
     });
-    launch(finish_metrics, {{1}, {kThreads}, handle()}, losses.data<double>(), before.data<std::int32_t>(), l.rows, totals);
   });
 }
 

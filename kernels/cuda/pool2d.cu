@@ -104,32 +104,48 @@ __global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T
   });
 }
 
-/// Rows are images.
+constexpr int kAverageThreads = 256;
+
+/// y[image][pack] = the mean over its pixels. A block takes some neighbouring packs of an image: blockDim.x threads for these, blockDim.y
+/// that share the pixels.
 template <class T, int kCount>
-__global__ void global_average(const T* x, T* y, Index images, Index pixels, Index packs, Compute<T> scale) {
+__global__ void __launch_bounds__(kAverageThreads)
+    global_average(const T* x, T* y, Index images, Index pixels, Index packs, Compute<T> scale) {
   using C = Compute<T>;
-  for_items(images, packs, [&](Index image, Index pack) {
+  constexpr int kUnroll = 4;
+  __shared__ C shared[kAverageThreads * kCount];
+  const int width = static_cast<int>(blockDim.x), lanes = static_cast<int>(blockDim.y);
+  const int thread = static_cast<int>(threadIdx.y) * width + static_cast<int>(threadIdx.x);
+  const Index pack = Index{blockIdx.x} * width + threadIdx.x, line = packs * kCount;
+  for (Index image = blockIdx.y; image < images; image += gridDim.y) {
     const T* from = x + (image * pixels * packs + pack) * kCount;
-    const Index line = packs * kCount;
     C sum[kCount] = {};
-    Index p = 0;
-    for (; p + 4 <= pixels; p += 4) {
-      C values[4][kCount];
+    for (Index p = threadIdx.y; pack < packs && p < pixels; p += Index{kUnroll} * lanes) {
+      C values[kUnroll][kCount] = {};
 #pragma unroll
-      for (int k = 0; k < 4; ++k) load_wide<kCount>(from + (p + k) * line, values[k]);
+      for (int k = 0; k < kUnroll; ++k) {
+        if (p + Index{k} * lanes < pixels) load_wide<kCount>(from + (p + Index{k} * lanes) * line, values[k]);
+      }
 #pragma unroll
       for (int i = 0; i < kCount; ++i) sum[i] += (values[0][i] + values[1][i]) + (values[2][i] + values[3][i]);
     }
-    for (; p < pixels; ++p) {
-      C values[kCount];
-      load_wide<kCount>(from + p * line, values);
+    __syncthreads();  // the last image's readers are done
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) sum[i] += values[i];
+    for (int i = 0; i < kCount; ++i) shared[i * kAverageThreads + thread] = sum[i];
+    for (int half = lanes / 2; half > 0; half /= 2) {
+      __syncthreads();
+      if (static_cast<int>(threadIdx.y) >= half) continue;
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) {
+        sum[i] += shared[i * kAverageThreads + thread + half * width];
+        shared[i * kAverageThreads + thread] = sum[i];
+      }
     }
+    if (threadIdx.y != 0 || pack >= packs) continue;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) sum[i] *= scale;
     store_narrow<kCount>(sum, y + (image * packs + pack) * kCount);
-  });
+  }
 }
 
 /// Rows are pixels of all images.
@@ -207,6 +223,7 @@ Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operatio
 }  // namespace
 
 void CudaBackend::pool2d_forward(const Pool2dForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.y, args.index);
   constexpr const char* kName = "pooling forward";
   Sizes s = sizes_of(args.x, args.y, args.window, kName);
   floating(args.x, kName, [&](auto type) {
@@ -243,6 +260,7 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
 }
 
 void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.y);
   constexpr const char* kName = "global average pooling forward";
   const Pixels p = pixels_of(args.x, args.y, kName);
   floating(args.x, kName, [&](auto type) {
@@ -250,8 +268,12 @@ void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
     const T* x = args.x.data<T>();
     T* y = args.y.data<T>();
     with_packs<T>(p.channels, packable(x, y), [&](Index packs, auto count) {
-      launch(global_average<T, decltype(count)::value>, over_rows(p.images, packs, handle()), x, y, p.images, p.pixels, packs,
-             1.0 / static_cast<double>(p.pixels));
+      // As many threads for the packs as there are, at most a warp, and no more for the pixels than have some: both powers of two.
+      unsigned width = 1, lanes = 1;
+      while (width < kWarp && static_cast<Index>(width) < packs) width *= 2;
+      while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;
+      const Launch how{{blocks_for(packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)}, {width, lanes}, handle()};
+      launch(global_average<T, decltype(count)::value>, how, x, y, p.images, p.pixels, packs, 1.0 / static_cast<double>(p.pixels));
     });
   });
 }

@@ -3,21 +3,24 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/last_block.h"
 #include "kernels/cuda/pointwise.h"
 #include "kernels/cuda/step_scalar.h"
 #include "kernels/math/gradient_factor.h"
 
-// Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed order, and the parts' sums in theirs: the
-// same call gives the same bits on every GPU.
+// Sums over many elements. Each is cut into parts by its sizes alone, parts are summed in a fixed order, and the parts' sums in theirs, by
+// the block that arrives last: the same call gives the same bits on every GPU.
 namespace starling::cuda {
 namespace {
 
 constexpr int kThreads = 256;
 
-/// y[blockIdx.y][channel] (+)= the sum over rows blockIdx.y·rows_per_block … of x[rows][channels]; kCount channels to a thread. Threads are
-/// laid out with blockDim.x over channels and blockDim.y over rows. Runs of a few rows gather in the type of arithmetic, and go on in fp64.
-template <class T, int kCount, class Y>
-__global__ void sum_rows_kernel(const T* x, Index rows, Index channels, Index rows_per_block, Y* y, bool accumulate) {
+/// y[channel] (+)= the sum over the rows of x[rows][channels]; kCount channels to a thread. Threads are laid out with blockDim.x over
+/// channels and blockDim.y over rows. Runs of a few rows gather in the type of arithmetic, and go on in fp64. Of several parts of the rows
+/// each leaves its sums in partial[parts][channels], for the last block of the channels' tile.
+template <class T, int kCount>
+__global__ void __launch_bounds__(kThreads) sum_rows_kernel(const T* x, Index rows, Index channels, Index rows_per_block, double* partial,
+                                                            unsigned* arrivals, Compute<T>* y, bool accumulate) {
   using C = Compute<T>;
   constexpr int kRun = 16;
   __shared__ double sums[kThreads * kCount];
@@ -45,13 +48,29 @@ __global__ void sum_rows_kernel(const T* x, Index rows, Index channels, Index ro
 #pragma unroll
   for (int i = 0; i < kCount; ++i) sums[thread * kCount + static_cast<unsigned>(i)] = total[i];
   __syncthreads();
-  for (unsigned column = thread; column < width; column += kThreads) {
-    if (first_channel + column >= channels) continue;
+  const auto give = [&](Index to, double sum) { y[to] = static_cast<C>(accumulate ? static_cast<double>(y[to]) + sum : sum); };
+  const unsigned column = thread;
+  const Index own = first_channel + column;
+  if (column < width && own < channels) {
     double sum = 0.0;
     for (unsigned k = 0; k < blockDim.y; ++k) sum += sums[k * width + column];
-    Y& to = y[Index{blockIdx.y} * channels + first_channel + column];
-    to = static_cast<Y>(accumulate ? static_cast<double>(to) + sum : sum);
+    if (gridDim.y == 1) return give(own, sum);
+    partial[Index{blockIdx.y} * channels + own] = sum;
   }
+  if (gridDim.y == 1 || !last_block(arrivals + blockIdx.x, gridDim.y)) return;
+  // Threads that share a column take every lanes-th part; width is a power of two up to kThreads.
+  const unsigned lanes = kThreads / width, lane = thread / width;
+  const Index shared_column = first_channel + thread % width;
+  double sum = 0.0;
+  if (shared_column < channels) {
+#pragma unroll 8
+    for (Index part = lane; part < gridDim.y; part += lanes) sum += partial[part * channels + shared_column];
+  }
+  sums[thread] = sum;
+  __syncthreads();
+  if (column >= width || own >= channels) return;
+  for (unsigned k = 1; k < lanes; ++k) sum += sums[k * width + column];
+  give(own, sum);
 }
 
 /// How sum_rows_kernel cuts x[rows][channels]: a function of these two alone.
@@ -73,6 +92,7 @@ struct RowParts {
 constexpr Index kBlock = 4096;  ///< elements whose squares are one term, as on the CPU
 constexpr int kLanes = 32;      ///< element i of a block belongs to chain i mod 32, as on the CPU
 constexpr int kDistanceThreads = 128;
+constexpr int kDistanceChains = 32;  ///< term b belongs to chain b mod 32, as on the CPU
 
 template <class T, bool kDifference>
 STARLING_HD double difference(T x, T y) {
@@ -81,9 +101,11 @@ STARLING_HD double difference(T x, T y) {
   return a;
 }
 
-/// sums[b] = Σ (x - y)² over block b. kCount neighbouring chains to a thread.
+/// sums[b] = Σ (x - y)² over block b, kCount neighbouring chains to a thread; and total += the sums: those of a chain one after another,
+/// and the chains one after another, as on the CPU.
 template <class T, int kCount, bool kDifference>
-__global__ void squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums) {
+__global__ void __launch_bounds__(kDistanceThreads)
+    squared_distances(const T* x, const T* y, Index n, Index blocks, double* sums, unsigned* arrivals, double* total) {
   constexpr int kTeam = kLanes / kCount, kTeams = kDistanceThreads / kTeam, kUnroll = 8;
   __shared__ double lanes[kDistanceThreads * kCount];
   const int team = static_cast<int>(threadIdx.x) / kTeam, member = static_cast<int>(threadIdx.x) % kTeam;
@@ -130,30 +152,35 @@ __global__ void squared_distances(const T* x, const T* y, Index n, Index blocks,
     }
     __syncthreads();
   }
-}
-
-/// total += the sums, one after another as on the CPU; the block's other threads fetch them.
-__global__ void add_in_order(const double* sums, Index count, double* total) {
-  constexpr int kStage = 2048;
-  __shared__ double stage[kStage];
-  double sum = 0.0;
-  for (Index first = 0; first < count; first += kStage) {
-    const int here = static_cast<int>(min(Index{kStage}, count - first));
-    for (int i = static_cast<int>(threadIdx.x); i < here; i += kThreads) stage[i] = sums[first + i];
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int i = 0; i < here; ++i) sum += stage[i];
-    }
-    __syncthreads();
+  if (!last_block(arrivals, gridDim.x)) return;
+  double chain = 0.0;
+  if (threadIdx.x < kDistanceChains) {
+#pragma unroll 8
+    for (Index b = threadIdx.x; b < blocks; b += kDistanceChains) chain += sums[b];
+    lanes[threadIdx.x] = chain;
   }
-  if (threadIdx.x == 0) *total += sum;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int i = 1; i < kDistanceChains; ++i) chain += lanes[i];
+  *total += chain;
 }
 
-__global__ void gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite,
-                                        double* control) {
+constexpr int kControlThreads = 256;
+
+__global__ void __launch_bounds__(kControlThreads)
+    gradient_control_kernel(const double* totals, Index count, StepScalar<double> scale, double clip, bool check_finite, double* control) {
+  __shared__ double stage[kControlThreads];
+  double sum = 0.0;  // one after another, as on the CPU; the other threads fetch
+  for (Index first = 0; first < count; first += kControlThreads) {
+    const int here = static_cast<int>(min(Index{kControlThreads}, count - first));
+    __syncthreads();
+    if (static_cast<int>(threadIdx.x) < here) stage[threadIdx.x] = totals[first + threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x != 0) continue;
+#pragma unroll 8
+    for (int i = 0; i < here; ++i) sum += stage[i];
+  }
   if (threadIdx.x != 0) return;
-  double sum = 0.0;
-  for (Index i = 0; i < count; ++i) sum += totals[i];
   const math::GradientFactor result = math::gradient_factor(sum, scale.get(), clip, check_finite);
   control[0] = result.factor;
   control[1] = result.skip;
@@ -173,19 +200,11 @@ void CudaBackend::sum_rows(const SumRows& args) {
     constexpr int kPack = Pack<T>::kSize;
     const bool packs = channels % kPack == 0 && packable(x);
     const RowParts parts(rows, channels, packs ? kPack : 1, 256);
-    const auto start = [&](auto* to, bool accumulate) {
-      using To = std::remove_pointer_t<decltype(to)>;
-      const Launch how{
-          {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
-      launch(packs ? sum_rows_kernel<T, kPack, To> : sum_rows_kernel<T, 1, To>, how, x, rows, channels, parts.rows_per_part, to,
-             accumulate);
-    };
-    if (parts.parts == 1) return start(y, args.accumulate);
-    const Tensor partial = scratch(parts.parts * channels, DType::kFloat64);
-    start(partial.data<double>(), false);
-    const RowParts last(parts.parts, channels, 1, 1);
-    launch(sum_rows_kernel<double, 1, Y>, {{static_cast<unsigned>(last.tiles)}, {last.threads_x, last.threads_y}, handle()},
-           partial.data<double>(), parts.parts, channels, parts.parts, y, args.accumulate);
+    const Tensor partial = parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
+    const Launch how{
+        {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
+    launch(packs ? sum_rows_kernel<T, kPack> : sum_rows_kernel<T, 1>, how, x, rows, channels, parts.rows_per_part,
+           partial ? partial.data<double>() : nullptr, arrivals(), y, args.accumulate);
   });
 }
 
@@ -204,14 +223,13 @@ void CudaBackend::squared_distance(const SquaredDistance& args) {
       constexpr int kCount = decltype(count)::value;
       const unsigned grid = blocks_for(blocks, kDistanceThreads * kCount / kLanes);
       launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>, {{grid}, {kDistanceThreads}, handle()}, x, y, n,
-             blocks, sums.data<double>());
+             blocks, sums.data<double>(), arrivals(), total);
     };
     if (packable(x, y)) {
       start(std::integral_constant<int, Pack<T>::kSize>{});
     } else {
       start(std::integral_constant<int, 1>{});
     }
-    launch(add_in_order, {{1}, {kThreads}, handle()}, sums.data<double>(), blocks, total);
   });
 }
 
@@ -221,7 +239,7 @@ void CudaBackend::gradient_control(const GradientControl& args) {
   require(args.control && args.control.elements() == 2, "cuda", "gradient_control: control must have 2 elements");
   const auto scale = step_scalar<double>(
       args.scale, [at = args.scale](const StepValues& now, const StepValues& then) { return at * (then.loss_scale / now.loss_scale); });
-  launch(gradient_control_kernel, {{1}, {kWarp}, handle()}, args.totals.data<double>() + args.first, args.count, scale, args.clip,
+  launch(gradient_control_kernel, {{1}, {kControlThreads}, handle()}, args.totals.data<double>() + args.first, args.count, scale, args.clip,
          args.check_finite, args.control.data<double>());
 }
 

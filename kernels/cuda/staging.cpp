@@ -1,6 +1,7 @@
 #include "kernels/cuda/staging.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -8,6 +9,16 @@
 #include "core/trace.h"
 
 namespace starling::cuda {
+namespace {
+
+std::atomic<std::uint64_t> copied{0};  // through slots
+
+void copy_on_host(void* to, const void* from, std::size_t bytes) {
+  std::memcpy(to, from, bytes);
+  copied += bytes;
+}
+
+}  // namespace
 
 EventRing::EventRing(const Streams& streams) : streams_(streams), marks_(kHandles) {
   free_.reserve(kHandles);
@@ -134,7 +145,7 @@ Staging::~Staging() {
 
 void Staging::finish(Slot& slot) {
   if (!slot.to) return;
-  std::memcpy(slot.to, slot.memory, slot.bytes);
+  copy_on_host(slot.to, slot.memory, slot.bytes);
   slot.to = nullptr;
 }
 
@@ -164,7 +175,7 @@ void Staging::to_device(const void* from, std::byte* to, std::size_t bytes, Stre
   for (std::size_t begin = 0; begin < bytes; begin += slot_bytes_) {
     const std::size_t size = std::min(slot_bytes_, bytes - begin);
     Slot& slot = next();
-    std::memcpy(slot.memory, source + begin, size);
+    copy_on_host(slot.memory, source + begin, size);
     copy_async(to + begin, slot.memory, size, CopyKind::kHostToDevice, stream);
     record_event(slot.used, stream);
   }
@@ -196,6 +207,8 @@ void Staging::finish(Event event) {
     if (slot.to && slot.event.id <= event.id && (slot.event.id == event.id || events_.done(slot.event))) finish(slot);
   }
 }
+
+std::uint64_t Staging::copied_bytes() { return copied; }
 
 void Staging::finish_all() {
   for (Slot& slot : slots_) finish(slot);

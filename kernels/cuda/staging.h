@@ -88,6 +88,14 @@ class Staging {
 
   std::size_t slot_bytes() const { return slot_bytes_; }
   void to_device(const void* from, std::byte* to, std::size_t bytes, StreamHandle stream);
+  /// The same of numbers that `write` puts into the slot; bytes fit it.
+  template <class Write>
+  void written_to_device(const Write& write, std::byte* to, std::size_t bytes, StreamHandle stream) {
+    Slot& slot = next();
+    write(slot.memory);
+    copy_async(to, slot.memory, bytes, CopyKind::kHostToDevice, stream);
+    record_event(slot.used, stream);
+  }
   /// Waits.
   void to_host(const std::byte* from, void* to, std::size_t bytes, StreamKind kind, StreamHandle stream);
   /// `to` is written by finish(); bytes fit a slot.
@@ -96,6 +104,9 @@ class Staging {
   void finish(Event event);
   /// The same for all copies.
   void finish_all();
+
+  /// Bytes that hosts have copied into slots and out of them since the process began; for tests.
+  static std::uint64_t copied_bytes();
 
  private:
   struct Slot {

@@ -118,11 +118,7 @@ void CudaBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
   }
   Upload slot{this, {}};
   launcher(rule, args,
-           {.stream = handle(),
-            .multiprocessors = info_.multiprocessors,
-            .evict_first = evict_first_,
-            .owner = &slot,
-            .upload = &upload});
+           {.stream = handle(), .multiprocessors = info_.multiprocessors, .evict_first = evict_first_, .owner = &slot, .upload = &upload});
 }
 
 }  // namespace starling::cuda

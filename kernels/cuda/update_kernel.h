@@ -77,7 +77,7 @@ struct UpdateBuffers {
   const std::uint8_t* decay = nullptr;
   const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
   const double* control = nullptr;              ///< optional: {factor, skip}
-  BFloat16* low_bf16 = nullptr;     ///< optional, one of them
+  BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
   Float16* low_fp16 = nullptr;
   std::int64_t packs = 0;  ///< of 16 bytes
   int terms = 0;

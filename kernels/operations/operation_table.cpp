@@ -1,5 +1,6 @@
 #include "kernels/operations/operation_table.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/operations/rows.h"
@@ -54,6 +55,26 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
        }) {
     table.push_back(std::move(op));
   }
+}
+
+/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and
+/// ResNet-50 with 256.
+void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
+  const Index small = std::max<Index>(batch / 16, 1), large = std::max<Index>(batch / 8, 1);
+  for (const Index shrunk : {1, 2, 4}) {
+    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk, true, false, true, MaskFrom::kInput));
+  }
+  table.push_back(batch_norm(large * 3136, 64, true, false, true, MaskFrom::kInput));
+  table.push_back(batch_norm(large * 196, 1024, true, true, true));
+  table.push_back(batch_norm(large * 49, 2048, true, true, true));
+  table.push_back(global_pooling({small, 8, 8, 64}));
+  table.push_back(global_pooling({large, 7, 7, 2048}));
+  table.push_back(cross_entropy(small, 10, 0.0));
+  table.push_back(cross_entropy(large, 1000, 0.1));
+  table.push_back(sums_of_rows(small, 10));
+  table.push_back(sums_of_rows(large, 1000));
+  table.push_back(squared_distance(18 * batch, false));
+  table.push_back(squared_distance(1152 * batch, false));
 }
 
 }  // namespace
@@ -153,6 +174,7 @@ std::vector<Operation> timing_table(std::int64_t batch) {
     table.push_back(batch_norm(rows, channels, true, false, true, MaskFrom::kInput));
     table.push_back(batch_norm(rows, channels, true, true, true));
   }
+  add_rows_of_networks(table, batch);
   const Index rows = pixels / 4;
   for (Operation& op : std::vector<Operation>{
            layer_norm(64 * batch, 256),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The update kernels' (and the handshakes' of peer memory) machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
+# The update kernels' (and the batch norms', and the handshakes' of peer memory) machine code, without a GPU: compiled for every architecture without a warning, nothing spilled to memory, and all streams
 # in 16-byte accesses, in PTX and, where a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
 # nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), in the machine code too. One line a fact. Exit 77 (skipped) where nvcc is not.
 #   tests/cuda/machine_code.sh
@@ -211,5 +211,53 @@ else
       if (signals != 1 || waits < 2 || words < 2 || loose) { print "PTX: " signals + 0 " system-wide releases of a signal, " waits + 0 " acquires of a wait, " loose + 0 " without a fence"; exit 1 }
       print "PTX: peer.cu signals by st.release.sys behind a fence and waits by ld.acquire.sys"
     }' "$work/ptx" || wrong "PTX of peer.cu: see above"
+fi
+# Batch norms. A kernel that comes onto the device before the one ahead of it is done waits for that one before it touches memory. And what
+# the last block reads of other blocks' results lies behind the counter's increment, between fences, and is not read as constant data.
+norms=$root/kernels/cuda/batch_norm.cu
+norm_flags=()
+for flag in "${flags[@]}"; do [ "$flag" = -fmad=false ] || norm_flags+=("$flag"); done  # that one is for the update alone
+if grep -qx "sm_90" <<<"$known"; then
+  mkdir -p "$work/keep"
+  if ! "$nvcc" "${norm_flags[@]}" -arch=sm_90 -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$norms" -o "$work/code" >"$work/log" 2>&1; then
+    grep -E "error|warning" "$work/log" | head -5
+    wrong "sm_90: batch_norm.cu does not compile without a warning"
+  else
+    if grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then wrong "sm_90: kernels of batch_norm.cu spill"; fi
+    awk '
+      function bad(what) { print "  " name ": " what; failures++ }
+      function finish() {
+        if (name == "") return
+        if (second != waits) bad(second ? "does not wait for the kernel ahead" : "waits, but is never launched so")
+        if (second && early) bad("touches memory " early " times before it waits")
+        if (first != arrives) bad("increments a counter " arrives " times")
+        if (first && (fences < 2 || late)) bad(fences " fences, and " late " loads as of constant data behind the counter")
+        firsts += first; seconds += second
+      }
+      /\.entry / {
+        finish(); match($0, /_Z[A-Za-z0-9_]+/); name = substr($0, RSTART, RLENGTH)
+        first = name ~ /7momentsI|13gradient_sumsI/; second = name ~ /9normaliseI|14input_gradientI/
+        waits = early = arrives = fences = late = 0
+      }
+      /griddepcontrol\.wait/ { waits++ }
+      /[ \t](ld|st|atom|red)\.(global|relaxed|volatile|acquire|release)/ && !waits { early++ }
+      /membar\.gl|fence\.(sc|acq_rel)\.gpu/ { fences++ }
+      /atom\.(global\.)?(relaxed\.gpu\.)?(global\.)?inc/ { arrives++ }
+      /ld\.global\.nc/ && arrives { late++ }
+      END {
+        finish()
+        if (!firsts || !seconds) { print "PTX: the kernels of batch_norm.cu are not found"; exit 1 }
+        printf "PTX: of batch_norm.cu %d kernels wait before they touch memory, in %d the last block reads behind the counter, %d wrong\n", seconds, firsts, failures
+        exit failures > 0
+      }' "$work"/keep/*batch_norm*.ptx || wrong "PTX of batch_norm.cu: see above"
+    if [ -n "$cuobjdump" ] && PATH=$(dirname "$cuobjdump"):$PATH "$cuobjdump" -sass "$work/code" >"$work/sass" 2>"$work/log"; then
+      awk '
+        /Function : / { name = $NF; second = name ~ /9normaliseI|14input_gradientI/; waited = 0; kernels += second }
+        second && /ACQBULK/ { waited = 1 }
+        second && !waited && /[ \t](LDG|STG|LD|ST|ATOMG|RED)\./ { print "  " name ": touches memory before it waits:" $0; failures++; waited = 1 }
+        END { printf "sm_90: in machine code %d kernels of batch_norm.cu wait before they touch memory, %d wrong\n", kernels, failures; exit failures > 0 || !kernels }
+      ' "$work/sass" || wrong "machine code of batch_norm.cu: see above"
+    fi
+  fi
 fi
 exit $status

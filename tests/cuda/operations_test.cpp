@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/operations/operation_table.h"
@@ -11,6 +12,20 @@
 // The operation table, which the CPU backend is tested with too: one row per operation and set of shapes.
 namespace starling::tests {
 namespace {
+
+/// Empty where all agree. cuDNN writes weights' gradients in the activations' type before they become fp32 (docs/cudnn.md): where it does
+/// the convolutions, these carry one rounding more. Everything else is held to the table's tolerance.
+std::string off(const Operation& op, DType dtype, const Results& found, const Results& expected) {
+  const bool rounds = is_low_precision(dtype) && op.name.starts_with("conv2d") && gpu().description().find("cuDNN") != std::string::npos;
+  if (!rounds || found.gradients.size() < 2 || expected.gradients.size() < 2) return difference(op, dtype, found, expected);
+  Results others = found, others_expected = expected;
+  others.gradients[1].clear();
+  others_expected.gradients[1].clear();
+  const std::string strict = difference(op, dtype, others, others_expected);
+  Operation rounded = op;
+  rounded.carried += 1;
+  return strict.empty() ? difference(rounded, dtype, found, expected) : strict;
+}
 
 void table(DType dtype) {
   CpuBackend cpu(1, cpu::Isa::kScalar);
@@ -22,7 +37,7 @@ void table(DType dtype) {
     Results first;
     in_every_order([&] {
       const Results found = run(op, gpu(), dtype, inputs, seed);
-      CHECK(difference(op, dtype, found, expected) == "");
+      CHECK(off(op, dtype, found, expected) == "");
       // Every order of threads, and every run, gives the same bits.
       if (first.outputs.empty()) first = on_gpu() ? run(op, gpu(), dtype, inputs, seed) : found;
       CHECK(found.outputs == first.outputs);
@@ -30,7 +45,7 @@ void table(DType dtype) {
     });
     // Memory that no 16-byte access may touch at its start.
     OffsetBackend misaligned(gpu());
-    CHECK(difference(op, dtype, run(op, misaligned, dtype, inputs, seed), expected) == "");
+    CHECK(off(op, dtype, run(op, misaligned, dtype, inputs, seed), expected) == "");
   }
 }
 

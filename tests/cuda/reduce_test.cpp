@@ -67,6 +67,17 @@ TEST_CASE("cuda/reduce: squared distances have the CPU's bits") {
   });
 }
 
+TEST_CASE("cuda/reduce: squared distances of more terms than chains have the CPU's bits") {
+  const Given given = random_given({70 * 4096 + 7}, 3);
+  const auto run = [&](Backend& backend) {
+    const Tensor totals = doubles(backend, {0.5});
+    backend.squared_distance({placed(backend, given, DType::kFloat32, 0), Tensor(), totals, 0});
+    return value_of(totals);
+  };
+  const double expected = run(plain_cpu());
+  in_every_order([&] { CHECK(run(gpu()) == expected); });
+}
+
 TEST_CASE("cuda/reduce: squared distances notice numbers that are not finite") {
   Given given = random_given({5000}, 1);
   given.numbers[4990] = std::numeric_limits<double>::infinity();

@@ -128,7 +128,8 @@ TEST_CASE("cuda/low gradients of runs: steps in fp16 that overflow are skipped a
 TEST_CASE("cuda/low gradients of runs: a run goes on from a checkpoint as if it had not ended") {
   for (const std::string precision : {"bf16", "fp16"}) {
     CAPTURE(precision);
-    const json config = with(config_of(precision, 10), {{"schedule", {{"type", "constant"}}}, {"checkpoint", {{"every_steps", 4}, {"keep", 9}}}});
+    const json config =
+        with(config_of(precision, 10), {{"schedule", {{"type", "constant"}}}, {"checkpoint", {{"every_steps", 4}, {"keep", 9}}}});
     const test::Folder whole, parts;
     const GraphOutcome expected = train(config, false, whole);
     train(with(config, {{"steps", 6}}), true, parts);

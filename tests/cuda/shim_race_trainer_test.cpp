@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "kernels/cuda/shim/race_checker.h"
 #include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/fake_ranks.h"
+#include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
 
 // The race checker on whole runs with the trainer: batches that go up ahead of their step, the loss on its way back, metrics, the mean
@@ -52,12 +54,13 @@ std::vector<Call> record(const std::string& algorithm, const std::string& precis
   struct Recording {
     explicit Recording(bool held) {
       cuda::shim::start_recording(true);
-      cuda::shim::hold_events(held);
+      if (held) device.emplace();
     }
     ~Recording() {
-      cuda::shim::hold_events(false);
+      device.reset();
       cuda::shim::stop_recording();
     }
+    std::optional<LaggingDevice> device;
   } const recording(held);
   const auto make = [&](std::unique_ptr<Transport> end, Backend&) {
     return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);

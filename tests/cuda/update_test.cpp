@@ -32,7 +32,7 @@ struct Case {
   std::int64_t offset = 0;  ///< elements by which all buffers start off an aligned address
   DType low = DType::kFloat32;
   DType low_gradient = DType::kFloat32;  ///< some blocks' gradients lie in this precision on a GPU
-  bool controlled = false;  ///< a clip factor in each step, and the second one skipped
+  bool controlled = false;               ///< a clip factor in each step, and the second one skipped
   int steps = 5;
 };
 

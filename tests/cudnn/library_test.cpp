@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "core/error.h"
 #include "kernels/cuda/cudnn.h"
 #include "kernels/cuda/cudnn_finish.h"
+#include "kernels/cuda/running_statistics.h"
+#include "kernels/cuda/shim/recorder.h"
 #include "tests/cudnn/stand_in.h"
 
 // The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is refused, which plan is kept), with
@@ -226,6 +229,50 @@ TEST_CASE("cudnn/library: fp16 convolutions that carry out parts of a batch norm
   }
 }
 
+TEST_CASE("cudnn/library: a weight gradient takes its forward pass's fp16 copies of scale and shift while these tensors live") {
+  const Sizes& s = kConvolutions[0];
+  Library library;
+  NormOnLoad norm{filled({s.c}, DType::kFloat32, 3), filled({s.c}, DType::kFloat32, 4)};
+  const auto forward = [&] {
+    REQUIRE(library.cudnn->conv2d_forward({.x = filled(s.x(), DType::kFloat16, 1),
+                                           .weight = filled(s.weight(), DType::kFloat16, 2),
+                                           .y = empty(s.y(), DType::kFloat16),
+                                           .window = s.window,
+                                           .norm = norm,
+                                           .sum = empty({s.o}, DType::kFloat32),
+                                           .square_sum = empty({s.o}, DType::kFloat32)},
+                                          nullptr));
+  };
+  const auto backward = [&] {
+    const auto weights_of = [&](DType dtype) {
+      Conv2dBackwardWeights args{.x = filled(s.x(), DType::kFloat16, 1), .dy = filled(s.y(), DType::kFloat16, 5), .window = s.window};
+      if (dtype == DType::kFloat32) args.x = widened(args.x), args.dy = widened(args.dy);
+      args.norm = norm;
+      args.dweight = empty(s.weight(), DType::kFloat32);
+      return args;
+    };
+    const Conv2dBackwardWeights found = weights_of(DType::kFloat16), wanted = weights_of(DType::kFloat32);
+    REQUIRE(library.cudnn->conv2d_backward_weights(found, nullptr));
+    cpu().conv2d_backward_weights(wanted);
+    check_near(found.dweight, wanted.dweight, "dweight");
+  };
+  const auto copies = [](const auto& body) {
+    cuda::shim::start_recording();
+    body();
+    int count = 0;
+    for (const cuda::shim::Call& call : cuda::shim::stop_recording()) count += call.label.find("narrow_scales") != std::string::npos;
+    return count;
+  };
+  CHECK(copies([&] { forward(), backward(); }) == 1);
+  CHECK(copies(backward) == 0);
+  CHECK(copies([&] { forward(), forward(), backward(); }) == 2);
+  // Other numbers, perhaps at the same address: theirs are not taken.
+  forward();
+  norm = {};
+  norm = {filled({s.c}, DType::kFloat32, 8), filled({s.c}, DType::kFloat32, 9)};
+  CHECK(copies(backward) == 1);
+}
+
 TEST_CASE("cudnn/library: what no fused graph does is left to the backend, which puts it together") {
   const Sizes& s = kConvolutions[0];
   const Shape in{s.c}, out{s.o};
@@ -326,6 +373,9 @@ TEST_CASE("cudnn/library: batch norm forward moves the running statistics and co
         };
         const BatchNormForward args = args_of(dtype), wide = args_of(DType::kFloat32);
         REQUIRE(library.cudnn->batch_norm_forward(args, nullptr));
+        cuda::PendingStatistics statistics;
+        statistics.add(args, nullptr);
+        statistics.finish();
         cpu().batch_norm_forward(wide);
         check_same(args.y, wide.y, "y");
         check_same(args.saved_mean, wide.saved_mean, "saved_mean");

@@ -64,7 +64,8 @@ struct Call {
   int peer = -1;
   std::size_t bytes_to = 0;
   GraphHandle graph = nullptr;
-  bool relaxed = false;  ///< kAllocate: in a capture, but asked for so that it does it no harm
+  bool relaxed = false;    ///< kAllocate: in a capture, but asked for so that it does it no harm
+  bool dependent = false;  ///< kLaunch: may come onto the device before the launch ahead of it on the stream is done
 };
 
 /// Everything since the start or the last clear(), while recording; off by default. Not for use while another thread issues work.
@@ -76,16 +77,23 @@ std::vector<Call> stop_recording();
 void hold_events(bool held);
 /// While held: the device comes `count` recordings further.
 void let_events(std::uint64_t count);
+/// Recordings so far, and while held: the device comes to the one of this number.
+std::uint64_t recordings();
+void let_events_to(std::uint64_t recording);
 /// From now on this stream is stuck, as behind a transfer whose other end is gone: nothing issued to it is done, nor what other streams do
 /// behind an event of its, until release_stream(). A host that waits for such an event waits (20 s at most, then it is an error).
 void hold_stream(StreamHandle stream);
 void release_stream(StreamHandle stream);
+/// While set: work is recorded, not done, and copies to the host bring zeros. So a test counts what a large model issues, at the price of
+/// the issue alone; device memory is never touched.
+void skip_work(bool skipped);
 /// Something of a test's own, in its place among the calls.
 void note_mark(const std::string& label);
 /// What the runtime is not asked for: accesses, the pool's blocks, NCCL's calls.
 void note(Call call);
-void note_launch(StreamHandle stream, const char* label);
-/// Whether the stream captures; then work on it is to be handed to keep_work() in place of being done, with its arguments by value.
+void note_launch(StreamHandle stream, const char* label, bool dependent = false);
+/// Whether the stream captures, or work is skipped; then work on it is to be handed to keep_work() in place of being done, with its
+/// arguments by value.
 bool captures(StreamHandle stream);
 /// Why what the stream captures will come to nothing; empty where it will not.
 std::string spoilt(StreamHandle stream);
@@ -99,7 +107,7 @@ StreamHandle launching();
 struct FakeMachine {
   std::vector<DeviceInfo> devices = {{"NVIDIA H200", 0, 9, 0, 132, std::size_t{141} << 30, 13000, 13000}};
   std::string no_driver;   ///< not empty: why device_count() says -1
-  std::size_t memory = 0;  ///< not 0: device_allocate answers null beyond this many bytes in all
+  std::size_t memory = 0;  ///< device_allocate answers null beyond this many bytes in all; 0: beyond what the first device says
   std::size_t pinned = 0;  ///< not 0: pinned_allocate answers null for more bytes than this
 };
 void set_machine(const FakeMachine& machine);

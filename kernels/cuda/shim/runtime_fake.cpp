@@ -17,6 +17,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kernels/cuda/shim/capture.h"
 #include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/shim/time_slice.h"
 
 // The runtime on host memory. Everything happens at once, in issue order, so an event is done when it is recorded.
 namespace starling::cuda {
@@ -50,7 +51,7 @@ struct World {
   std::vector<shim::Call> calls;
   std::map<void*, std::size_t> blocks;  ///< of device memory
   std::size_t in_use = 0;
-  std::atomic<bool> held{false};
+  std::atomic<bool> held{false}, skipped{false};
   std::atomic<std::uint64_t> recorded{0}, reached{0};  ///< recordings so far; while held, up to which the device has come
   std::atomic<std::uint64_t> allocations{0}, host_waits{0}, launches{0}, graph_launches{0};
 
@@ -68,6 +69,9 @@ World& world() {
   static World one;
   return one;
 }
+
+/// Of the first device; world().mutex is held.
+std::size_t all_memory() { return world().machine.memory ? world().machine.memory : world().machine.devices.at(0).total_memory; }
 
 std::uint64_t recording_of(EventHandle event) { return static_cast<FakeEvent*>(event)->recordings; }
 
@@ -114,7 +118,8 @@ template <class F>
 void do_or_keep(StreamHandle stream, const F& work) {
   if (shim::Capture* capture = capture_of(stream)) {
     capture->add(stream, work);
-  } else {
+  } else if (!world().skipped) {
+    shim::take_device();
     work();
   }
 }
@@ -147,6 +152,8 @@ void hold_events(bool held) {
   world().held = held;
 }
 void let_events(std::uint64_t count) { reach(std::min<std::uint64_t>(world().recorded, world().reached + count)); }
+std::uint64_t recordings() { return world().recorded; }
+void let_events_to(std::uint64_t recording) { reach(std::min<std::uint64_t>(world().recorded, recording)); }
 void hold_stream(StreamHandle stream) {
   const std::lock_guard lock(world().mutex);
   auto* fake = static_cast<FakeStream*>(stream);
@@ -155,18 +162,22 @@ void hold_stream(StreamHandle stream) {
 void release_stream(StreamHandle stream) {
   if (Hold* hold = static_cast<FakeStream*>(stream)->hold) hold->open = true;
 }
+void skip_work(bool skipped) { world().skipped = skipped; }
 void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note(Call call) { world().note(std::move(call)); }
-void note_launch(StreamHandle stream, const char* label) {
+void note_launch(StreamHandle stream, const char* label, bool dependent) {
+  if (!captures(stream)) take_device();
   ++world().launches;
-  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
+  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label, .dependent = dependent});
 }
-bool captures(StreamHandle stream) { return capture_of(stream) != nullptr; }
+bool captures(StreamHandle stream) { return capture_of(stream) != nullptr || world().skipped; }
 std::string spoilt(StreamHandle stream) {
   const Capture* capture = capture_of(stream);
   return capture ? capture->spoiled() : std::string();
 }
-void keep_work(StreamHandle stream, std::function<void()> work) { capture_of(stream)->add(stream, std::move(work)); }
+void keep_work(StreamHandle stream, std::function<void()> work) {
+  if (shim::Capture* capture = capture_of(stream)) capture->add(stream, std::move(work));
+}
 bool forbids_driver() { return own_capture && !relaxed; }
 StreamHandle launching() { return launch_stream; }
 void set_machine(const FakeMachine& machine) {
@@ -188,8 +199,7 @@ DeviceInfo device_info(int device) {
 void use_device(int device) { require(device >= 0, "shim", "device {}", device); }
 std::size_t free_memory() {
   const std::lock_guard lock(world().mutex);
-  const std::size_t all = world().machine.memory ? world().machine.memory : world().machine.devices.at(0).total_memory;
-  return all - std::min(all, world().in_use);
+  return all_memory() - std::min(all_memory(), world().in_use);
 }
 
 StreamHandle create_stream(const char* name, bool high_priority) {
@@ -266,14 +276,13 @@ void* device_allocate(std::size_t bytes) {
   void* memory = nullptr;
   {
     const std::lock_guard lock(world().mutex);
-    const std::size_t most = world().machine.memory;
-    if (most != 0 && world().in_use + bytes > most) return nullptr;
+    if (world().in_use + bytes > all_memory()) return nullptr;
     memory = take(bytes);
     if (!memory) return nullptr;
     world().blocks[memory] = bytes;
     world().in_use += bytes;
   }
-  std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
+  if (!world().skipped) std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
   world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes, .relaxed = relaxed});
   return memory;
 }
@@ -311,6 +320,7 @@ void pinned_free(void* memory) noexcept {
 
 void copy_async(void* to, const void* from, std::size_t bytes, CopyKind kind, StreamHandle stream) {
   world().note({.kind = shim::CallKind::kCopy, .stream = stream, .from = from, .to = to, .bytes = bytes, .copy = kind});
+  if (world().skipped && kind == CopyKind::kDeviceToHost && !capture_of(stream)) std::memset(to, 0, bytes);
   do_or_keep(stream, [=] { std::memmove(to, from, bytes); });
 }
 void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
@@ -321,6 +331,9 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
 void launch_kernel(const void*, Dim3, Dim3, std::size_t, StreamHandle, void**, const char* label) {
   fail(ExitCode::kInternal, "shim", "{} was compiled for a GPU; in this build launch() runs kernels itself", label);
 }
+
+bool dependent_launches() { return false; }
+void forbid_dependent_launches(const std::string&) {}
 
 RuntimeCounters runtime_counters() { return {world().allocations, world().host_waits, world().launches, world().graph_launches}; }
 
@@ -382,7 +395,11 @@ void launch_graph(GraphHandle graph, StreamHandle stream) {
     explicit Launching(StreamHandle on) { launch_stream = on; }
     ~Launching() { launch_stream = nullptr; }
   } launching(stream);
-  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) work();
+  if (world().skipped) return;
+  for (const auto& work : static_cast<shim::FakeGraph*>(graph)->work) {
+    shim::take_device();
+    work();
+  }
 }
 void destroy_graph(GraphHandle graph) noexcept {
   if (!graph) return;

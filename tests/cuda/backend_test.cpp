@@ -1,0 +1,197 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <memory>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/dependent_launches.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda_plugin.h"
+#include "tests/cuda/support.h"
+
+extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
+
+// Streams, events and copies of the backend: on the shim, where work is done as it is issued, and on a GPU, where it is not.
+namespace starling::tests {
+namespace {
+
+constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload};
+
+std::unique_ptr<Backend> another_backend() {
+  StarlingCudaOpening opening{};
+  opening.abi = kStarlingCudaAbi;
+  opening.local_size = 1;
+  opening.deterministic = 1;
+  starling_cuda_open(&opening);
+  REQUIRE_MESSAGE(opening.backend != nullptr, opening.message);
+  return std::unique_ptr<Backend>(opening.backend);
+}
+
+/// How many of the tensor's numbers are not `value`.
+std::size_t others_than(const Tensor& x, float value) {
+  std::vector<float> found(static_cast<std::size_t>(x.elements()), value - 1.0f);
+  gpu().copy_to_host(x, found.data());
+  std::size_t wrong = 0;
+  for (const float number : found) wrong += number == value ? 0 : 1;
+  return wrong;
+}
+
+std::string refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kInternal);
+    return error.what();
+  }
+  FAIL_CHECK("no error");
+  return {};
+}
+
+/// Numbers enough that a kernel over them takes the device longer than the host takes to issue the next.
+std::int64_t many() { return on_gpu() ? std::int64_t{16} << 20 : std::int64_t{1} << 14; }
+
+}  // namespace
+
+TEST_CASE("cuda/backend: it says what it is, and its tensors outlive it") {
+  const std::string text = gpu().description();
+  CAPTURE(text);
+  CHECK(gpu().device() == DeviceType::kCuda);
+  CHECK(text.starts_with(gpu().info().name + ", sm_" + std::to_string(gpu().info().major)));
+  CHECK(text.find("CUDA " + std::to_string(gpu().info().runtime_version / 1000)) != std::string::npos);
+  Tensor tensor;
+  {
+    const std::unique_ptr<Backend> backend = another_backend();
+    tensor = Tensor(*backend, Shape{5}, DType::kFloat32);
+    backend->fill(tensor, 1.0);
+    CHECK(backend->memory_stats().in_use == 512);
+  }
+  tensor = {};
+  CHECK(others_than(Tensor(gpu(), Shape{0}, DType::kFloat32), 0.0f) == 0);  // the device still works
+}
+
+TEST_CASE("cuda/backend: streams are four, and work on one waits for an event of another") {
+  std::set<void*> handles;
+  for (const StreamKind kind : kStreams) {
+    const StreamScope scope(gpu(), kind);
+    handles.insert(gpu().native_stream());
+  }
+  CHECK(handles.size() == kStreams.size());
+  CHECK(!handles.contains(nullptr));
+
+  // One stream writes, the next one copies what was written, and only then the first writes something else.
+  const std::int64_t n = many();
+  for (std::size_t from = 0; from < kStreams.size(); ++from) {
+    const StreamKind writer = kStreams[from], reader = kStreams[(from + 1) % kStreams.size()];
+    CAPTURE(from);
+    const Tensor x(gpu(), Shape{n}, DType::kFloat32);
+    std::vector<Tensor> copies;
+    for (int round = 0; round < 5; ++round) copies.emplace_back(gpu(), Shape{n}, DType::kFloat32);
+    gpu().synchronize();
+    for (int round = 0; round < 5; ++round) {
+      Event written, read;
+      {
+        const StreamScope scope(gpu(), writer);
+        for (int again = 0; again < 3; ++again) gpu().fill(x, -1.0 - again);
+        gpu().fill(x, 10.0 * static_cast<double>(from) + round + 1);
+        written = gpu().record();
+      }
+      {
+        const StreamScope scope(gpu(), reader);
+        gpu().wait(written);
+        gpu().copy(x, copies[static_cast<std::size_t>(round)]);
+        read = gpu().record();
+      }
+      const StreamScope scope(gpu(), writer);
+      gpu().wait(read);
+    }
+    gpu().synchronize();
+    for (int round = 0; round < 5; ++round) {
+      CAPTURE(round);
+      CHECK(others_than(copies[static_cast<std::size_t>(round)], 10.0f * static_cast<float>(from) + static_cast<float>(round + 1)) == 0);
+    }
+  }
+}
+
+TEST_CASE("cuda/backend: an event is done after the wait for it, and so is what came before it on its stream") {
+  const Tensor x(gpu(), Shape{many()}, DType::kFloat32);
+  CHECK(gpu().done(Event{}));
+  // More than there are handles, far ahead of the device.
+  std::vector<Event> events;
+  for (std::size_t i = 0; i < 3 * cuda::EventRing::kHandles; ++i) {
+    if (i % 16 == 0) gpu().fill(x, static_cast<double>(i) + 1.0);
+    events.push_back(gpu().record());
+    if (i > 0) REQUIRE(events[i].id != events[i - 1].id);
+  }
+  gpu().synchronize(events[100]);
+  for (std::size_t i = 0; i <= 100; ++i) REQUIRE(gpu().done(events[i]));
+  gpu().synchronize(events.back());
+  bool all = true;
+  std::thread other([&] {  // any thread may ask
+    for (const Event event : events) all = all && gpu().done(event);
+  });
+  other.join();
+  CHECK(all);
+  CHECK(others_than(x, static_cast<float>((3 * cuda::EventRing::kHandles - 1) / 16 * 16) + 1.0f) == 0);
+}
+
+TEST_CASE("cuda/backend: the host waits for every stream") {
+  std::vector<Tensor> tensors;
+  for (std::size_t i = 0; i < kStreams.size(); ++i) {
+    tensors.emplace_back(gpu(), Shape{many()}, DType::kFloat32);
+    gpu().fill(tensors[i], -1.0);
+  }
+  const Event ready = gpu().record();
+  std::vector<Event> last;
+  for (std::size_t i = 0; i < kStreams.size(); ++i) {
+    const StreamScope scope(gpu(), kStreams[i]);
+    gpu().wait(ready);
+    for (int again = 0; again < 4; ++again) gpu().fill(tensors[i], static_cast<double>(i) + again);
+    last.push_back(gpu().record());
+  }
+  gpu().synchronize();
+  for (const Event event : last) CHECK(gpu().done(event));
+  for (std::size_t i = 0; i < kStreams.size(); ++i) CHECK(others_than(tensors[i], static_cast<float>(i + 3)) == 0);
+}
+
+TEST_CASE("cuda/backend: copies take the numbers that were meant, parts of tensors too, and refuse what does not fit") {
+  const Tensor x(gpu(), Shape{1000}, DType::kFloat32), y(gpu(), Shape{1000}, DType::kFloat32);
+  std::vector<float> numbers(1000), found(1000, -2.0f);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
+  gpu().copy_from_host(numbers.data(), x);
+  gpu().fill(y, -1.0);
+  gpu().copy(x.slice(7, Shape{333}), y.slice(501, Shape{333}));
+  gpu().copy(x.slice(0, Shape{0}), y.slice(0, Shape{0}));
+  gpu().copy_to_host(y, found.data());
+  for (std::size_t i = 0; i < found.size(); ++i) REQUIRE(found[i] == (i >= 501 && i < 834 ? numbers[i - 494] : -1.0f));
+  CHECK(refusal([&] { gpu().copy(x, y.slice(0, Shape{4})); }).find("copy of 1000 fp32") != std::string::npos);
+  CHECK(refusal([&] { gpu().copy(x, Tensor(gpu(), Shape{1000}, DType::kFloat64)); }).find("fp64") != std::string::npos);
+  CHECK(refusal([&] { gpu().wait(Event{std::uint64_t{1} << 40}); }).find("never recorded") != std::string::npos);
+  CHECK(others_than(y.slice(0, Shape{501}), -1.0f) == 0);  // a refusal changes nothing
+}
+
+TEST_CASE("cuda/backend: a kernel that may come early still waits for the one before, issued and in a graph") {
+  gpu().synchronize();
+  unsigned* counter = gpu().arrivals();
+  CHECK(cuda::why_not_dependent(counter, gpu().handle()) == "");
+  CHECK(cuda::why_not_dependent(counter, gpu().handle()) == "");  // the counter is 0 again
+  if (on_gpu()) MESSAGE("programmatic dependent launches: ", cuda::dependent_launches() ? "used" : "not used");
+}
+
+TEST_CASE("cuda/backend: two of them on one device do not mix") {
+  const std::unique_ptr<Backend> other = another_backend();
+  const Tensor mine(gpu(), Shape{many()}, DType::kFloat32), its(*other, Shape{many()}, DType::kFloat32);
+  for (int i = 0; i < 10; ++i) {
+    gpu().fill(mine, i);
+    other->fill(its, 100.0 + i);
+  }
+  std::vector<float> found(static_cast<std::size_t>(many()));
+  other->copy_to_host(its, found.data());
+  CHECK(found == std::vector<float>(found.size(), 109.0f));
+  CHECK(others_than(mine, 9.0f) == 0);
+}
+
+}  // namespace starling::tests

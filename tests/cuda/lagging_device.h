@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "kernels/cuda/shim/recorder.h"
+
+namespace starling::tests {
+
+/// While it lives events are held (shim::hold_events), and the device comes to what was recorded some milliseconds before: so threads of
+/// the host that wait for it, asking again and again, get their answer late.
+class LaggingDevice {
+ public:
+  LaggingDevice() {
+    cuda::shim::hold_events(true);
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        const std::uint64_t told = cuda::shim::recordings();
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+        cuda::shim::let_events_to(told);
+      }
+    });
+  }
+  ~LaggingDevice() {
+    stop_ = true;
+    thread_.join();
+    cuda::shim::hold_events(false);
+  }
+  LaggingDevice(const LaggingDevice&) = delete;
+  LaggingDevice& operator=(const LaggingDevice&) = delete;
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace starling::tests

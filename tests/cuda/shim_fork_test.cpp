@@ -1,0 +1,232 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/transport.h"
+#include "core/error.h"
+#include "core/forwarding_backend.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "tests/cuda/graph_job.h"
+#include "tests/cuda/race_training.h"
+#include "tests/cuda/stderr_lines.h"
+#include "tests/cuda/training_job.h"
+
+// Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against all that reads or reuses what they
+// touch, and few at a time.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using cuda::shim::Finding;
+
+/// STARLING_FORK while it lives.
+struct ForkSwitch {
+  explicit ForkSwitch(const char* value) {
+    if (const char* before = std::getenv("STARLING_FORK")) before_ = before;
+    setenv("STARLING_FORK", value, 1);
+  }
+  ~ForkSwitch() { before_ ? setenv("STARLING_FORK", before_->c_str(), 1) : unsetenv("STARLING_FORK"); }
+  std::optional<std::string> before_;
+};
+
+TrainingSettings graph_settings(const char* net, bool in_backward) {
+  TrainingSettings settings;
+  settings.net = net;
+  settings.graphs = true;
+  settings.start_at_begin = true;
+  settings.in_backward = in_backward;
+  return settings;
+}
+
+std::vector<double> train(const TrainingSettings& settings, const char* fork) {
+  const ForkSwitch forks(fork);
+  cuda::CudaBackend backend(0, false, false, true);
+  const auto transport = make_single_transport();
+  TrainingJob job(backend, *transport, settings);
+  for (int step = 0; step < 5; ++step) job.step();
+  CHECK(job.graphs() > 0);
+  job.finish();
+  return job.numbers();
+}
+
+/// The record of training to the second launch of a graph.
+std::vector<Call> record(const TrainingSettings& settings, bool (*drops)(int wait) = nullptr) {
+  /// Leaves out the compute stream's waits for the branch that `drops` names, counted from 0 within a capture.
+  class Forgetful final : public ForwardingBackend {
+   public:
+    Forgetful(Backend& inner, bool (*drops)(int)) : ForwardingBackend(inner), drops_(drops) {}
+    bool begin_capture(const StepValues& values) override {
+      waits_ = 0;
+      return ForwardingBackend::begin_capture(values);
+    }
+    Event record() override {
+      const Event event = ForwardingBackend::record();
+      if (capturing() && stream() == StreamKind::kUpload) branch_.insert(event.id);
+      return event;
+    }
+    void wait(Event event) override {
+      const bool joins = capturing() && stream() == StreamKind::kCompute && branch_.contains(event.id);
+      if (!joins || !drops_ || !drops_(waits_++)) ForwardingBackend::wait(event);
+    }
+
+   private:
+    bool (*drops_)(int);
+    int waits_ = 0;
+    std::set<std::uint64_t> branch_;
+  };
+  const ForkSwitch forks("1");
+  cuda::shim::start_recording(true);
+  {
+    cuda::CudaBackend gpu(0, false, false, true);
+    cuda::shim::NotingBackend noting(gpu);
+    Forgetful backend(noting, drops);
+    const auto transport = make_single_transport();
+    TrainingJob job(backend, *transport, settings);
+    for (int step = 0; step < 5; ++step) job.step();
+    job.finish();
+  }
+  return cuda::shim::stop_recording();
+}
+
+}  // namespace
+
+TEST_CASE("cuda/fork: with the branch and without it a run has the same bits") {
+  for (const char* net : {kNet, kNormNet}) {
+    for (const bool in_backward : {true, false}) {
+      CAPTURE(in_backward);
+      const TrainingSettings settings = graph_settings(net, in_backward);
+      CHECK(train(settings, "1") == train(settings, "0"));
+    }
+  }
+  TrainingSettings fp16 = graph_settings(kNormNet, false);
+  fp16.compute = DType::kFloat16;
+  fp16.check_overflow = fp16.defer_norms = true;
+  CHECK(train(fp16, "1") == train(fp16, "0"));
+}
+
+TEST_CASE("cuda/fork: gradients of weights are captured on the branch, two layers' at most at once; STARLING_FORK=0 has none") {
+  const auto count = [](const char* value) {
+    const ForkSwitch forks(value);
+    cuda::CudaBackend backend(0, false, false, true);
+    const auto transport = make_single_transport();
+    TrainingJob job(backend, *transport, graph_settings(kNormNet, true));
+    while (job.graphs() == 0) {
+      cuda::shim::start_recording();
+      job.step();
+      if (job.graphs() == 0) cuda::shim::stop_recording();
+    }
+    std::map<std::string, int> found;
+    std::set<std::pair<cuda::EventHandle, std::uint64_t>> open;
+    cuda::StreamHandle upload = nullptr;
+    {
+      const StreamScope scope(backend, StreamKind::kUpload);
+      upload = backend.handle();
+    }
+    bool captures = false;
+    for (const Call& call : cuda::shim::stop_recording()) {
+      if (call.kind == CallKind::kBeginCapture) captures = true;
+      if (call.kind == CallKind::kEndCapture) captures = false;
+      if (!captures) continue;
+      const bool product = call.label.find("launch_product") != std::string::npos;  // what own convolutions are made of
+      if (call.kind == CallKind::kLaunch && product) ++found[call.stream == upload ? "branch" : "compute"];
+      if (call.kind == CallKind::kLaunch && !product && call.stream == upload) ++found["other work on the branch"];
+      if (call.kind == CallKind::kRecord && call.stream == upload) open.emplace(call.event, call.recording);
+      if (call.kind == CallKind::kWait && call.stream != upload) open.erase({call.event, call.recording});
+      found["at once"] = std::max(found["at once"], static_cast<int>(open.size()));
+    }
+    job.finish();
+    return found;
+  };
+  std::map<std::string, int> with = count("1"), without = count("0");
+  CHECK(with["branch"] == 3);  // of four layers; the first one has no gradient of its input to go beside
+  CHECK(with["other work on the branch"] == 0);
+  CHECK(with["at once"] == 2);
+  CHECK(without["branch"] == 0);
+  CHECK(without["at once"] == 0);
+  CHECK(with["branch"] + with["compute"] == without["compute"]);
+}
+
+TEST_CASE("cuda/fork: the race checker finds nothing, and finds the update that does not wait for the branch") {
+  for (const char* net : {kNet, kNormNet}) {
+    for (const bool in_backward : {true, false}) {
+      CAPTURE(in_backward);
+      CHECK(lines(cuda::shim::check_races(record(graph_settings(net, in_backward)))) == "");
+    }
+  }
+  // All waits but the last are left out: that one still joins the branch before the capture ends, but buckets before it are updated, and
+  // memory is used again, while their gradients may still be under way.
+  const auto early = [](int wait) { return wait < 2; };
+  bool update = false;
+  for (const Finding& finding : cuda::shim::check_races(record(graph_settings(kNormNet, true), early))) {
+    update = update || (finding.kind == Finding::Kind::kRace &&
+                        (finding.one == "conv2d_backward_weights") != (finding.other == "conv2d_backward_weights") &&
+                        (finding.one == "update" || finding.other == "update"));
+  }
+  CHECK(update);
+}
+
+TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured without, in one line and with the same bits") {
+  const nlohmann::json layers = nlohmann::json::parse(R"([
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
+  const nlohmann::json config = with(graph_config(7), {{"model", {{"layers", layers}}}});
+  /// A device whose upload stream cannot take part in a capture.
+  class Refusing final : public ForwardingBackend {
+   public:
+    using ForwardingBackend::ForwardingBackend;
+    void wait(Event event) override {
+      require(!capturing() || stream() != StreamKind::kUpload, "cuda", "this stream cannot be captured");
+      ForwardingBackend::wait(event);
+    }
+  };
+  register_builtins();
+  const auto run = [&](const char* fork, bool refuses, std::vector<std::string>& said) {
+    const ForkSwitch forks(fork);
+    GraphOutcome outcome;
+    said = stderr_lines([&] {
+      const test::Folder folder;
+      cuda::CudaBackend gpu(0, false, false, true);
+      Refusing refusing(gpu);
+      const auto transport = make_single_transport();
+      outcome = run_graph_job({config, {}, {}, 0}, refuses ? static_cast<Backend&>(refusing) : gpu, *transport, folder / ".");
+      outcome.losses = losses_in(folder);
+    });
+    return outcome;
+  };
+  std::vector<std::string> said, nothing;
+  const GraphOutcome refused = run("1", true, said), without = run("0", false, nothing);
+  REQUIRE(said.size() == 1);
+  CHECK(said[0].find("graphs get no branch for gradients of weights, because step 4 could not be captured") != std::string::npos);
+  CHECK(said[0].find("this stream cannot be captured") != std::string::npos);
+  CHECK(nothing.empty());
+  CHECK(refused.graphs == 1);
+  CHECK(refused.why_not == "");
+  CHECK(differences(refused, without) == "");
+}
+
+TEST_CASE("cuda/fork: another word than 0 or 1 in STARLING_FORK is one clear error") {
+  const ForkSwitch forks("yes");
+  cuda::CudaBackend backend(0, false, false, true);
+  try {
+    const Tape tape(backend);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    CHECK(std::string(error.what()) == "[config] STARLING_FORK is 'yes' in the environment; use 0 or 1");
+  }
+}
+
+}  // namespace starling::tests

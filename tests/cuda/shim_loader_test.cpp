@@ -1,0 +1,171 @@
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/data/batch_maker.h"
+#include "apps/trainer/plugins.h"
+#include "core/error.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/shim/noting_backend.h"
+#include "kernels/cuda/shim/race_checker.h"
+#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/staging.h"
+#include "tests/cuda/graph_job.h"
+#include "tests/cuda/lagging_device.h"
+#include "tests/cuda/race_training.h"
+
+// Batches go from the loader's thread to the device through page-locked memory that nobody copies, and that is written again only once the
+// device has read it.
+namespace starling::tests {
+namespace {
+
+using cuda::shim::Call;
+using cuda::shim::CallKind;
+using nlohmann::json;
+
+std::unique_ptr<Dataset> synthetic() {
+  register_builtins();
+  TrainConfig config = read_train_config(graph_config(1), "test", {});
+  config.dataset->open();
+  return std::move(config.dataset);
+}
+
+LoaderSettings settings_of_three() {
+  LoaderSettings settings;
+  settings.batch_size = 3;
+  settings.crop_padding = 1;
+  settings.flip = true;
+  settings.fixed_place = true;
+  return settings;
+}
+
+struct Held {
+  Held() { cuda::shim::hold_events(true); }
+  ~Held() { cuda::shim::hold_events(false); }
+};
+
+}  // namespace
+
+TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that the loader wrote") {
+  const std::unique_ptr<Dataset> dataset = synthetic();
+  cuda::CudaBackend backend(0, false, false, true);
+  const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
+  BatchMaker::Slot slot = maker->make_slot();
+  const std::vector<std::int64_t> samples = {5, 0, 7};
+  maker->fill(slot, Dataset::Split::kTrain, samples, {});
+  const std::uint64_t copied = cuda::Staging::copied_bytes();
+  cuda::shim::start_recording();
+  maker->send(slot);
+  int copies = 0;
+  for (const Call& call : cuda::shim::stop_recording()) {
+    if (call.kind != CallKind::kCopy) continue;
+    ++copies;
+    CHECK(call.from == slot.host.get());
+    CHECK(call.to == slot.device.all.raw());
+    CHECK(call.bytes == slot.device.all.bytes());
+  }
+  CHECK(copies == 1);
+  CHECK(cuda::Staging::copied_bytes() == copied);
+  std::vector<std::int32_t> labels(3);
+  backend.copy_to_host(slot.batch.labels, labels.data());
+  for (std::size_t i = 0; i < 3; ++i) CHECK(labels[i] == dataset->label(Dataset::Split::kTrain, samples[i]));
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->info().image.elements())), bytes(3 * image.size());
+  backend.copy_to_host(slot.device.bytes, bytes.data());
+  dataset->image(Dataset::Split::kTrain, 7, image.data());
+  CHECK(std::memcmp(bytes.data() + 2 * image.size(), image.data(), image.size()) == 0);
+  maker->settle(slot);
+}
+
+TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {
+  const std::unique_ptr<Dataset> dataset = synthetic();
+  cuda::CudaBackend backend(0, false, false, true);
+  const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
+  BatchMaker::Slot slot = maker->make_slot();
+  const std::vector<std::int64_t> samples = {1, 2, 3};
+  CHECK(maker->writable(slot));
+  maker->fill(slot, Dataset::Split::kTrain, samples, {});
+  {
+    const Held held;
+    const auto waits = cuda::runtime_counters().host_waits;
+    maker->send(slot);
+    maker->make(slot);
+    maker->release(slot);
+    CHECK(!maker->writable(slot));
+    cuda::shim::let_events(100);
+    CHECK(maker->writable(slot));
+    CHECK(cuda::runtime_counters().host_waits == waits);
+  }
+  maker->settle(slot);
+}
+
+TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind, and the race checker finds nothing") {
+  const std::unique_ptr<Dataset> dataset = synthetic();
+  cuda::shim::start_recording(true);
+  {
+    cuda::CudaBackend gpu(0, false, false, true);
+    cuda::shim::NotingBackend backend(gpu);
+    Loader loader(*dataset, settings_of_three(), backend, DType::kFloat32);
+    {
+      const LaggingDevice device;
+      for (int step = 0; step < 12; ++step) {
+        loader.advance();
+        loader.make();
+        loader.upload_ahead();
+      }
+    }
+    backend.synchronize();
+  }
+  CHECK(lines(cuda::shim::check_races(cuda::shim::stop_recording())) == "");
+}
+
+TEST_CASE("cuda/loader: a loader can be ended while its thread waits for the device") {
+  const std::unique_ptr<Dataset> dataset = synthetic();
+  cuda::CudaBackend backend(0, false, false, true);
+  auto loader = std::make_unique<Loader>(*dataset, settings_of_three(), backend, DType::kFloat32);
+  const Held held;
+  for (int step = 0; step < 3; ++step) {
+    loader->next();
+    loader->upload_ahead();
+  }
+  std::thread device([] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    cuda::shim::hold_events(false);
+  });
+  const auto begin = std::chrono::steady_clock::now();
+  loader.reset();
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5));
+  device.join();
+}
+
+TEST_CASE("cuda/loader: in replayed steps the host copies nothing but fp16's flag") {
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    register_builtins();
+    TrainConfig config = read_train_config(with(graph_config(1000), {{"precision", precision}, {"log_every", 1000}}), "test", {});
+    config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : config.dtype;
+    config.dataset->open();
+    {
+      cuda::CudaBackend backend(0, false, false, true);
+      const auto transport = make_single_transport();
+      const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+      Trainer trainer(config, RunSite{}, trace, backend, *transport);
+      trainer.initialise();
+      for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 2; ++step) trainer.step();
+      const std::uint64_t before = cuda::Staging::copied_bytes(), launches = cuda::runtime_counters().graph_launches;
+      constexpr std::uint64_t kSteps = 8;
+      for (std::uint64_t step = 0; step < kSteps; ++step) trainer.step();
+      CHECK(cuda::runtime_counters().graph_launches == launches + kSteps);
+      CHECK(cuda::Staging::copied_bytes() - before <= (precision == "fp16" ? 16 * kSteps : 0));
+    }
+    config.model.reset();
+  }
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,74 @@
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/error.h"
+#include "tests/cuda/compare.h"
+#include "tests/cuda/support.h"
+
+namespace starling::tests {
+namespace {
+
+std::vector<double> many(const std::vector<Tensor>& x) {
+  const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
+  gpu().fill(totals, -1.0);
+  gpu().squared_norms(x, totals, 1);
+  return numbers_of(totals);
+}
+std::vector<double> one_by_one(const std::vector<Tensor>& x) {
+  const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
+  gpu().fill(totals, 0.0);
+  for (std::size_t i = 0; i < x.size(); ++i) gpu().squared_distance({x[i], {}, totals, static_cast<std::int64_t>(i) + 1});
+  std::vector<double> numbers = numbers_of(totals);
+  numbers.front() = numbers.back() = -1.0;
+  return numbers;
+}
+
+}  // namespace
+
+TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone, and nothing else is written") {
+  in_every_order([] {
+    for (const DType low : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+      CAPTURE(name_of(low));
+      std::vector<Tensor> x;
+      for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003, 163847}) {
+        for (const DType dtype : {DType::kFloat32, low}) {
+          for (const std::int64_t offset : {0, 1}) {
+            const Given given = random_given({n}, static_cast<std::uint64_t>(n + offset));
+            x.push_back(placed(gpu(), given, dtype, offset));
+          }
+        }
+      }
+      CHECK(many(x) == one_by_one(x));
+    }
+  });
+}
+
+TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, and fp64") {
+  std::vector<Tensor> x;
+  for (int i = 0; i < 200; ++i) x.push_back(placed(gpu(), random_given({1 + 37 * i}, static_cast<std::uint64_t>(i)), DType::kFloat32, 0));
+  CHECK(many(x) == one_by_one(x));
+  const Tensor some = placed(gpu(), random_given({100}, 5), DType::kFloat32, 0);
+  const Tensor none = some.slice(0, Shape{0});
+  const std::vector<double> found = many({none, some, none, none, some, none});
+  CHECK(found[1] == 0.0);
+  CHECK(found[2] > 0.0);
+  CHECK(found[3] == 0.0);
+  CHECK(found[4] == 0.0);
+  CHECK(found[5] == found[2]);
+  CHECK(found[6] == 0.0);
+  CHECK(many({none}) == std::vector<double>{-1.0, 0.0, -1.0});
+  std::vector<Tensor> wide;
+  for (const std::int64_t n : {5, 4096, 9001}) wide.push_back(placed(gpu(), random_given({n}, 3), DType::kFloat64, 0));
+  CHECK(many(wide) == one_by_one(wide));
+}
+
+TEST_CASE("cuda/squared_norms: numbers that do not go together are refused") {
+  const auto of = [](DType dtype) { return placed(gpu(), random_given({8}, 1), dtype, 0); };
+  CHECK_THROWS_AS(many({of(DType::kBFloat16), of(DType::kFloat16)}), Error);
+  CHECK_THROWS_AS(many({of(DType::kFloat64), of(DType::kFloat32)}), Error);
+  CHECK_THROWS_AS(many({of(DType::kFloat32), Tensor()}), Error);
+}
+
+}  // namespace starling::tests
