@@ -154,8 +154,8 @@ __device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf
   return wide;
 }
 
-/// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0: as
-/// the compiler sees fit.
+/// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
+/// as the compiler sees fit.
 template <class Step>
 constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
 
