@@ -271,6 +271,20 @@ TEST_CASE("cudnn/backend: whoever reads running statistics right after a forward
   }
 }
 
+TEST_CASE("cudnn/backend: an event comes after what was pending, for other streams rely on it") {
+  Gpu gpu;
+  Norm norm(*gpu.backend, 9);
+  cuda::shim::start_recording();
+  norm.forward();
+  gpu.backend->record();
+  const std::vector<Call> calls = cuda::shim::stop_recording();
+  const auto first = [&](const std::function<bool(const Call&)>& wanted) {
+    return std::find_if(calls.begin(), calls.end(), wanted) - calls.begin();
+  };
+  const auto move = first([](const Call& call) { return call.label.find(kMoves) != std::string::npos; });
+  CHECK(move < first([](const Call& call) { return call.kind == CallKind::kRecord; }));
+}
+
 TEST_CASE("cudnn/backend: a captured pass moves the statistics at each launch; an abandoned one never, and one before it once") {
   Gpu gpu;
   cuda::CudaBackend& backend = *gpu.backend;

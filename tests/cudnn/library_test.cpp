@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "core/error.h"
 #include "kernels/cuda/cudnn.h"
@@ -266,11 +268,22 @@ TEST_CASE("cudnn/library: a weight gradient takes its forward pass's fp16 copies
   CHECK(copies([&] { forward(), backward(); }) == 1);
   CHECK(copies(backward) == 0);
   CHECK(copies([&] { forward(), forward(), backward(); }) == 2);
-  // Other numbers, perhaps at the same address: theirs are not taken.
-  forward();
-  norm = {};
-  norm = {filled({s.c}, DType::kFloat32, 8), filled({s.c}, DType::kFloat32, 9)};
-  CHECK(copies(backward) == 1);
+  // Other tensors at the same addresses: the copies of those before them are not taken.
+  class Lent final : public Storage {
+   public:
+    Lent(std::vector<float>& memory) : Storage(cpu(), reinterpret_cast<std::byte*>(memory.data()), memory.size() * sizeof(float)) {}
+  };
+  std::vector<float> scales(static_cast<std::size_t>(s.c)), shifts(scales);
+  for (const int seed : {6, 8}) {
+    norm = {Tensor(std::make_shared<Lent>(scales), 0, {s.c}, DType::kFloat32),
+            Tensor(std::make_shared<Lent>(shifts), 0, {s.c}, DType::kFloat32)};
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      scales[i] = number(static_cast<std::int64_t>(i), seed);
+      shifts[i] = number(static_cast<std::int64_t>(i), seed + 1);
+    }
+    CHECK(copies(backward) == 1);
+    if (seed == 6) forward();
+  }
 }
 
 TEST_CASE("cudnn/library: what no fused graph does is left to the backend, which puts it together") {
