@@ -4,6 +4,7 @@
   scripts/gpu_bench.py [--only update,resnet50,resnet18,resnet20,scheduler] [--bench build-gpu/bin/starling-bench] [--out FOLDER] [--seconds 240]
   scripts/gpu_bench.py --only exchange [--parts goals.json]    what exchanges add to a step: measured where there are several GPUs, else predicted by
                                      starling-topo from a step and an update that are measured here, or stand in the file of the same run
+  scripts/gpu_bench.py --only switches          what a step takes longer without each of the ways that docs/gpu.md has switches for
   scripts/gpu_bench.py --only scheduler-cost    the scheduler's own host time; needs no GPU
   scripts/gpu_bench.py --rehearse    an MLP in the place of every network: to try the script where nothing is fast
 
@@ -31,6 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 STRETCH_IMAGES = 7_000  # a second, ResNet-50 in fp16 on one H200
 LABELS = {"resnet50": "ResNet-50, batch 256", "resnet18": "CIFAR ResNet-18, batch 512"}
 NO_PYTORCH = "no PyTorch here"
+NO_TIME = "no time was left"
 
 # Exchanges of several ranks, AdamW, bf16. "mlp" is there to try the script where nothing else is fast enough.
 EXCHANGES = {
@@ -64,7 +66,7 @@ def run(command, limit, clock, environment=None, json_of=last_json):
     limit = min(limit, clock.left())
     label = " ".join(command[-6:])
     if limit < 5:
-        return {"error": "no time was left"}
+        return {"error": NO_TIME}
     begin = time.monotonic()
     try:
         process = gpu_process.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -116,7 +118,7 @@ def error_of(*results):
 
 def verdict(value, goal, below=False, note=""):
     if value is None:
-        return "skipped" if NO_PYTORCH in note else "not measured"
+        return "skipped" if NO_PYTORCH in note else "no time" if NO_TIME in note else "not measured"
     return "reached" if (value <= goal if below else value >= goal) else "missed"
 
 
@@ -227,9 +229,9 @@ def train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed=F
 def graphs_subject(train, rehearsed):
     """The small network, which launches bound: whole steps as graphs on both sides."""
     name, precision, steps = "resnet20", "bf16", 64 if rehearsed else 1600
-    ours = lambda graphs, **switches: (60, lambda limit, clock: train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed, switches))
+    ours = lambda graphs: (60, lambda limit, clock: train_speed(train, name, precision, graphs, steps, limit, clock, rehearsed))
     theirs = lambda mode: (60, lambda limit, clock: peer(["step", name, precision, mode, "400"], limit, clock))
-    parts = {"starling": ours(True), "issued": ours(False), "no_fork": ours(True, STARLING_FORK="0"), "eager": theirs("eager"), "graphs": theirs("graphs")}
+    parts = {"starling": ours(True), "issued": ours(False), "eager": theirs("eager"), "graphs": theirs("graphs")}
 
     def rows_of(results):
         rows, speed = [], middle(results["starling"], "images_per_second")
@@ -239,11 +241,59 @@ def graphs_subject(train, rehearsed):
             value = ratio(speed, other)
             row(rows, label, f"≥ {goal:g} × {text}", f"{number(value)} × ({number(speed, 0)} against {number(other, 0)} images/s)", value, goal,
                 note=error_of(*results[mode], *results["starling"]))  # fmt: skip
-        for part, text in (("issued", "its own steps without graphs"), ("no_fork", "graphs without a branch for weights' gradients (STARLING_FORK=0)")):
-            other = middle(results[part], "images_per_second")
-            value = ratio(speed, other)
-            row(rows, label, f"against {text}", f"{number(value)} × ({number(other, 0)} images/s)", value, 0.0, note=error_of(*results[part]))
-            if value is not None:
+        other = middle(results["issued"], "images_per_second")
+        value = ratio(speed, other)
+        row(rows, label, "against its own steps without graphs", f"{number(value)} × ({number(other, 0)} images/s)", value, 0.0, note=error_of(*results["issued"]))
+        if value is not None:
+            rows[-1]["verdict"] = "measured"
+        return rows
+
+    return parts, rows_of
+
+
+# What a step takes longer with one of the environment's switches off (docs/gpu.md). Each with what was estimated, in microseconds a step, before
+# any GPU had run it: 2 to 3 for a launch in a graph, 4 to 6 for one that is issued, bytes at 4.3 TB/s.
+SWITCHES = [  # switch, what it stands for, model, precision, estimate
+    ("STARLING_FORK", "weights' gradients as a branch of the graph", "resnet20", "bf16", "40 to 60"),
+    ("STARLING_BATCHED_STATISTICS", "running statistics in one launch", "resnet20", "bf16", "36 to 54"),
+    ("STARLING_LOW_GRADIENTS", "gradients left in low precision", "resnet20", "bf16", "about 40"),
+    ("STARLING_PDL", "dependent launches", "resnet20", "bf16", "20 to 30"),
+    ("STARLING_CUDNN_COMPILED", "batch norms that cuDNN compiles, not our own", "resnet20", "bf16", "0 to 60"),
+    ("STARLING_CHOOSE_SCALE", "the loss scale chosen on the device", "resnet20", "fp16", "20 to 50"),
+    ("STARLING_BATCHED_STATISTICS", "running statistics in one launch", "resnet50", "bf16", "208 to 312"),
+    ("STARLING_LOW_GRADIENTS", "gradients left in low precision", "resnet50", "bf16", "about 120"),
+    ("STARLING_PDL", "dependent launches", "resnet50", "bf16", "50 to 100"),
+    ("STARLING_EVICT_FIRST", "the update's hints to the cache", "resnet50", "bf16", "0 to 20"),
+    ("STARLING_CUDNN_COMPILED", "batch norms that cuDNN compiles, not our own", "resnet50", "bf16", "unknown"),
+]
+
+
+def switches_subject(bench, train, rehearsed):
+    """ResNet-20's steps are graphs of starling-train, ResNet-50's are issued by starling-bench."""
+
+    def step_of(model, precision, switches):
+        def measure(limit, clock):
+            if model == "resnet50":
+                return run(step_command(bench, model, precision, rehearsed), limit, clock, environment={**os.environ, **switches})
+            speed = train_speed(train, model, precision, True, 64 if rehearsed else 800, limit, clock, rehearsed, switches)
+            batch = 8 if rehearsed else CASES[model]["batch"]
+            return {"step_ms": 1e3 * batch / speed["images_per_second"]} if "images_per_second" in speed else speed
+
+        return 60, measure
+
+    cases = list(dict.fromkeys((model, precision) for _, _, model, precision, _ in SWITCHES))
+    parts = {f"{model} {precision}": step_of(model, precision, {}) for model, precision in cases}
+    parts.update({f"{model} {precision} {switch}": step_of(model, precision, {switch: "0"}) for switch, _, model, precision, _ in SWITCHES})
+
+    def rows_of(results):
+        rows = []
+        for switch, what, model, precision, estimate in SWITCHES:
+            on, off = (middle(results[f"{model} {precision}{end}"], "step_ms") for end in ("", f" {switch}"))
+            saved = 1e3 * (off - on) if on and off else None
+            label = {"resnet20": "CIFAR ResNet-20, batch 128, graphs", "resnet50": "ResNet-50, batch 256, issued"}[model]
+            row(rows, f"{label}, {precision}: {what} ({switch})", f"estimated: saves {estimate} µs a step", f"saves {number(saved, 0)} µs ({number(on, 3)} against {number(off, 3)} ms)",
+                saved, 0.0, note=error_of(*results[f"{model} {precision}"], *results[f"{model} {precision} {switch}"]))  # fmt: skip
+            if saved is not None:
                 rows[-1]["verdict"] = "measured"
         return rows
 
@@ -277,6 +327,7 @@ def subjects(bench, rehearsed):
         "resnet20 bf16": graphs_subject(train, rehearsed),
         "resnet18 bf16": model_subject(bench, rehearsed, "resnet18", "bf16", {"compile": 1.3}),
         "scheduler": scheduler_subject(bench, rehearsed),
+        "switches": switches_subject(bench, train, rehearsed),
         "matmul": (rates, lambda results: []),
     }
 
@@ -287,10 +338,14 @@ ORDER = [
     ("resnet50 bf16", "starling"), ("resnet50 fp16", "starling"), ("resnet50 bf16", "eager"), ("resnet50 fp16", "eager"),
     ("resnet20 bf16", "starling"), ("resnet20 bf16", "graphs"),
     ("update", "starling"), ("resnet50 bf16", "starling"), ("resnet50 fp16", "starling"),
-    ("matmul", "matmul"), ("resnet20 bf16", "issued"), ("resnet20 bf16", "no_fork"), ("resnet20 bf16", "eager"),
+    ("matmul", "matmul"), ("resnet20 bf16", "issued"), ("resnet20 bf16", "eager"),
     ("resnet50 bf16", "compile"), ("resnet50 bf16", "cudnn_benchmark"), ("resnet50 fp16", "cudnn_benchmark"), ("resnet50 fp16", "compile"),
     ("resnet20 bf16", "starling"), ("resnet18 bf16", "starling"), ("resnet18 bf16", "compile"), ("resnet18 bf16", "cudnn_benchmark"),
     ("scheduler", "scheduled"), ("scheduler", "plain"), ("scheduler", "scheduled"), ("scheduler", "plain"),
+    ("switches", "resnet20 bf16"), *(("switches", f"{model} {precision} {switch}") for switch, _, model, precision, _ in SWITCHES if model == "resnet20"),
+    ("switches", "resnet20 fp16"), ("switches", "resnet20 bf16"),
+    ("switches", "resnet50 bf16"), *(("switches", f"{model} {precision} {switch}") for switch, _, model, precision, _ in SWITCHES if model == "resnet50"),
+    ("switches", "resnet50 bf16"),
 ]  # fmt: skip
 
 
@@ -448,7 +503,7 @@ def main():
         os.environ["OMPI_ALLOW_RUN_AS_ROOT"] = os.environ["OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] = "1"
     clock = Clock(arguments.seconds)
     only = arguments.only.split(",")
-    known = ["update", "scheduler", "scheduler-cost", "exchange", *CASES]
+    known = ["update", "scheduler", "scheduler-cost", "exchange", "switches", *CASES]
     unknown = set(only) - set(known)
     if unknown:
         sys.exit(f"error: --only: unknown {', '.join(sorted(unknown))}; known: {', '.join(known)}")

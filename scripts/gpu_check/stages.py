@@ -219,6 +219,9 @@ def graphs(c):
     yield Batch(1, [Step("the host's time of a replayed step", run("host"), 100)])
     yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, "--transport", "direct", "--jobs", 2), 200)])
     yield Batch(1, [Step("2 ranks over NCCL", run("agree", "--ranks", 2, "--transport", "nccl", "--jobs", 2), 200)])
+    switches = c.script("gpu_bench.py", *(["--rehearse"] if c.rehearsed else []), "--only", "switches", "--bench", c.bin("starling-bench"), "--out", c.work, "--name", "goals_switches")
+    seconds = 25 if c.rehearsed else 300
+    yield Batch(1, [Step("what each new way saves", [*switches, "--seconds", seconds], seconds + 10, too_slow="its rows are written one by one")])
 
 
 def topologies(c):
