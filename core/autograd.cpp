@@ -73,11 +73,11 @@ bool Gradients::forks(std::size_t bytes) const { return tape_->forks(bytes); }
 
 void Gradients::beside(const std::function<void()>& work, std::vector<Tensor> keep) {
   while (tape_->forks_.size() >= Tape::kMostForks) tape_->join_oldest();
+  tape_->forked_ = true;  // whatever comes of it
   const Event ready = backend_->record();
   const StreamScope scope(*backend_, StreamKind::kUpload);
   backend_->wait(ready);
   work();
-  tape_->forked_ = true;
   tape_->forks_.push_back({parameters_, {}, backend_->record(), std::move(keep)});
 }
 

@@ -76,7 +76,8 @@ TEST_CASE("trainer/loss scale choices: the device's place is the true state's, h
       std::int32_t place = 0;
       std::size_t most = 0;
       for (std::int64_t step = 1; step <= 3000; ++step) {
-        const auto random = philox(17, static_cast<std::uint64_t>(step), overflows).v;
+        const Philox4x32 bits = philox(17, static_cast<std::uint64_t>(step), overflows);
+        const std::uint32_t* random = bits.v;
         late.lag = random[0] % (LossScaler::kMostUnknown + 1);
         if (random[1] % 16 == 0) {
           CHECK(scaler.settle() == truth.settle());  // a checkpoint, and a launch with values that are known: the place is of no meaning

@@ -61,7 +61,7 @@ export work script
 export -f without_gpu
 if [ -x "$build/bin/test_cuda_device" ]; then
   check "without a GPU: programs start, nothing is proven" 4 "nothing was proven on a device" env STARLING_BUILD="$build" bash -c 'without_gpu --out found build test'
-  for row in "no GPU · commit" "| test cases are listed | passed |" "| test | 0 | 0 | 0 | 0 | no GPU here |" "| NCCL" "| peers | – |"; do
+  for row in "no GPU · commit" "| test cases are listed | passed |" "| test | 0 | 0 | 0 | 0 | no GPU here |" "| Starling | starling " "| peers | – |"; do
     verify "the report has '$row'" grep -qF -e "$row" found/gpu_report.md
   done
   verify "no file is called proven" bash -c '! grep -E "^\| .(kernels/cuda|comm)/" found/gpu_report.md | grep -v "| not run |"'
