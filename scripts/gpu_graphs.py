@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import pathlib
-import shutil
 import statistics
 import struct
 import sys
@@ -187,7 +186,6 @@ def main():
     if several and options.transport == "direct":
         gpu_ranks.Run = PeerRun
     gpu_ranks.begin(parser, options)
-    rows = []
     precisions = [options.precision] if options.precision else ["bf16"] if options.what == "host" else ["fp32", "bf16", "fp16"]
     check = {"agree": agree, "host": host}[options.what]
     options.what = "graphs, " + (f"{options.ranks} rank{'s' * (options.ranks > 1)}" if options.what == "agree" else "the host")
@@ -196,12 +194,7 @@ def main():
         precisions = []
     if several:
         options.what += f", {options.transport}"
-    try:
-        rows = gpu_ranks.at_a_time(options, precisions, lambda precision: [gpu_ranks.row_of(options, check, (precision,), "")])
-    finally:
-        if not options.dry_run:
-            shutil.rmtree(options.work, ignore_errors=True)
-    return gpu_ranks.status_of(options, rows)
+    return gpu_ranks.finish(options, lambda: gpu_ranks.at_a_time(options, precisions, lambda precision: [gpu_ranks.row_of(options, check, (precision,), "")]))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Exit status: 0 the last losses are close, 1 they are not, or a run failed, 2 wro
 
 import argparse
 import json
-import shutil
 import sys
 
 sys.dont_write_bytecode = True  # the folder of scripts stays as it is
@@ -71,12 +70,7 @@ def main():
     options = parser.parse_args()
     gpu_ranks.begin(parser, options)
     options.what = f"training, {options.model}"
-    try:
-        rows = gpu_ranks.at_a_time(options, [options.precision], lambda precision: [gpu_ranks.row_of(options, compare, (precision,), "")])
-    finally:
-        if not options.dry_run:
-            shutil.rmtree(options.work, ignore_errors=True)
-    return gpu_ranks.status_of(options, rows)
+    return gpu_ranks.finish(options, lambda: gpu_ranks.at_a_time(options, [options.precision], lambda precision: [gpu_ranks.row_of(options, compare, (precision,), "")]))
 
 
 if __name__ == "__main__":
