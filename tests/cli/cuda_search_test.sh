@@ -3,11 +3,13 @@
 # runtime are real, cuBLASLt, NVRTC and cuDNN are made up. 77 where there is no nvcc.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 cmake=${STARLING_CMAKE:-$(command -v cmake)}
-nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) && [ -f "$(dirname "$nvcc")/../include/cuda_runtime.h" ] || {
+# nvcc in the PATH may be a script that starts the one of a toolkit: nvcc itself says where its toolkit lies.
+nvcc=$(PATH=$PATH:/usr/local/cuda/bin command -v nvcc) && real=$({ "$nvcc" -v nothing.cu || true; } 2>&1 | sed -n 's/^#\$ TOP=//p') && [ -x "$real/bin/nvcc" ] &&
+  [ -f "$real/include/cuda_runtime.h" ] || {
   echo "skipped: no nvcc with a toolkit of its own here"
   exit 77
 }
-real=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
+real=$(realpath "$real")
 major=$("$nvcc" --version | sed -nE 's/^.*release ([0-9]+)\..*$/\1/p')
 
 # A toolkit: the compiler, and of headers and libraries only the runtime's.
