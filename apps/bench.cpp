@@ -11,9 +11,9 @@
 #include "apps/bench/scheduler.h"
 #include "apps/bench/step.h"
 #include "apps/bench/update.h"
-#include "apps/output/arguments.h"
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/output/arguments.h"
 
 int main(int argc, char** argv) {
   using namespace starling;

@@ -96,8 +96,8 @@ class Transport {
   /// communicator for a group makes it now.
   virtual void prepare(const std::vector<std::vector<int>>& groups) { (void)groups; }
 
-  // Buckets whose parameters the ranks of one host read where they lie (comm/direct_transport.h). Elsewhere, as here by default, nothing is
-  // shared and everything goes through start_exchange() and its buffers.
+  // Buckets whose parameters the ranks of one host read where they lie (comm/shared/direct_transport.h). Elsewhere, as here by default,
+  // nothing is shared and everything goes through start_exchange() and its buffers.
 
   /// Collective. Where ranks can read each other's memory, the buckets' parameters move there, with a second buffer each (Bucket::spare);
   /// their numbers stay. Buckets that are shared already stay as they are.
@@ -132,7 +132,7 @@ class Transport {
   virtual void max(double* values, std::size_t count) = 0;
 };
 
-/// Transport over MPI_COMM_WORLD (MPI must be initialised, see comm/mpi_session.h).
+/// Transport over MPI_COMM_WORLD (MPI must be initialised, see comm/mpi/session.h).
 std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds);
 /// The transport of a program that runs alone.
 std::unique_ptr<Transport> make_single_transport();

@@ -5,8 +5,8 @@
 
 #include "core/backend.h"
 
-// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and open_nccl() (comm/nccl.h) look up in it. The
-// library is opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
+// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and open_nccl() (comm/nccl/nccl.h) look up in it.
+// The library is opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
 
 namespace starling {
 class Nccl;

@@ -8,8 +8,8 @@
 #include "kernels/optimizer.h"
 
 // How a GPU's backend finds the kernels of an optimizer's rule. The built-in rules' kernels are in the CUDA library; a plug-in registers
-// its own here (STARLING_CUDA_RULE in kernels/cuda/update_kernel.h), by the rule's C++ type, and takes what it needs of the backend from a
-// GpuSite: so a plug-in links no symbol of the CUDA library, and works where that library is absent.
+// its own here (STARLING_CUDA_RULE in kernels/cuda/operations/update_kernel.h), by the rule's C++ type, and takes what it needs of the
+// backend from a GpuSite: so a plug-in links no symbol of the CUDA library, and works where that library is absent.
 
 namespace starling {
 

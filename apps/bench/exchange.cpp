@@ -18,10 +18,10 @@
 
 #include "apps/bench/statistics.h"
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/host.h"
+#include "apps/trainer/device/host.h"
 #include "comm/bucket.h"
-#include "comm/direct_transport.h"
-#include "comm/mpi_session.h"
+#include "comm/mpi/session.h"
+#include "comm/shared/direct_transport.h"
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"

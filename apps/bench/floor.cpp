@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/trainer/device.h"
-#include "apps/trainer/floor.h"
-#include "apps/trainer/report.h"
-#include "apps/trainer/train_config.h"
+#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/report/floor.h"
+#include "apps/trainer/report/report.h"
 #include "core/error.h"
 
 namespace starling {

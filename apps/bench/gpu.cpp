@@ -14,8 +14,8 @@
 
 #include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
-#include "apps/trainer/device.h"
-#include "apps/trainer/floor.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/report/floor.h"
 #include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
 #include "comm/low_gradients.h"

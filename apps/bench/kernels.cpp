@@ -12,8 +12,8 @@
 
 #include "apps/bench/statistics.h"
 #include "core/backend.h"
-#include "kernels/operations/operation_table.h"
 #include "kernels/optimizer.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling {
 

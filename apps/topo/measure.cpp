@@ -8,8 +8,8 @@
 
 #include "apps/topo/output.h"
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/host.h"
-#include "comm/mpi_session.h"
+#include "apps/trainer/device/host.h"
+#include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
 #include "core/safetensors.h"

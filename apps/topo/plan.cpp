@@ -7,11 +7,11 @@
 #include <cstdio>
 
 #include "apps/topo/output.h"
-#include "apps/trainer/host.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/device/host.h"
+#include "apps/trainer/device/trial.h"
 #include "apps/trainer/shape_trace.h"
-#include "apps/trainer/train_config.h"
-#include "apps/trainer/trial.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"

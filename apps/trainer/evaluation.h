@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "apps/data/loader.h"
+#include "apps/trainer/data/loader.h"
 #include "comm/bucket.h"
 #include "comm/transport.h"
 #include "layers/layer.h"

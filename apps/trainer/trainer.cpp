@@ -4,9 +4,9 @@
 #include <cmath>
 #include <optional>
 
-#include "apps/output/signals.h"
-#include "apps/output/terminal.h"
-#include "apps/trainer/model_file.h"
+#include "apps/trainer/output/signals.h"
+#include "apps/trainer/output/terminal.h"
+#include "apps/trainer/state/model_file.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/log.h"

@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/loader.h"
-#include "apps/output/checkpoint.h"
-#include "apps/output/metrics.h"
-#include "apps/output/progress.h"
 #include "apps/trainer/agreement.h"
+#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/evaluation.h"
-#include "apps/trainer/loss_record.h"
-#include "apps/trainer/loss_scaler.h"
+#include "apps/trainer/output/metrics.h"
+#include "apps/trainer/output/progress.h"
 #include "apps/trainer/shape_trace.h"
-#include "apps/trainer/step_graphs.h"
-#include "apps/trainer/train_config.h"
-#include "apps/trainer/training_state.h"
+#include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/loss_record.h"
+#include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/state/training_state.h"
 
 namespace starling {
 

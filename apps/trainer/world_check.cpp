@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/host.h"
+#include "apps/trainer/device/host.h"
 
 namespace starling {
 namespace {

@@ -14,9 +14,9 @@
 #include "core/backend.h"
 #include "core/peer_memory.h"
 #include "core/squared_norms.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/step_scalar.h"
+#include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/libraries/libraries.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace starling::cuda {
 

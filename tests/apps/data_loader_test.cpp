@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/data/loader.h"
-#include "apps/data/partition.h"
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/data/partition.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/dataset.h"
+#include "apps/trainer/data/dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
 #include "kernels/cpu/cpu_backend.h"

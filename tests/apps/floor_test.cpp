@@ -5,8 +5,8 @@
 #include <string>
 
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/floor.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/report/floor.h"
 #include "core/config.h"
 
 using namespace starling;

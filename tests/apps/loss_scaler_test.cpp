@@ -1,4 +1,4 @@
-#include "apps/trainer/loss_scaler.h"
+#include "apps/trainer/state/loss_scaler.h"
 
 #include <doctest/doctest.h>
 

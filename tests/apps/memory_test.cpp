@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "core/forwarding_backend.h"
 #include "tests/core/folder.h"

@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "apps/output/checkpoint.h"
+#include "apps/trainer/state/checkpoint.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;

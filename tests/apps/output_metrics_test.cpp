@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/output/event_file.h"
-#include "apps/output/metrics.h"
+#include "apps/trainer/output/event_file.h"
+#include "apps/trainer/output/metrics.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;

@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/output/progress.h"
-#include "apps/output/signals.h"
+#include "apps/trainer/output/progress.h"
+#include "apps/trainer/output/signals.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;

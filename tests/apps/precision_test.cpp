@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/device.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/device/device.h"
 #include "apps/trainer/trainer.h"
-#include "comm/fake_transport.h"
 #include "core/config.h"
 #include "tests/core/folder.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {
 namespace {

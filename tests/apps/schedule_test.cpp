@@ -1,4 +1,4 @@
-#include "apps/trainer/schedule.h"
+#include "apps/trainer/schedules/schedule.h"
 
 #include <doctest/doctest.h>
 

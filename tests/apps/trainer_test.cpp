@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/plugins.h"
-#include "comm/fake_transport.h"
+#include "apps/trainer/config/plugins.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/trainer/agreement.h"
-#include "comm/fake_transport.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {
 namespace {

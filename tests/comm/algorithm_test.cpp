@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "comm/fake_transport.h"
 #include "core/config.h"
 #include "core/trace.h"
 #include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;

@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "comm/exchange_plan.h"
-#include "comm/fake_transport.h"
 #include "comm/rank_order_sum.h"
 #include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;

@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/direct_control.h"
-#include "comm/direct_transport.h"
-#include "comm/fake_transport.h"
+#include "comm/shared/direct_control.h"
+#include "comm/shared/direct_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "staged_jobs.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;

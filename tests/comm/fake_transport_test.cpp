@@ -1,4 +1,4 @@
-#include "comm/fake_transport.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 #include <doctest/doctest.h>
 

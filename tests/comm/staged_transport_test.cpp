@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "comm/fake_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "staged_jobs.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::test {
 namespace {

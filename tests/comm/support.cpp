@@ -10,11 +10,11 @@
 #include <optional>
 #include <thread>
 
-#include "comm/fake_transport.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::test {
 namespace {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/dependent_launches.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/dependent_launches.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
 #include "tests/cuda/support.h"
 

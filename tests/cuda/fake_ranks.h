@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
-#include "comm/fake_transport.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
 #include "tests/core/folder.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 // Ranks as threads with a fake GPU each, whose operations are noted in the record.
 namespace starling::tests {

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "comm/transport.h"
 #include "core/backend.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/gpu_transport.h"
+#include "apps/trainer/device/gpu_transport.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/stderr_lines.h"
 

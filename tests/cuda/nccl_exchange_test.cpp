@@ -19,7 +19,8 @@
 #include "tests/cuda/nccl_world.h"
 #include "topology/topology.h"
 
-// What the NCCL transport brings, for every topology, against the transport between threads (comm/fake_transport.h) on CPUs.
+// What the NCCL transport brings, for every topology, against the transport between threads (tests/fakes/transport/fake_transport.h) on
+// CPUs.
 namespace starling::tests {
 namespace {
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "comm/averaging.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Exchanges by NCCL within captured graphs: what steps learn that are replayed, and how a loss in one shows.
 namespace starling::tests {

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "apps/trainer/agreement.h"
-#include "comm/memory_sharing.h"
-#include "comm/peer_transport.h"
+#include "comm/shared/memory_sharing.h"
+#include "comm/shared/peer_transport.h"
 #include "core/error.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/nccl_world.h"

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "comm/algorithms/exchange_schedule.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // A rank that is lost, errors that NCCL reports of itself, calls that it refuses: every rank ends, in time, with a text that says where.
 namespace starling::tests {

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_transport.h"
-#include "kernels/cuda/runtime.h"
+#include "comm/nccl/transport.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/nccl_world.h"
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/call_order.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Whole training steps over the NCCL transport: what they learn, and what they ask the device for, in which order.
 namespace starling::tests {

@@ -13,14 +13,14 @@
 
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
-#include "comm/fake_transport.h"
-#include "comm/memory_sharing.h"
-#include "comm/peer_transport.h"
+#include "comm/shared/memory_sharing.h"
+#include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 #include "topology/topology.h"
 
 // Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU of the shim's each.

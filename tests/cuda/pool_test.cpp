@@ -1,4 +1,4 @@
-#include "kernels/cuda/pool.h"
+#include "kernels/cuda/runtime/pool.h"
 
 #include <doctest/doctest.h>
 

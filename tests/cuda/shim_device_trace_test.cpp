@@ -22,8 +22,8 @@
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/fake_ranks.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // The device's lanes of --trace on the fake of the CUDA runtime, which does everything at once: its times are the host's.
 namespace starling::tests {

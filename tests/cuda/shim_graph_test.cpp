@@ -13,13 +13,13 @@
 
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/graph_work.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 
 // Captured work against the same work done at once, through the fake runtime, which keeps addresses and arguments as a graph does.

@@ -17,16 +17,16 @@
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
 #include "tests/cuda/stderr_lines.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // What a replayed step costs the host, what the timeline says of it, and every reason why steps are issued instead.
 namespace starling::tests {

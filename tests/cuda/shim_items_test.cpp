@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "comm/transport.h"
 #include "core/config.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/fake_libraries.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "tests/fakes/cuda/fake_libraries.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // How many items of work (kernels, copies, sets, calls of libraries) the graph of a training step holds, for the models of configs/ at
 // their own batches and images. Nothing is carried out: the trainer runs to its first capture while the fake runtime skips all work.

@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "apps/data/batch_maker.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/data/batch_maker.h"
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Batches go from the loader's thread to the device through page-locked memory that nobody copies, and that is written again only once the
 // device has read it.

@@ -11,10 +11,10 @@
 
 #include "comm/low_gradients.h"
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/fake_libraries.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/fake_libraries.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 
 // Gradients that stay in low precision, as stand-ins of cuDNN's engines leave them: training has the bits of gradients that are widened one

@@ -12,16 +12,16 @@
 #include <vector>
 
 #include "apps/trainer/agreement.h"
-#include "apps/trainer/gpu_transport.h"
+#include "apps/trainer/device/gpu_transport.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda/shim/peer_fake.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/peer_job.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/peer_fake.h"
+#include "tests/fakes/cuda/recorder.h"
 
-// Peer memory (comm/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in which
-// order, and what happens when something is refused or somebody stops.
+// Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
+// which order, and what happens when something is refused or somebody stops.
 namespace starling::tests {
 namespace {
 

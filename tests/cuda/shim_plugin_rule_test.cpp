@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/update_kernel.h"
+#include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 
 // A plug-in's optimizer on a GPU: its .cu file is this one.

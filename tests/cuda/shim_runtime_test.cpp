@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/choose_device.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/choose_device.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
+#include "tests/fakes/cuda/recorder.h"
 
 extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
 

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/core/folder.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does nothing until somebody waits, every wait of
 // the host shows.

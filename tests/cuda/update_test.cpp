@@ -1,4 +1,4 @@
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/operations/update.h"
 
 #include <doctest/doctest.h>
 

@@ -14,8 +14,8 @@
 #include "core/accesses.h"
 #include "core/forwarding_backend.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
 #include "kernels/optimizer.h"
+#include "tests/operations/operation_table.h"
 
 // core/accesses.h says what operations read and write; here they are watched doing it. (That the operation table has every operation is
 // checked in operations_test.cpp.)

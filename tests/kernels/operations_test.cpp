@@ -12,7 +12,7 @@
 
 #include "core/forwarding_backend.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/dataset.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/data/dataset.h"
 #include "core/config.h"
 #include "core/random.h"
 #include "core/safetensors.h"

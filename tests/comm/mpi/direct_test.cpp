@@ -10,8 +10,8 @@
 #include <string>
 
 #include "../support.h"
-#include "comm/direct_transport.h"
 #include "comm/exchange_plan.h"
+#include "comm/shared/direct_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "world.h"

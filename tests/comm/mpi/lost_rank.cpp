@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/mpi_session.h"
+#include "comm/mpi/session.h"
 
 int main(int argc, char** argv) {
   using namespace starling;

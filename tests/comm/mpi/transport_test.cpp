@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "../support.h"
-#include "comm/fake_transport.h"
 #include "comm/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 #include "world.h"
 
 using namespace starling;
