@@ -134,6 +134,13 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
 
 }  // namespace
 
+std::string first_failure(const std::vector<std::string>& texts) {
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
+  }
+  return {};
+}
+
 void refuse(const char* call) { throw Refused{fmt::format("{}: {}", call, std::strerror(errno))}; }
 
 Descriptor::~Descriptor() {

@@ -73,13 +73,6 @@ class ThreadSharing final : public MemorySharing {
 
 }  // namespace
 
-std::string first_failure(const std::vector<std::string>& texts) {
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
-  }
-  return {};
-}
-
 std::unique_ptr<MemorySharing> make_thread_sharing(std::string host, bool refuse) {
   return std::make_unique<ThreadSharing>(std::move(host), refuse);
 }
