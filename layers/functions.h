@@ -6,7 +6,7 @@
 #include "core/backend.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's backend and, where a
-// gradient is wanted, records how to go back. Shapes are those of core/backend.h; parameters may be null where optional.
+// gradient is wanted, records how to go back. Shapes are those of core/operations.h; parameters may be null where optional.
 namespace starling::functions {
 
 /// In training with Pass::defer_norms: does a pending batch norm of x as it loads, and without a bias gathers the output's statistics.
