@@ -28,6 +28,8 @@ struct BatchNormState {
 Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
 /// Over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
+/// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape, columns] of the table's operand's type.
+Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
