@@ -168,7 +168,7 @@ class Bench {
     args.self_weight = received.empty() ? 1.0 : 0.5;
     args.decay = bucket.decay;
     args.lr = 1e-6;
-    backend_->update(*rule_, args);
+    backend_->update({*rule_, args});
     bucket.flip();
   }
 

@@ -134,7 +134,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
       args.low = bucket.low;
       args.lr = 1e-3;
       args.step = number;
-      backend.update(*rule, args);
+      backend.update({*rule, args});
     }
   };
 
@@ -288,7 +288,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;
-                            backend.update(*rule, args);
+                            backend.update({*rule, args});
                           }
                         },
                         {}});

@@ -80,7 +80,7 @@ class IdleBackend final : public ForwardingBackend {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;
   }
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override { inner().update(rule, args); }
+  void update(const Update& args) override { inner().update(args); }
 
  private:
   PartClock& clock_;

@@ -127,43 +127,11 @@ class MemoryBackend : public Backend {
   void wait(Event) override {}
   void synchronize(Event) override {}
   void synchronize() override {}
-  void conv2d_forward(const Conv2dForward&) override { no(); }
-  void conv2d_backward_data(const Conv2dBackwardData&) override { no(); }
-  void conv2d_backward_weights(const Conv2dBackwardWeights&) override { no(); }
-  void matmul(const Matmul&) override { no(); }
-  void sum_rows(const SumRows&) override { no(); }
-  void activation_forward(const ActivationForward&) override { no(); }
-  void activation_backward(const ActivationBackward&) override { no(); }
-  void batch_norm_forward(const BatchNormForward&) override { no(); }
-  void batch_norm_backward(const BatchNormBackward&) override { no(); }
-  void channel_sums(const ChannelSums&) override { no(); }
-  void batch_norm_finish(const BatchNormFinish&) override { no(); }
-  void scale_shift(const ScaleShift&) override { no(); }
-  void batch_norm_backward_sums(const BatchNormBackwardSums&) override { no(); }
-  void batch_norm_backward_apply(const BatchNormBackwardApply&) override { no(); }
-  void layer_norm_forward(const LayerNormForward&) override { no(); }
-  void layer_norm_backward(const LayerNormBackward&) override { no(); }
-  void pool2d_forward(const Pool2dForward&) override { no(); }
-  void pool2d_backward(const Pool2dBackward&) override { no(); }
-  void global_avg_pool_forward(const GlobalAvgPoolForward&) override { no(); }
-  void global_avg_pool_backward(const GlobalAvgPoolBackward&) override { no(); }
-  void add(const Add&) override { no(); }
-  void subsample_pad_forward(const SubsamplePadForward&) override { no(); }
-  void subsample_pad_backward(const SubsamplePadBackward&) override { no(); }
-  void flatten_channels_first(const FlattenChannelsFirst&) override { no(); }
-  void dropout(const Dropout&) override { no(); }
-  void softmax_cross_entropy(const SoftmaxCrossEntropy&) override { no(); }
-  void classification_metrics(const ClassificationMetrics&) override { no(); }
-  void cast(const Cast&) override { no(); }
   void augment_images(const AugmentImages& args) override {
     if (host_) no();
     ++augmentations;
     cpu_.augment_images(args);  // it looks at addresses alone
   }
-  void weighted_sum(const WeightedSum&) override { no(); }
-  void squared_distance(const SquaredDistance&) override { no(); }
-  void gradient_control(const GradientControl&) override { no(); }
-  void update(const OptimizerRule&, const UpdateArgs&) override { no(); }
 
   int allocations = 0, copies = 0, augmentations = 0;
 

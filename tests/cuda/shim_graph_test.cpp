@@ -115,12 +115,12 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
     CAPTURE(step);
     const StepValues values = values_of(step);
     eager.set_step(values);
-    backend.update(*rule, eager.args);
+    backend.update({*rule, eager.args});
     auto& graph = graphs[static_cast<std::size_t>(step) % period];
     if (!graph) {
       replayed.set_step(values);
       REQUIRE(backend.begin_capture(values));
-      backend.update(*rule, replayed.args);
+      backend.update({*rule, replayed.args});
       graph = backend.end_capture();
       if (step == 1) CHECK_FALSE(replayed.same(eager));  // not done yet
     }
@@ -353,10 +353,10 @@ TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not ano
       [&] {
         UpdateArgs other = bucket.args;
         other.lr *= 2;
-        backend.update(*rule, other);
+        backend.update({*rule, other});
       }(),
       Error);
-  backend.update(*rule, bucket.args);
+  backend.update({*rule, bucket.args});
   const auto graph = backend.end_capture();
   graph->launch(values_of(1));
   graph->launch(values_of(4));
