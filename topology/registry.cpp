@@ -36,7 +36,7 @@ void register_builtin_topologies() {
   static_cast<void>(done);
 }
 
-std::string topologies_that_take(const TopologySite& site) {
+std::string topologies_that_take(const TopologySite& site, TopologyKind kind) {
   // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends that at the first level.
   static thread_local bool asking = false;
   if (asking) return {};
@@ -45,7 +45,8 @@ std::string topologies_that_take(const TopologySite& site) {
   for (const std::string& name : topologies().names()) {
     try {
       ConfigSection empty(nlohmann::json::object(), "defaults");
-      topologies().make(name, "type", empty, site);
+      const std::unique_ptr<Topology> topology = topologies().make(name, "type", empty, site);
+      if (!kind_fault(*topology, kind).empty()) continue;
       result += (result.empty() ? "" : ", ") + name;
     } catch (const std::exception&) {  // does not take it, or (custom) needs keys
     }

@@ -109,14 +109,13 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const std::unique_ptr<Transport> transport = make_single_transport();
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const bool scaled = compute == DType::kFloat16;
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm",
-                                                                 AlgorithmSite{.backend = backend,
-                                                                               .transport = *transport,
-                                                                               .rule = *rule,
-                                                                               .buckets = buckets,
-                                                                               .topology = topology.get(),
-                                                                               .in_backward = !scaled,
-                                                                               .check_overflow = scaled});
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of({}), {.backend = backend,
+                                                                                 .transport = *transport,
+                                                                                 .rule = *rule,
+                                                                                 .buckets = buckets,
+                                                                                 .topology = topology.get(),
+                                                                                 .in_backward = !scaled,
+                                                                                 .check_overflow = scaled});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   if (settings.plain) {

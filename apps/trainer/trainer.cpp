@@ -50,18 +50,17 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
-  const AlgorithmSite algorithm_site{backend,
-                                     transport,
-                                     *config.rule,
-                                     buckets_,
-                                     config.topology.get(),
-                                     config.clip,
-                                     config.in_backward,
-                                     config.overlap,
-                                     scaler_ != nullptr,
-                                     config.bf16_exchange,
-                                     graphs_.start_at_begin()};
-  algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
+  algorithm_ = make_algorithm(config.algorithm, {.backend = backend,
+                                                 .transport = transport,
+                                                 .rule = *config.rule,
+                                                 .buckets = buckets_,
+                                                 .topology = config.topology.get(),
+                                                 .clip = config.clip,
+                                                 .in_backward = config.in_backward,
+                                                 .overlap = config.overlap,
+                                                 .check_overflow = scaler_ != nullptr,
+                                                 .bf16_exchange = config.bf16_exchange,
+                                                 .start_at_begin = graphs_.start_at_begin()});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
   graphs_.attach(*algorithm_, tape_, buckets_);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});

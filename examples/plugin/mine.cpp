@@ -1,4 +1,5 @@
-// A plug-in: one layer, one topology and one optimizer of one's own, made outside Starling's tree. docs/extending.md explains it.
+// A plug-in: a layer, a topology, an optimizer and an algorithm of one's own, made outside Starling's tree. docs/extending.md explains
+// it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,7 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "sign.h"
+#include "slow_average.h"
 #include "topology/topology.h"
 
 namespace {
@@ -83,4 +85,5 @@ extern "C" void starling_register_plugin() {
   layers().add("residual_linear", make_residual_linear, "y = x + act(W x + b) on vectors");
   topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
   optimizers().add("sign", make_sign, "sign of the gradient's running mean");
+  algorithms().add("slow_average", mine::plan_slow_average, "ranks train by themselves and average with slow momentum");
 }

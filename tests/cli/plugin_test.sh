@@ -27,6 +27,21 @@ verify "the resolved config shows the optimizer's default" grep -q '"beta": 0.9'
 cd mine/build || exit 1
 check "resume with a plug-in" 0 "" ranks 4 "$work/$program" ../config.json --set steps=25 --output "$work/out" --resume latest
 check "an odd number of ranks gets the plug-in's error" 2 "halves needs an even number" ranks 3 "$work/$program" ../config.json --dry-run
+export work program
+slow() { ranks 4 "$work/$program" ../config.json --set sync.algorithm=slow_average --set sync.algorithm.period=3 "$@"; }
+export -f slow
+check "its algorithm is listed" 0 "^slow_average$" "$work/$program" ../config.json --list algorithms
+check "what the algorithm keeps counts as memory" 0 "receive buffers, [0-9.]+ [KM]iB of the algorithm" slow --dry-run
+check "it trains" 0 "slow_average over none" slow --set steps=25 --output "$work/straight"
+check "it stops earlier" 0 "" slow --output "$work/slow"
+check "it goes on" 0 "continuing after step 20" slow --set steps=25 --output "$work/slow" --resume latest
+verify "to the bits of the run that did not stop" cmp "$work/straight/model.safetensors" "$work/slow/model.safetensors"
+verify "its states are in the checkpoint" grep -aq '"sync.slow_momentum.3.weight"' "$work/slow/checkpoints/step-25/rank-3.safetensors"
+verify "the resolved config shows its default" bash -c 'python3 -c "import json; a = json.load(open(\"$work/slow/config.json\"))[\"sync\"][\"algorithm\"]; assert a == {\"type\": \"slow_average\", \"period\": 3, \"momentum\": 0.5}"'
+check "resume with another setting is refused by its key" 2 "sync.algorithm.momentum" slow --set steps=30 --set sync.algorithm.momentum=0.7 --output "$work/slow" --resume latest
+check "its key with another algorithm" 2 "sync.algorithm.period: is not a key of gossip, but of slow_average" \
+  "$work/$program" ../config.json --set sync.algorithm.period=3 --dry-run
+check "a period beyond the last step" 2 "sync.algorithm.period: is 21, but the run has 20 steps" slow --set sync.algorithm.period=21 --dry-run
 cd "$work" || exit 1
 
 # The same from the build folder, without installing.

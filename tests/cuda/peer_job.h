@@ -56,14 +56,17 @@ class PeerJob {
       ConfigSection section(settings.topology, "topology");
       topology_ = make_topology(section, {transport.size(), transport.size()});
     }
-    AlgorithmSite site{backend, transport, *rule_, buckets_, topology_.get(), {}};
-    site.start_at_begin = settings.graphs || settings.start_at_begin;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       set(buckets_[b].parameters, static_cast<double>(transport.rank()) + static_cast<double>(b) / 8);
       set(buckets_[b].gradients, 0.01 * static_cast<double>(transport.rank() + 1));
     }
     backend.synchronize();
-    algorithm_ = algorithms().make("gossip", "sync.algorithm", site);
+    algorithm_ = make_algorithm(algorithm_of("gossip"), {.backend = backend,
+                                                         .transport = transport,
+                                                         .rule = *rule_,
+                                                         .buckets = buckets_,
+                                                         .topology = topology_.get(),
+                                                         .start_at_begin = settings.graphs || settings.start_at_begin});
   }
   ~PeerJob() {
     try {

@@ -90,7 +90,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
 
 void read_optimizer(ConfigSection& root, TrainConfig& config) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
-  const std::string type = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
   config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
   config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
@@ -112,13 +112,55 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
   };
 }
 
+/// What the algorithm says it does not go with.
+void check_algorithm(const ConfigSection& sync, const TrainConfig& config) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (config.bf16_exchange && !plan.bf16_exchange) {
+    std::vector<std::string> others;
+    for (const AlgorithmPlan& other : known_algorithms()) {
+      if (other.bf16_exchange) others.push_back(other.name);
+    }
+    sync.error("exchange", fmt::format("is bf16, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}",
+                                       plan.label(), fmt::join(others, ", ")));
+  }
+  const auto& fit = plan.optimizers;
+  if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
+    sync.error("algorithm",
+               fmt::format("{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", ")));
+  }
+  if (config.auto_bucket && !plan.predict) {
+    sync.error("bucket_mb", fmt::format("is auto, but {} does not say what a step takes; allowed: a number", plan.label()));
+  }
+}
+
+void read_topology(ConfigSection& sync, TrainConfig& config, const RunSite& site) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (plan.topology == TopologyKind::kNone) {
+    sync.raw("topology", "object", "not used by this algorithm");
+    return;
+  }
+  ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+  config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+  if (config.auto_topology) {
+    if (!plan.predict) topology.error("type", fmt::format("is auto, but {} does not say what a step takes; allowed: a type", plan.label()));
+    topology.finish();
+    config.topology_name = "auto";
+    return;
+  }
+  const TopologySite where{site.ranks, site.ranks_on_host};
+  config.topology = make_topology(topology, where);
+  config.topology_name = topology.resolved().value("type", "");
+  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), where);
+}
+
 void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
   config.clip = {clip_norm,
                  root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
 
   ConfigSection sync = root.section("sync", "how ranks agree");
-  config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
+  ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
+  config.algorithm = read_algorithm(algorithm);
   config.transport = sync.choice(
       "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
       "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
@@ -139,9 +181,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
                                      "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
                                      "(a run in fp64 exchanges fp64)") == "bf16";
-  if (config.bf16_exchange && config.algorithm == "allreduce") {
-    sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
-  }
+  if (!root.describing()) check_algorithm(sync, config);
   if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
@@ -160,25 +200,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   config.in_backward = update == "in_backward";
 
   if (!root.describing()) {
-    if (!algorithms().contains(config.algorithm)) {
-      std::string known;
-      for (const auto& name : algorithms().names()) known += (known.empty() ? "" : ", ") + name;
-      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm,
-                                          suggestion(config.algorithm, algorithms().names()), known));
-    }
-    if (config.algorithm == "allreduce") {
-      sync.raw("topology", "object", "not used by all-reduce");
-    } else {
-      ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
-      config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
-      if (config.auto_topology) {
-        topology.finish();
-        config.topology_name = "auto";
-        return sync.finish();
-      }
-      config.topology = make_topology(topology, {site.ranks, site.ranks_on_host});
-      config.topology_name = topology.resolved().value("type", "");
-    }
+    read_topology(sync, config, site);
     sync.finish();
   } else {
     ConfigSection topology = sync.section("topology", "who mixes with whom");
@@ -290,6 +312,7 @@ std::string describe_config() {
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
   text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleSite{});
+  text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
   text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", TopologySite{8, 2});
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
   return text;
@@ -305,6 +328,12 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   if (config.accumulate > batches) {
     fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source,
          config.accumulate, batches, batches);
+  }
+  const std::int64_t steps = run_length(config, site).total_steps;
+  for (const auto& [key, count] : config.algorithm.step_keys) {
+    if (count <= steps) continue;
+    fail(ExitCode::kUsage, "config", "{}: sync.algorithm.{}: is {}, but the run has {} steps; allowed: <= {}", source, key, count, steps,
+         steps);
   }
 }
 
@@ -323,7 +352,12 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
     epochs |= setting.rfind("epochs=", 0) == 0;
   }
   if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
-  for (const std::string& setting : settings) apply_setting(config, setting);
+  for (const std::string& setting : settings) {
+    const nlohmann::json::json_pointer algorithm("/sync/algorithm");
+    const bool of_algorithm = setting.starts_with("sync.algorithm.") && config.is_object() && config.contains(algorithm);
+    if (of_algorithm && config[algorithm].is_string()) config[algorithm] = {{"type", config[algorithm]}};  // a text is its type
+    apply_setting(config, setting);
+  }
 }
 
 }  // namespace starling

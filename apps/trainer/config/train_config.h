@@ -61,12 +61,13 @@ struct TrainConfig {
   std::unique_ptr<Model> model;
   double label_smoothing = 0.0;
 
+  std::string optimizer;  ///< its type
   std::unique_ptr<OptimizerRule> rule;
   double lr = 0.1;
   bool decay_all = false;
   std::function<std::unique_ptr<Schedule>(const ScheduleSite&)> make_schedule;
 
-  std::string algorithm;
+  AlgorithmPlan algorithm;
   std::string topology_name;
   std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h

@@ -75,7 +75,8 @@ GraphPlan plan_graphs(const TrainConfig& config, const RunSite& site) {
   if (site.ranks > 1 && through_host) plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport);
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
-  plan.period = repeat_period(topology, *config.rule, 1, never);
+  plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);
+  if (config.algorithm.period == 0) never = fmt::format("{} does not say after how many steps its work repeats", config.algorithm.label());
   if (plan.why_not.empty()) plan.why_not = never;
   if (plan.why_not.empty() && topology && free_phases(config) > 1) {
     plan.why_not = "in fp16 the steps of an accumulating rule differ from rank to rank once one has overflowed";

@@ -17,7 +17,7 @@ namespace {
 
 std::string topology_text(const TrainConfig& config, const RunSite& site) {
   if (config.auto_topology) return "auto (chosen at the start, by measurement)";
-  if (!config.topology) return "none (all-reduce)";
+  if (!config.topology) return fmt::format("none ({})", config.algorithm.label());
   const TopologyReport report = analyse(*config.topology);
   std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
   text += config.topology->period() > 0 ? fmt::format("period {}, ", config.topology->period()) : "no period, ";
@@ -44,6 +44,7 @@ std::string memory_text(const MemoryNeed& need) {
   std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
                                 size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
+  if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
   return out + fmt::format(", {} activations, {} batches; {} in all\n", size_text(need.activations), size_text(need.batches),
                            size_text(need.total()));
 }
@@ -111,7 +112,7 @@ std::string device_text(const TrainConfig& config, const RunSite& site, double e
 
 }  // namespace
 
-double MemoryNeed::total() const { return parameters + gradients + states + low + receive + activations + batches; }
+double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches; }
 
 std::string size_text(double bytes) {
   const char* unit = "B";
@@ -126,7 +127,7 @@ std::string size_text(double bytes) {
 std::string run_headline(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(),
-                     plan.buckets.size() == 1 ? "" : "s", config.algorithm, topology_text(config, site));
+                     plan.buckets.size() == 1 ? "" : "s", config.algorithm.name, topology_text(config, site));
 }
 
 std::string dry_run_report(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
@@ -165,6 +166,9 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
+  for (const AlgorithmPlan::State& state : config.algorithm.states) {
+    need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
+  }
   const bool direct = config.transport == "auto" || config.transport == "direct";
   if (config.topology && direct && site.ranks_on_host > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn

@@ -38,7 +38,7 @@ void Trainer::write_summary() {
         {"device", backend_.description()},
         {"precision", name_of(config_.compute)},
         {"transport", transport_.name()},
-        {"algorithm", config_.algorithm},
+        {"algorithm", config_.algorithm.name},
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };

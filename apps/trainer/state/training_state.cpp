@@ -4,6 +4,7 @@
 #include <set>
 
 #include "apps/trainer/state/model_file.h"
+#include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"
 
@@ -37,18 +38,17 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
        given.dump(), path, saved.dump());
 }
 
-/// Tensor of one parameter within one of its bucket's state buffers.
-Tensor state_view(const Bucket& bucket, const BucketSlot& slot, std::size_t state) {
-  return bucket.states[state].slice(slot.offset, slot.parameter->shape);
-}
-
 template <class Visit>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
   const std::vector<std::string> names = rule.state_names();
   for (const Bucket& bucket : buckets) {
     for (const BucketSlot& slot : bucket.layout->slots) {
       for (std::size_t state = 0; state < names.size(); ++state) {
-        visit("optimizer." + names[state] + "." + slot.parameter->name, state_view(bucket, slot, state), *slot.parameter);
+        visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(slot.offset, slot.parameter->shape),
+              *slot.parameter);
+      }
+      for (const SyncState& state : bucket.sync) {
+        visit("sync." + state.name + "." + slot.parameter->name, state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
       }
     }
   }
@@ -120,7 +120,9 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", "{}: ranks: the checkpoint was made by {} ranks, this run has {}; start as many", source,
          metadata(file, source, "ranks"), ranks);
   }
-  const nlohmann::json saved = saved_config(file, source);
+  nlohmann::json saved = saved_config(file, source);
+  // Older ones have a text, or not every key.
+  if (saved.contains("sync")) (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
