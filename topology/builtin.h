@@ -25,6 +25,6 @@ void register_custom(TopologyRegistry& registry);
 
 /// Names of the registered topologies that take this site without further keys: "base-2, complete, random-matching". For errors of
 /// makers that do not.
-std::string topologies_that_take(const TopologySite& site);
+std::string topologies_that_take(const RankLayout& site);
 
 }  // namespace starling

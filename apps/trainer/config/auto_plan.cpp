@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
+#include "comm/agreement.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
@@ -19,7 +19,7 @@ constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr double kUsualBucket = 25.0;
 
 /// Makes what was chosen: `topology` is a config section, or null for all-reduce.
-void apply(TrainConfig& config, const RunSite& site, const nlohmann::json& topology, double bucket_mb) {
+void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
   if (config.auto_topology) {
     if (topology.is_null()) {
@@ -29,7 +29,7 @@ void apply(TrainConfig& config, const RunSite& site, const nlohmann::json& topol
       sync.erase("topology");
     } else {
       ConfigSection section(topology, "sync.topology");
-      config.topology = make_topology(section, {site.ranks, site.ranks_on_host});
+      config.topology = make_topology(section, site);
       config.topology_name = section.resolved().value("type", "");
       sync["topology"] = section.resolved();
     }
@@ -53,7 +53,7 @@ void agree(StepModel& step, Transport& transport) {
 
 }  // namespace
 
-std::string choose_by_measurement(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                                   Transport& transport) {
   if (!config.auto_topology && !config.auto_bucket) return {};
   if (transport.size() == 1) {
@@ -104,11 +104,11 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
   return text;
 }
 
-void adopt_choice(TrainConfig& config, const RunSite& site, const nlohmann::json& saved_config, const std::string& source) {
+void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config, const std::string& source) {
   if (!config.auto_topology && !config.auto_bucket) return;
   const auto sync = saved_config.find("sync");
   if (sync == saved_config.end() || !sync->is_object() || !sync->contains("bucket_mb")) {
-    fail(ExitCode::kUsage, "resume", "{}: the checkpoint does not say which topology and bucket size its run had", source);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the checkpoint does not say which topology and bucket size its run had");
   }
   apply(config, site, sync->value("topology", nlohmann::json()), sync->value("bucket_mb", kUsualBucket));
 }
