@@ -184,6 +184,22 @@ class Tape {
   /// Whether a backward pass has forked since the last question.
   bool take_forked() { return std::exchange(forked_, false); }
 
+  /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward functions. The layer outlives the tape's
+  /// nodes. Scopes nest.
+  class Scope {
+   public:
+    Scope(Tape* tape, std::string_view layer) : tape_(tape), before_(tape ? std::exchange(tape->layer_, layer) : layer) {}
+    ~Scope() {
+      if (tape_) tape_->layer_ = before_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Tape* tape_;
+    std::string_view before_;
+  };
+
   /// Forgets everything recorded.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
@@ -191,7 +207,7 @@ class Tape {
  private:
   friend class Gradients;
   struct Node {
-    std::string_view name;
+    std::string_view name, layer;
     std::shared_ptr<detail::GradSlot> output;
     std::vector<std::shared_ptr<detail::GradSlot>> inputs;
     std::vector<Parameter*> parameters;
@@ -220,9 +236,10 @@ class Tape {
   bool may_fork_, forked_ = false;
   std::deque<Fork> forks_;  ///< in the order of issue
   std::vector<Node> nodes_;
-  Tensor one_;             ///< what most passes start from, written once
-  std::vector<Use> uses_;  ///< by Parameter::index
-  bool last_ = false;      ///< the backward pass under way ends its group of micro-batches
+  std::string_view layer_;  ///< of the nodes that are recorded now
+  Tensor one_;              ///< what most passes start from, written once
+  std::vector<Use> uses_;   ///< by Parameter::index
+  bool last_ = false;       ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
 };
 

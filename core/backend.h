@@ -145,7 +145,7 @@ class StreamScope {
 };
 
 /// The backend of shapes alone: allocations hold no memory (but are counted, so that a traced pass tells the memory a
-/// real one takes), operations do nothing, copies to the host give zeros.
+/// real one takes), operations do nothing, and reading a tensor's numbers is an error.
 Backend& meta_backend();
 /// A meta backend of one's own, for counting.
 std::unique_ptr<Backend> make_meta_backend();

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 
 #include "core/backend.h"
@@ -59,9 +58,7 @@ class MetaBackend final : public Backend {
     copy_to_host(from, to);
     return {};
   }
-  void copy_to_host(const Tensor& from, void* to) override {
-    if (from.bytes() != 0) std::memset(to, 0, from.bytes());
-  }
+  void copy_to_host(const Tensor& from, void*) override { (void)from.raw(); }  // an error: there is nothing to copy
   void fill(const Tensor&, double) override {}
 
   void set_stream(StreamKind stream) override { current_stream = stream; }

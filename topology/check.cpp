@@ -195,7 +195,7 @@ std::string kind_fault(const Topology& topology, TopologyKind kind) {
 }
 
 void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm,
-                const TopologySite& site) {
+                const RankLayout& site) {
   const std::string fault = kind_fault(topology, kind);
   if (fault.empty()) return;
   fail(ExitCode::kUsage, "topology", "'{}' for {} ranks is not for the algorithm {}: {}; these are: {}", name, topology.ranks(), algorithm,

@@ -10,6 +10,7 @@
 namespace starling {
 
 ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused, DType compute, bool defer_norms) {
+  if (const auto error = model.unsupported(is_low_precision(compute) ? compute : dtype, DeviceType::kMeta)) throw Error(*error);
   const auto meta = make_meta_backend();
   ShapeTrace trace;
   model.allocate(*meta, dtype, compute);

@@ -17,7 +17,7 @@ struct ShapeTrace {
 
 /// Runs forward and backward of one micro-batch on the meta backend, parameters in `dtype`, activations in `compute` where that is bf16 or
 /// fp16, batch norms deferred where asked. The model's tensors have no memory afterwards. An unused parameter is Error(kUsage) with its
-/// name unless `allow_unused`.
+/// name unless `allow_unused`, and so is a layer that does not compute in that format.
 ShapeTrace trace_shapes(Model& model, std::int64_t batch_size, DType dtype, bool allow_unused, DType compute = DType::kFloat32,
                         bool defer_norms = false);
 

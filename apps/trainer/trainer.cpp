@@ -31,7 +31,7 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 }  // namespace
 
-Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
+Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
     : config_(config),
       site_(site),
       length_(run_length(config, site)),
@@ -221,16 +221,16 @@ void Trainer::check_finite() {
 
 void Trainer::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
   if (loss_step >= 0) {
-    throw AgreedError(
-        ExitCode::kDiverged, "trainer",
-        fmt::format(
-            "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-            loss_step));
+    fail_on_all_ranks(
+        ExitCode::kDiverged, "trainer", {.step = loss_step},
+        "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+        loss_step);
   }
-  throw AgreedError(ExitCode::kDiverged, "trainer",
-                    fmt::format("training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale "
-                                "of {:.3g}; use a smaller learning rate, clip_norm, or bf16",
-                                scale_step, config_.loss_scale.least));
+  fail_on_all_ranks(
+      ExitCode::kDiverged, "trainer", {.step = scale_step},
+      "training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale of {:.3g}; use "
+      "a smaller learning rate, clip_norm, or bf16",
+      scale_step, config_.loss_scale.least);
 }
 
 void Trainer::post_metrics() {
@@ -362,13 +362,10 @@ void Trainer::step_or_explain_memory() {
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
     const double sample = static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
     const auto fits = static_cast<std::int64_t>(0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
-    const std::string_view text = error.what();
-    const std::size_t close = text.find("] ");
-    throw Error(ExitCode::kMemory, text.substr(1, close - 1),
-                fmt::format("{}; step {} with batch_size {}: {}", text.substr(close + 2), step_ + 1, config_.batch_size,
-                            fits >= 1 && config_.batch_size > 1
-                                ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
-                                : "not even a batch_size of 1 would fit, so the model is too large for this device"));
+    fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1}, "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
+         config_.batch_size,
+         fits >= 1 && config_.batch_size > 1 ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
+                                             : "not even a batch_size of 1 would fit, so the model is too large for this device");
   }
 }
 

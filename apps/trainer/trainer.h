@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
+#include "apps/trainer/async_sum.h"
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/data/loader.h"
 #include "apps/trainer/device/step_graphs.h"
@@ -33,7 +33,7 @@ struct RunFolder {
 /// Trains a model on this rank: owns buckets, algorithm and loader, and runs the steps. The data set must be open.
 class Trainer {
  public:
-  Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport);
+  Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport);
   ~Trainer();
 
   /// Initial values: from the seed or from `init`, rank 0's on every rank.
@@ -76,7 +76,7 @@ class Trainer {
   double epoch() const;
 
   TrainConfig& config_;
-  RunSite site_;
+  RankLayout site_;
   RunLength length_;
   Backend& backend_;
   Transport& transport_;

@@ -54,7 +54,7 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
     section.required_text("type", "");
     Candidate candidate{name, nullptr, {}, 0.0};
     try {
-      candidate.topology = topologies().make(name, "type", section, TopologySite{network.ranks, network.ranks_per_host});
+      candidate.topology = topologies().make(name, "type", section, RankLayout{network.ranks, network.ranks_per_host});
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
       continue;  // another number of ranks, or keys without default

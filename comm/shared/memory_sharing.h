@@ -50,7 +50,4 @@ std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds);
 /// Between the threads of one process, on hosts by name; `refuse` makes this rank fail, as if there were no memory.
 std::unique_ptr<MemorySharing> make_thread_sharing(std::string host, bool refuse);
 
-/// "rank 2: memfd_create: …" of the first rank that has a text; empty where none has. What ranks agree on after each step that may fail.
-std::string first_failure(const std::vector<std::string>& texts);
-
 }  // namespace starling

@@ -17,29 +17,10 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 namespace starling::test {
-
-/// A folder of the test's own, removed with it.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "starling-test-XXXXXX").string();
-    if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
-    path_ = pattern;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-};
 
 using Bytes = std::vector<std::uint8_t>;
 
@@ -51,19 +32,6 @@ inline std::string read_text(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
-
-/// The message of the Error that `action` throws with `code`; "" if it throws none or another.
-template <class Action>
-std::string message_of(ExitCode code, Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.code() == code ? error.what() : "another code: " + std::string(error.what());
-  }
-  return "";
-}
-
-inline bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// A data set from the JSON of its `data` section, keys checked.
 inline std::unique_ptr<Dataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {

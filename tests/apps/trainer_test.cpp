@@ -37,7 +37,7 @@ struct Run {
     config.model.reset();  // its tensors go before the backend
   }
   Transport& transport;
-  RunSite site;
+  RankLayout site;
   TrainConfig config;
   ShapeTrace trace;
   std::unique_ptr<Backend> backend;

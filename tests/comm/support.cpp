@@ -231,13 +231,4 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const Afte
   return x;
 }
 
-std::string error_text(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
-}
-
 }  // namespace starling::test

@@ -13,6 +13,7 @@
 #include "comm/bucket.h"
 #include "comm/transport.h"
 #include "core/parameter.h"
+#include "tests/support/errors.h"
 #include "topology/topology.h"
 
 namespace starling::test {
@@ -66,8 +67,6 @@ using AfterStep = std::function<void(int, std::vector<std::vector<double>>&)>;
 std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step = {});
 
 std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks);
-/// The text of the Error that `body` throws; empty if it throws none.
-std::string error_text(const std::function<void()>& body);
 std::vector<double> numbers(const Tensor& tensor);
 void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value);
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/autograd.h"
-#include "tests/core/errors.h"
 #include "tests/core/host_backend.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using starling::test::contains;

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
+#include "comm/agreement.h"
 #include "comm/shared/memory_sharing.h"
 #include "comm/shared/peer_transport.h"
 #include "core/error.h"

@@ -21,6 +21,7 @@
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
+#include "tests/support/errors.h"
 
 // Captured work against the same work done at once, through the fake runtime, which keeps addresses and arguments as a graph does.
 namespace starling::cuda {
@@ -35,17 +36,8 @@ using tests::put;
 using tests::values_of;
 using tests::Work;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kInternal);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
+using test::contains;
 std::vector<CallKind> kinds_of(const std::vector<Call>& calls) {
   std::vector<CallKind> kinds;
   for (const Call& call : calls) kinds.push_back(call.kind);

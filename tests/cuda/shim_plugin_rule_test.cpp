@@ -15,6 +15,7 @@
 #include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
+#include "tests/support/errors.h"
 
 // A plug-in's optimizer on a GPU: its .cu file is this one.
 namespace shim_plugin_rule {
@@ -90,15 +91,7 @@ void compare(const OptimizerRule& rule) {
   CHECK(numbers_of<T>(gpu(), found.states[0]) == numbers_of<T>(*cpu, expected.states[0]));
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  return "no error";
-}
+std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kUsage, body); }
 
 }  // namespace
 

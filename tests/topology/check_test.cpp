@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/support/errors.h"
 #include "tests/topology/support.h"
 #include "topology/check.h"
 #include "topology/mixing.h"
@@ -15,7 +16,7 @@ using namespace starling;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 /// A topology from outside the tree, well formed or not.
 class Given : public Topology {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
+#include "comm/agreement.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
@@ -19,7 +19,7 @@ constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr double kUsualBucket = 25.0;
 
 /// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an algorithm that needs none.
-void apply(TrainConfig& config, const RunSite& site, const nlohmann::json& algorithm, const nlohmann::json& topology, double bucket_mb) {
+void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& algorithm, const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
   if (config.auto_topology) {
     config.algorithm = algorithm_of(algorithm, &sync["algorithm"]);
@@ -28,7 +28,7 @@ void apply(TrainConfig& config, const RunSite& site, const nlohmann::json& algor
       sync.erase("topology");
     } else {
       ConfigSection section(topology, "sync.topology");
-      config.topology = make_topology(section, {site.ranks, site.ranks_on_host});
+      config.topology = make_topology(section, site);
       config.topology_name = section.resolved().value("type", "");
       sync["topology"] = section.resolved();
     }
@@ -52,7 +52,7 @@ void agree(StepModel& step, Transport& transport) {
 
 }  // namespace
 
-std::string choose_by_measurement(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                                   Transport& transport) {
   if (!config.auto_topology && !config.auto_bucket) return {};
   if (transport.size() == 1) {
@@ -102,11 +102,11 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
   return text;
 }
 
-void adopt_choice(TrainConfig& config, const RunSite& site, const nlohmann::json& saved_config, const std::string& source) {
+void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config, const std::string& source) {
   if (!config.auto_topology && !config.auto_bucket) return;
   const auto sync = saved_config.find("sync");
   if (sync == saved_config.end() || !sync->is_object() || !sync->contains("bucket_mb")) {
-    fail(ExitCode::kUsage, "resume", "{}: the checkpoint does not say which topology and bucket size its run had", source);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the checkpoint does not say which topology and bucket size its run had");
   }
   apply(config, site, sync->value("algorithm", nlohmann::json()), sync->value("topology", nlohmann::json()),
         sync->value("bucket_mb", kUsualBucket));

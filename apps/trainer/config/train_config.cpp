@@ -30,7 +30,7 @@ Interval read_interval(ConfigSection& section, const std::string& what) {
 
 void read_data(ConfigSection& root, TrainConfig& config) {
   ConfigSection data = root.section("data", "the data set and how it is read");
-  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {"type": "synthetic"})");
+  if (!root.has("data") && !root.describing()) root.error("data", "is missing", R"(needed: an object such as {"type": "synthetic"})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection augment = data.section("augment", "random changes of training images");
@@ -63,7 +63,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
   config.model = make_model(model, config.data.image, config.data.classes);
   const std::int64_t outputs = config.model->output_shape().back();
   if (config.model->output_shape().rank() != 1) {
@@ -79,8 +79,8 @@ void read_model(ConfigSection& root, TrainConfig& config) {
 void read_length(ConfigSection& root, TrainConfig& config) {
   config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
-  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
-  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs", "allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing", "needed: epochs or steps");
   if (root.has("epochs") || root.describing())
     config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
   if (root.has("steps") || root.describing()) {
@@ -101,11 +101,11 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
   const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
   if (root.describing()) return;
-  const ScheduleSite probe{config.lr, 1, 1.0};
+  const ScheduleInputs probe{config.lr, 1, 1.0};
   schedules().make(schedule_type, schedule.path("type"), schedule, probe);
   schedule.finish();
   // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
-  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleSite& site) {
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& site) {
     ConfigSection section(resolved, "schedule");
     section.text("type", "constant", "");
     return schedules().make(schedule_type, "schedule.type", section, site);
@@ -133,7 +133,7 @@ void check_algorithm(const ConfigSection& sync, const TrainConfig& config) {
   }
 }
 
-void read_topology(ConfigSection& sync, TrainConfig& config, const RunSite& site) {
+void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
   const AlgorithmPlan& plan = config.algorithm;
   if (plan.topology == TopologyKind::kNone) {
     sync.raw("topology", "object", "not used by this algorithm");
@@ -147,13 +147,12 @@ void read_topology(ConfigSection& sync, TrainConfig& config, const RunSite& site
     config.topology_name = "auto";
     return;
   }
-  const TopologySite where{site.ranks, site.ranks_on_host};
-  config.topology = make_topology(topology, where);
+  config.topology = make_topology(topology, site);
   config.topology_name = topology.resolved().value("type", "");
-  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), where);
+  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), site);
 }
 
-void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
+void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
   config.clip = {clip_norm,
                  root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
@@ -224,7 +223,7 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
   return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
 }
 
-TrainConfig read_root(ConfigSection& root, const RunSite& site) {
+TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   TrainConfig config;
   load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
   config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
@@ -251,6 +250,9 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   read_model(root, config);
   read_length(root, config);
   read_optimizer(root, config);
+  if (config.model && config.device == "cuda") {
+    if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
+  }
   ConfigSection loss = root.section("loss", "what is minimised");
   loss.choice("type", "cross_entropy", {"cross_entropy"}, "softmax cross entropy");
   config.label_smoothing = loss.number("label_smoothing", 0.0, Range::half_open(0.0, 1.0), "share of the target spread over all classes");
@@ -292,7 +294,7 @@ std::string describe_types(const R& registry, const std::string& heading, const 
 
 }  // namespace
 
-TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RunSite& site) {
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
   ConfigSection root(given, source);
   TrainConfig config = read_root(root, site);
   config.resolved = root.resolved();
@@ -308,25 +310,26 @@ std::string describe_config() {
       "Keys of a `type` stand in the table of that type below.\n\n";
   text += config_markdown("The config", root.declared()) + "\n";
   text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
-  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelSite{});
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
-  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleSite{});
+  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
   text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
-  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", TopologySite{8, 2});
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2});
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
   return text;
 }
 
-void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site) {
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::int64_t samples = config.data.train_samples;
   if (config.batch_size * site.ranks > samples) {
-    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source,
-         config.batch_size, site.ranks, samples, samples / site.ranks);
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
+         "{} on {} ranks is more than the {} training samples; allowed: <= {}", config.batch_size, site.ranks, samples,
+         samples / site.ranks);
   }
   const std::int64_t batches = samples / site.ranks / config.batch_size;
   if (config.accumulate > batches) {
-    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source,
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"}, "{} is more than the {} batches of an epoch; allowed: <= {}",
          config.accumulate, batches, batches);
   }
   const std::int64_t steps = run_length(config, site).total_steps;
@@ -337,7 +340,7 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   }
 }
 
-RunLength run_length(const TrainConfig& config, const RunSite& site) {
+RunLength run_length(const TrainConfig& config, const RankLayout& site) {
   RunLength length;
   length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
   length.steps_per_epoch = length.batches_per_epoch / config.accumulate;

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/agreement.h"
 #include "comm/shared/memory_sharing.h"
 #include "core/error.h"
 
@@ -47,8 +48,10 @@ class ThreadSharing final : public MemorySharing {
 
   SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
-    result.refusal = first_failure(control.all_gather(refuse_ ? "memory for the parameters: refused" : ""));
-    if (!result.refusal.empty()) return result;
+    if (const auto refused = lowest_reason(control, refuse_ ? "memory for the parameters: refused" : "")) {
+      result.refusal = refused->text();
+      return result;
+    }
     std::uint64_t number = 0;
     {
       const std::scoped_lock lock(table().mutex);
