@@ -7,6 +7,7 @@
 #include "apps/trainer/output/signals.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/state/model_file.h"
+#include "comm/agreement.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/log.h"

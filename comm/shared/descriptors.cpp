@@ -90,9 +90,7 @@ std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t 
       file = Descriptor(number);
     }
     const bool ours = static_cast<std::size_t>(got) == sizeof note && note.secret == secret;
-    if (ours && !file)
-      fail(ExitCode::kInternal, "sharing",
-           "a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) reached?");
+    require(!ours || file, "sharing", "a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) reached?");
     if (ours) return {std::move(file), note.rank};
   }
 }

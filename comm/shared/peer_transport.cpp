@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/neighbour_split.h"
 #include "comm/shared/descriptors.h"

@@ -3,6 +3,7 @@
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/trainer.h"
+#include "comm/agreement.h"
 #include "core/safetensors.h"
 
 namespace starling {
