@@ -24,7 +24,7 @@ struct BatchNormState {
   double eps = 1e-5, momentum = 0.1;
 };
 /// In training every channel needs two values at least (Error(kUsage)). Otherwise the running statistics are constants.
-/// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending_norm).
+/// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending).
 Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
 /// Over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);

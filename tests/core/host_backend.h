@@ -10,7 +10,7 @@
 
 namespace starling::test {
 
-/// A backend in host memory with the little arithmetic (fp32 add, scaling, fill, copies) that the autograd engine itself needs: any other
+/// A backend in host memory with the little arithmetic (fp32 add, fill, copies) that the autograd engine itself needs: any other
 /// operation is Backend's error. It counts live bytes.
 class HostBackend final : public Backend {
  public:
@@ -45,16 +45,7 @@ class HostBackend final : public Backend {
   void synchronize(Event) override {}
   void synchronize() override {}
 
-  void scale_shift(const ScaleShift& args) override {
-    ++scalings;
-    for (std::size_t i = 0; i < args.y.span<float>().size(); ++i) {
-      const std::size_t c = i % args.scale.span<float>().size();
-      const float y = args.scale.span<float>()[c] * args.x.span<float>()[i] + args.shift.span<float>()[c];
-      args.y.span<float>()[i] = args.relu && y < 0 ? 0.0f : y;
-    }
-  }
-
-  int additions = 0, scalings = 0;
+  int additions = 0;
 
  private:
   class Block final : public Storage {
