@@ -147,7 +147,7 @@ TEST_CASE("comm/algorithm: a text is a type, the resolved object has every defau
   };
   contains(error_of({{"type", "gossip"}, {"period", 4}}), "sync.algorithm.period: is not a key of gossip, but of slow_average");
   contains(error_of({{"type", "slow_average"}, {"perod", 4}}), "did you mean 'period'");
-  contains(error_of({{"type", "slow_average"}, {"period", 0}}), "sync.algorithm.period: expected an integer 1 … 1e+06, found 0");
+  contains(error_of({{"type", "slow_average"}, {"period", 0}}), "sync.algorithm.period: expected an integer 1 … 1000000, found 0");
   contains(error_of("slow_averag"), "did you mean 'slow_average'");
   contains(error_of(3), "sync.algorithm: expected an object");
 }
