@@ -36,7 +36,8 @@ struct RankReason {
   std::string reason;
   std::string text() const { return fmt::format("rank {}: {}", rank, reason); }
 };
-/// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one. Whatever ranks agree on goes through here.
+/// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one. Whatever ranks agree on goes through
+/// here.
 std::optional<RankReason> lowest_reason(Transport& transport, const std::string& mine);
 
 /// Runs purely local work on every rank, which must not talk to others. All get the error of the lowest rank on which it failed.

@@ -8,9 +8,9 @@
 
 namespace starling {
 
-/// An operation of a plug-in's own, which no backend knows. `Args` is a struct of tensors and numbers, like those of the built-in operations;
-/// each device that the operation is for has one function. On the meta backend, as in every operation, nothing happens. A complete one:
-/// examples/plugin/softsign.{h,cpp,cu}, explained in docs/extending.md.
+/// An operation of a plug-in's own, which no backend knows. `Args` is a struct of tensors and numbers, like those of the built-in
+/// operations; each device that the operation is for has one function. On the meta backend, as in every operation, nothing happens. A
+/// complete one: examples/plugin/softsign.{h,cpp,cu}, explained in docs/extending.md.
 ///
 ///     inline starling::CustomOperation<Softsign>& softsign() {
 ///       static starling::CustomOperation<Softsign> operation("softsign");
@@ -47,8 +47,8 @@ class CustomOperation {
     for (const auto& [device, run] : functions_) {
       if (device == backend.device()) return run(backend, args);
     }
-    fail(ExitCode::kUsage, "operation", "'{}' has no code for the backend {}; its plug-in needs a function for it (docs/extending.md)", name_,
-         name_of(backend.device()));
+    fail(ExitCode::kUsage, "operation", "'{}' has no code for the backend {}; its plug-in needs a function for it (docs/extending.md)",
+         name_, name_of(backend.device()));
   }
 
  private:

@@ -57,7 +57,8 @@ class Softsign final : public Layer {
 }  // namespace
 
 void register_softsign() {
-  layers().add("softsign", [](ConfigSection&) { return std::make_unique<Softsign>(); }, "y = x / (1 + |x|)");
+  layers().add(
+      "softsign", [](ConfigSection&) { return std::make_unique<Softsign>(); }, "y = x / (1 + |x|)");
 }
 
 }  // namespace mine

@@ -24,7 +24,8 @@ Error caught(const Call& call) {
 
 TEST_CASE("core/error: what, where and remedy are fields, and the text is made of them") {
   const Error error = caught([] {
-    fail(ExitCode::kUsage, "config", {.file = "run.json", .key = "sync.lr", .rank = 2, .step = 7, .bucket = 1}, "{} is {}; use {}", "it", 3, 4);
+    fail(ExitCode::kUsage, "config", {.file = "run.json", .key = "sync.lr", .rank = 2, .step = 7, .bucket = 1}, "{} is {}; use {}", "it", 3,
+         4);
   });
   CHECK(error.code() == ExitCode::kUsage);
   CHECK(error.parts().component == "config");

@@ -115,9 +115,11 @@ TEST_CASE("layers/author: a layer says what it can be run with, and is named whe
   CHECK(unsupported(*on_cpu, DType::kFloat32, DeviceType::kCuda) ==
         "[layer] 1: it runs on cpu, and cuda was asked for; set device to one of these, or use another layer");
   for (const DType compute : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    for (const DeviceType device : {DeviceType::kMeta, DeviceType::kCpu, DeviceType::kCuda}) CHECK(unsupported(*any, compute, device).empty());
+    for (const DeviceType device : {DeviceType::kMeta, DeviceType::kCpu, DeviceType::kCuda})
+      CHECK(unsupported(*any, compute, device).empty());
   }
-  CHECK(contains(unsupported(*model_with(R"({"type": "softsign"})"), DType::kBFloat16, DeviceType::kCpu), "it computes in fp32, fp64, and bf16"));
+  CHECK(contains(unsupported(*model_with(R"({"type": "softsign"})"), DType::kBFloat16, DeviceType::kCpu),
+                 "it computes in fp32, fp64, and bf16"));
 }
 
 TEST_CASE("layers/author: an operation without code for a backend is an error with both names") {
