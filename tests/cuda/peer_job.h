@@ -13,7 +13,6 @@
 
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
-#include "comm/shared/memory_sharing.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
 #include "core/config.h"
@@ -21,6 +20,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/fakes/transport/thread_sharing.h"
 #include "topology/topology.h"
 
 // Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU of the shim's each.

@@ -19,6 +19,7 @@
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/peer_fake.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/transport/thread_sharing.h"
 #include "tests/support/errors.h"
 
 // Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in

@@ -22,6 +22,7 @@
 #include "comm/transport_checks.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling {
 namespace {

@@ -1,3 +1,5 @@
+#include "tests/fakes/transport/thread_sharing.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -7,7 +9,6 @@
 #include <utility>
 
 #include "comm/agreement.h"
-#include "comm/shared/memory_sharing.h"
 #include "core/error.h"
 
 namespace starling {
