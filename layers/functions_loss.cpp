@@ -9,20 +9,19 @@ namespace {
 /// through fp32, which is what the loss's gradient is.
 Tensor scaled(Backend& backend, const Tensor& factor, const Tensor& dlogits) {
   const Shape row{1, dlogits.elements()};
-  Tensor operand = dlogits;
-  if (dlogits.dtype() != factor.dtype()) {
-    operand = Tensor(backend, dlogits.shape(), factor.dtype());
-    backend.cast({.x = dlogits, .y = operand});
-  }
-  Tensor product(backend, dlogits.shape(), factor.dtype());
+  const Tensor operand = in_format(dlogits, factor.dtype(), backend), product(backend, dlogits.shape(), factor.dtype());
   backend.matmul({.a = factor.reshaped({1, 1}), .b = operand.reshaped(row), .c = product.reshaped(row)});
-  if (dlogits.dtype() == factor.dtype()) return product;
-  Tensor result(backend, dlogits.shape(), dlogits.dtype());
-  backend.cast({.x = product, .y = result});
-  return result;
+  return in_format(product, dlogits.dtype(), backend);
 }
 
 }  // namespace
+
+Tensor in_format(const Tensor& x, DType format, Backend& backend) {
+  if (x.dtype() == format) return x;
+  Tensor y(backend, x.shape(), format);
+  backend.cast({.x = x, .y = y});
+  return y;
+}
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass) {
   const Shape& shape = logits.shape();

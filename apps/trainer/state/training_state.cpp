@@ -120,7 +120,9 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", "{}: ranks: the checkpoint was made by {} ranks, this run has {}; start as many", source,
          metadata(file, source, "ranks"), ranks);
   }
-  const nlohmann::json saved = saved_config(file, source);
+  nlohmann::json saved = saved_config(file, source);
+  // Checkpoints that name no task are of a version that knew one alone.
+  if (!saved.contains("task")) saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
