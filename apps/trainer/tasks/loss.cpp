@@ -23,6 +23,17 @@ class CrossEntropy final : public Loss {
   double label_smoothing_;
 };
 
+class MeanSquaredError final : public Loss {
+ public:
+  Variable value(const Variable& outputs, const Tensor& targets, double scale, Pass& pass) const override {
+    if (targets.shape() != outputs.shape() || !is_floating(targets.dtype())) {
+      fail(ExitCode::kUsage, "loss", "mse: outputs {} and targets {} of {}; needed: as many floating numbers", outputs.shape().text(),
+           targets.shape().text(), name_of(targets.dtype()));
+    }
+    return functions::mean_squared_error(outputs, targets, scale, pass);
+  }
+};
+
 }  // namespace
 
 LossRegistry& losses() {
@@ -34,6 +45,8 @@ void register_builtin_losses() {
   static const bool once = [] {
     losses().add(
         "cross_entropy", [](ConfigSection& config) { return std::make_unique<CrossEntropy>(config); }, "Softmax cross entropy.");
+    losses().add(
+        "mse", [](ConfigSection&) { return std::make_unique<MeanSquaredError>(); }, "Mean of the squared differences.");
     return true;
   }();
   static_cast<void>(once);
