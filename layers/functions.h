@@ -41,7 +41,11 @@ Variable flatten(const Variable& x, Pass& pass);
 /// Keeps a value with probability 1 - p and scales it by 1/(1 - p) in training; the identity otherwise. Takes one number of
 /// pass.dropout_counter.
 Variable dropout(const Variable& x, double p, Pass& pass);
+/// x in another floating format, without a gradient; itself where it is in that one.
+Tensor in_format(const Tensor& x, DType format, Backend& backend);
 /// Mean over the batch times `scale`; a scalar. labels: int32 [N].
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass);
+/// Mean over all elements of (x - target)², times `scale`; a scalar, in fp32 where x is in low precision. target: floating, as large as x.
+Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass);
 
 }  // namespace starling::functions

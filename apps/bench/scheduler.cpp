@@ -14,7 +14,6 @@
 #include "apps/bench/heap.h"
 #include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
-#include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
@@ -231,7 +230,7 @@ int bench_scheduler(const SchedulerBench& settings) {
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
   const std::unique_ptr<Topology> topology = bench_topology(settings.topology, settings.ranks);
 
-  const ShapeTrace trace = trace_shapes(*model, 2, DType::kFloat32, false);
+  const ShapeTrace trace = trace_shapes(*bench_task(settings.image, settings.classes), *model, {.batch_size = 2});
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);
   const std::array<const char*, 2> names{"gossip", "allreduce"};
   std::vector<Cost> costs;

@@ -11,7 +11,6 @@
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
-#include "apps/trainer/shape_trace.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -52,7 +51,7 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   // The ranks of the plan are not here: sizes and times are of one.
   if (json.is_object() && json.contains("sync") && json["sync"].is_object()) json["sync"].erase("topology");
   TrainConfig config = read_train_config(json, options.model, {1, 1});
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+  const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
     const int threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
     const auto backend = open_backend(DeviceType::kCpu, threads);

@@ -16,11 +16,13 @@
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/output/output_folder.h"
-#include "apps/trainer/output/signals.h"
+#include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
+#include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/model_file.h"
 #include "apps/trainer/trainer.h"
+#include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
@@ -55,8 +57,17 @@ void print_names(const std::string& kind) {
     names = schedules().names();
   else if (kind == "data")
     names = datasets().names();
+  else if (kind == "augmentations")
+    names = augmentations().names();
+  else if (kind == "tasks")
+    names = tasks().names();
+  else if (kind == "losses")
+    names = losses().names();
+  else if (kind == "metrics")
+    names = metrics().names();
   else {
-    const std::vector<std::string> kinds{"models", "layers", "topologies", "algorithms", "optimizers", "schedules", "data"};
+    const std::vector<std::string> kinds{"models", "layers",        "topologies", "algorithms", "optimizers", "schedules",
+                                         "data",   "augmentations", "tasks",      "losses",     "metrics"};
     fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
   }
   for (const std::string& name : names) fmt::print("{}\n", name);
@@ -93,12 +104,10 @@ nlohmann::json read_config(const TrainOptions& options) {
 }
 
 void open_data(TrainConfig& config, const std::string& source, const RankLayout& site) {
-  const std::int64_t classes = config.data.classes;
-  const Shape image = config.data.image;
+  const std::vector<TensorInfo> declared = config.data.tensors;
   config.dataset->open();
   config.data = config.dataset->info();
-  require(config.data.image == image && config.data.classes == classes, "data",
-          "a data set changed its images or classes when it was opened");
+  require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
   check_data_size(config, source, site);
 }
 
@@ -126,10 +135,10 @@ ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend
     config.model->refresh_low();
   });
   EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
-  const EvaluationResult result = evaluate(*config.model, loader, backend, transport);
+  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, transport);
   if (transport.rank() == 0) {
-    nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
-    if (config.model->output_shape().back() > 10) line["test_top5"] = result.top5;
+    nlohmann::json line{{"samples", result.samples}};
+    for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     fmt::print("{}\n", line.dump());
   }
   return ExitCode::kOk;
@@ -194,7 +203,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   transport.barrier();
   const auto origin = Tracer::Clock::now();
-  const ExitCode result = trainer.run(folder);
+  const ExitCode result = TrainingRun(trainer, folder.path).run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
@@ -207,10 +216,6 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
       fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
   }
   return result;
-}
-
-ShapeTrace trace_of(const TrainConfig& config) {
-  return trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
 }
 
 /// Puts what the device allows and the config asks for on top of MPI. Collective.
@@ -241,7 +246,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   together(*transport, [&] {
     config = read_train_config(read_config(options), options.config, site);
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
-    trace = trace_of(config);
+    trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
@@ -258,7 +263,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
   choose_deferred_norms(config, *backend, *transport);
-  if (other_format || config.defer_norms != expected) trace = trace_of(config);
+  if (other_format || config.defer_norms != expected) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder

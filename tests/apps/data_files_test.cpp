@@ -88,7 +88,7 @@ std::string cifar_error(const std::string& folder) {
 
 TEST_CASE("apps/data: declared sizes need no files") {
   const auto sizes = [](json data) {
-    const DatasetInfo info = make_dataset(std::move(data))->info();
+    const ImageInfo info = make_dataset(std::move(data))->images();
     return std::vector<std::int64_t>{info.image[0], info.image[1], info.image[2], info.classes, info.train_samples, info.test_samples};
   };
   using Sizes = std::vector<std::int64_t>;
@@ -109,10 +109,10 @@ TEST_CASE("apps/data: image_folder says that it cannot be read yet") {
 }
 
 TEST_CASE("apps/data: normalize takes one number per channel") {
-  const auto info = make_dataset({{"type", "cifar10"}})->info();
+  const auto info = make_dataset({{"type", "cifar10"}})->images();
   CHECK(info.mean[1] == 0.4822);
   CHECK(info.std[2] == 0.2616);
-  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->info().std[0] == 2.0f);
+  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->images().std[0] == 2.0f);
   const auto error = [](json normalize) {
     return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"normalize", normalize}}); });
   };
@@ -267,7 +267,7 @@ TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone
   const json data{{"type", "synthetic"}, {"image_size", 16}, {"classes", 4}, {"limit", 400}, {"test_limit", 100}};
   const auto one = make_dataset(data, 5), same = make_dataset(data, 5), other = make_dataset(data, 6);
   for (const auto& dataset : {one.get(), same.get(), other.get()}) dataset->open();
-  const auto image = [](const Dataset& dataset, Split split, std::int64_t index) {
+  const auto image = [](const ImageDataset& dataset, Split split, std::int64_t index) {
     Bytes bytes(16 * 16 * 3);
     dataset.image(split, index, bytes.data());
     return bytes;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "core/backend.h"
 #include "core/error.h"
@@ -34,17 +35,32 @@ inline std::string read_text(const std::string& path) {
 }
 
 /// A data set from the JSON of its `data` section, keys checked.
-inline std::unique_ptr<Dataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
+inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
   register_builtin_datasets();
   ConfigSection section(json, "test.json");
   const std::string type = section.required_text("type", "");
   auto dataset = datasets().make(type, "data.type", section, seed);
   section.finish();
-  return dataset;
+  auto* images = dynamic_cast<ImageDataset*>(dataset.release());
+  if (!images) throw std::logic_error(type + " has no images");
+  return std::unique_ptr<ImageDataset>(images);
+}
+
+/// Crops and flips, made as a config makes them.
+inline Augmenters augmenters_of(std::int64_t crop_padding, bool flip) {
+  register_builtin_augmentations();
+  const nlohmann::json json{{"crop_padding", crop_padding}, {"flip", flip}};
+  ConfigSection section(json, "test.json");
+  return read_augmenters(section, Shape{1000, 1000, 3});
+}
+inline Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, std::int64_t crop_padding, bool flip) {
+  const Augmenters augmenters = augmenters_of(crop_padding, flip);
+  const ImageChange change = image_change(augmenters, seed, epoch);
+  return change ? change(sample, {}, Shape{1000, 1000, 3}) : Augmentation{};
 }
 
 /// Labelled images whose bytes tell split, sample and position.
-class NumberedDataset : public Dataset {
+class NumberedDataset : public ImageDataset {
  public:
   NumberedDataset(std::int64_t train, std::int64_t test, Shape image = Shape{6, 5, 3}, std::int64_t classes = 10) {
     info_.image = image;
@@ -54,7 +70,7 @@ class NumberedDataset : public Dataset {
     info_.mean = {0.3, 0.4, 0.5, 0.6};
     info_.std = {0.2, 0.25, 0.3, 0.35};
   }
-  DatasetInfo info() const override { return info_; }
+  ImageInfo images() const override { return info_; }
   void open() override {}
   std::int64_t label(Split split, std::int64_t index) const override {
     return index == bad_sample ? info_.classes : (index * 7 + (split == Split::kTest ? 3 : 0)) % info_.classes;
@@ -67,7 +83,7 @@ class NumberedDataset : public Dataset {
   std::int64_t bad_sample = -1;
 
  private:
-  DatasetInfo info_;
+  ImageInfo info_;
 };
 
 /// A backend that has memory only: what the loader needs. `host` false plays a device with memory of its own, which augments.

@@ -124,9 +124,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
   line.wait_ms = 5e-324;
   MetricsLine evaluation;
   evaluation.step = std::int64_t{1} << 53;
-  evaluation.test_loss = 1e300;
-  evaluation.test_accuracy = 1.0;
-  evaluation.test_top5 = 0.5;
+  evaluation.test = {{"loss", 1e300}, {"accuracy", 1.0, true}, {"top5", 0.5, true}};
   evaluation.consensus_distance = 0.25;
   evaluation.bucket_consensus = {0.125, 1.0 / 7.0};
   {
@@ -202,8 +200,7 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
   line.lr = 0.25;
   line.images_per_second = 100.0;
   line.wait_ms = 2.0;
-  line.test_loss = 3.0;
-  line.test_accuracy = 0.75;
+  line.test = {{"loss", 3.0}, {"accuracy", 0.75, true}};
   line.consensus_distance = 0.125;
   {
     MetricsWriter writer(folder.path(), true, 200);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "apps/trainer/output/progress.h"
-#include "apps/trainer/output/signals.h"
+#include "apps/trainer/output/terminal.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;

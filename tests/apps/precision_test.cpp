@@ -7,7 +7,7 @@
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/training_run.h"
 #include "core/config.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"
@@ -34,7 +34,7 @@ struct Run {
   Run(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
       : site{transport.size(), transport.size()}, config(read_train_config(json, "test", site)) {
     config.loss_scale = scale;
-    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+    trace = trace_shapes(config);
     backend = open_backend(DeviceType::kCpu, 1);
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
@@ -338,7 +338,7 @@ ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, co
   world.run([&](Transport& transport) {
     Run run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
     run.trainer->initialise();
-    const ExitCode code = run.trainer->run({folder});
+    const ExitCode code = TrainingRun(*run.trainer, folder).run();
     if (transport.rank() == 0) result = code;
   });
   return result;

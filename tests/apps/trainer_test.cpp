@@ -26,7 +26,7 @@ struct Run {
       : transport(ranks),
         site{ranks.size(), ranks.size()},
         config(read_train_config(json, "test", site)),
-        trace(trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute)),
+        trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);

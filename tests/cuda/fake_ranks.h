@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/training_run.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/fakes/cuda/noting_backend.h"
@@ -62,10 +62,10 @@ inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMa
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
     config.dataset->open();
     around(rank, backend, config, [&] {
-      const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute, config.defer_norms);
+      const ShapeTrace trace = trace_shapes(config);
       Trainer trainer(config, site, trace, backend, transport);
       trainer.initialise();
-      if (trainer.run({.path = folder / "."}) != ExitCode::kOk) throw std::runtime_error("the run did not end well");
+      if (TrainingRun(trainer, folder / ".").run() != ExitCode::kOk) throw std::runtime_error("the run did not end well");
     });
     config.model.reset();
   });

@@ -102,7 +102,7 @@ Counted count(const json& config, int ranks, std::int64_t steps) {
     TrainConfig read = read_train_config(config, "test", site);
     read.compute = read.precision == "bf16" ? DType::kBFloat16 : read.precision == "fp16" ? DType::kFloat16 : read.dtype;
     read.dataset->open();
-    const ShapeTrace trace = trace_shapes(*read.model, read.batch_size, read.dtype, false, read.compute);
+    const ShapeTrace trace = trace_shapes(read);
     {
       Trainer trainer(read, site, trace, backend, *transport);
       trainer.initialise();

@@ -109,7 +109,7 @@ Trained train(const std::string& algorithm, bool tracing) {
         run();
         if (device_trace) device_trace->finish();
         result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
-        const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+        const ShapeTrace trace = trace_shapes(config);
         if (rank == 0) result.buckets = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size();
       });
   result.records = count_records(cuda::shim::stop_recording());

@@ -43,7 +43,7 @@ struct Steps {
     config = read_train_config(json_config, "test", {});
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
     config.dataset->open();
-    const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+    const ShapeTrace trace = trace_shapes(config);
     trainer = std::make_unique<Trainer>(config, RankLayout{}, trace, backend, *transport);
     trainer->initialise();
   }

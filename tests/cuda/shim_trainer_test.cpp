@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/folder.h"
@@ -101,11 +101,11 @@ Log train(const std::string& precision, std::int64_t log_every) {
     return std::make_unique<NotingSchedule>(make(site), log);
   };
   config.dataset->open();
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+  const ShapeTrace trace = trace_shapes(config);
   {
     Trainer trainer(config, {}, trace, backend, *transport);
     trainer.initialise();
-    CHECK(trainer.run({.path = folder / "."}) == ExitCode::kOk);
+    CHECK(TrainingRun(trainer, folder / ".").run() == ExitCode::kOk);
   }
   config.model.reset();
   REQUIRE(log.counters.size() == static_cast<std::size_t>(kSteps));

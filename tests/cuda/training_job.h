@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/shape_trace.h"
+#include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/transport.h"
@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
-#include "layers/functions.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
 
@@ -69,7 +68,8 @@ class TrainingJob {
       ConfigSection topology_section(settings.topology, "topology");
       topology_ = make_topology(topology_section, {transport.size(), transport.size()});
     }
-    const ShapeTrace trace = trace_shapes(*model_, kBatch, settings.dtype, false, settings.compute, settings.defer_norms);
+    task_ = classification_task(kSample, model_->output_shape().back(), 0.1);
+    const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute, settings.defer_norms});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
     buckets_ = make_buckets(plan_, backend, settings.dtype, static_cast<int>(rule_->state_names().size()), false, settings.compute);
     model_->allocate_buffers(backend, settings.dtype);
@@ -91,6 +91,7 @@ class TrainingJob {
     images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
     staged_ = Tensor(backend, images_.shape(), settings.dtype);
     labels_ = Tensor(backend, Shape{kBatch}, DType::kInt32);
+    batch_ = {{{"image", images_}, {"label", labels_}}, kBatch, images_.dtype()};
   }
 
   void step() {
@@ -163,13 +164,13 @@ class TrainingJob {
     Pass pass{backend_, &tape_, true, 11, counter};
     pass.defer_norms = settings_.defer_norms;
     pass.loss_scale = info.loss_scale;
-    const Variable logits = model_->forward(Variable(images_), pass);
-    const Variable loss = functions::cross_entropy(logits, labels_, 0.1, 1.0, pass);
-    if (!settings_.start_at_begin) scheduler_->begin_step(info);
-    with_loss(loss.value());
-    tape_.backward(loss);
+    const auto between = [&](const Variable& loss) {
+      if (!settings_.start_at_begin) scheduler_->begin_step(info);
+      with_loss(loss.value());
+    };
+    const Tensor loss = training_pass(*task_, *model_, batch_, pass, {.before_backward = between});
     scheduler_->end_backward();
-    return loss.value();
+    return loss;
   }
 
   const Tensor& replay(const StepInfo& info, std::uint64_t counter) {
@@ -244,7 +245,9 @@ class TrainingJob {
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
   Tape tape_;
+  std::unique_ptr<Task> task_;
   Tensor images_, staged_, labels_;
+  Batch batch_;
   double loss_ = 0.0;
   Event arrived_;
   std::int64_t step_ = 0;

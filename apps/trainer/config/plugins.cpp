@@ -6,8 +6,10 @@
 #include <mutex>
 #include <set>
 
+#include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/schedules/schedule.h"
+#include "apps/trainer/tasks/metric.h"
 #include "comm/algorithm.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
@@ -25,6 +27,10 @@ void register_builtins() {
     register_builtin_optimizers();
     register_builtin_schedules();
     register_builtin_datasets();
+    register_builtin_augmentations();
+    register_builtin_tasks();
+    register_builtin_losses();
+    register_builtin_metrics();
     register_builtin_algorithms();
   });
 }

@@ -5,6 +5,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
+#include "apps/trainer/tasks/metric.h"
 #include "core/config_doc.h"
 #include "core/error.h"
 #include "kernels/gpu_update.h"
@@ -34,9 +35,7 @@ void read_data(ConfigSection& root, TrainConfig& config) {
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection augment = data.section("augment", "random changes of training images");
-  config.crop_padding = augment.integer("crop_padding", 0, Range::closed(0, 64), "pad by so many zero pixels and crop at random");
-  config.flip = augment.boolean("flip", false, "mirror at random");
-  augment.finish();
+  if (root.describing()) read_augmenters(augment, {});
   ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
   if (partition.choice("type", "shared", {"shared", "dirichlet"},
                        "shared: all ranks draw from one shuffled order; dirichlet: a fixed label-skewed share each") == "dirichlet" ||
@@ -48,12 +47,39 @@ void read_data(ConfigSection& root, TrainConfig& config) {
   config.dataset = datasets().make(type, data.path("type"), data, config.seed);
   data.finish();
   config.data = config.dataset->info();
-  for (int axis = 0; axis < 2; ++axis) {
-    if (config.crop_padding >= config.data.image[axis]) {
-      data.error("augment.crop_padding",
-                 fmt::format("is {}, allowed: less than the image's size {}", config.crop_padding, config.data.image.text()));
-    }
+  const auto& tensors = config.data.tensors;
+  const auto image = std::find_if(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.pixels.has_value(); });
+  config.augment = read_augmenters(augment, image == tensors.end() ? Shape{} : image->shape);
+  if (config.dirichlet_alpha > 0.0 && config.data.classes == 0) {
+    data.error("partition.type", fmt::format("is dirichlet, but the samples of {} have no class; allowed: shared", type));
   }
+}
+
+/// What the model is made for. Returns the names of the metrics, which need the model.
+std::vector<std::string> read_task(ConfigSection& root, TrainConfig& config) {
+  const bool describing = root.describing();
+  ConfigSection task = root.section("task", "what is trained: tensors of a batch in, loss and metrics out");
+  const std::string type =
+      task.text("type", describing ? "classification" : config.data.task, "see `--list tasks`; default: what the data set is for");
+  if (!describing) config.task = tasks().make(type, task.path("type"), task, config.data);
+  std::vector<std::string> names =
+      task.texts("metrics", describing ? std::vector<std::string>{"classification"} : config.task->usual_metrics(),
+                 "what tests measure, see `--list metrics`; default: the task's own");
+  if (!describing) task.finish();
+  return names;
+}
+
+void read_loss(ConfigSection& root, TrainConfig& config, const std::vector<std::string>& metric_names) {
+  ConfigSection loss = root.section("loss", "what is minimised");
+  const std::string type =
+      loss.text("type", root.describing() ? "cross_entropy" : config.task->usual_loss(), "see `--list losses`; default: the task's own");
+  if (root.describing()) return;
+  config.task->set_loss(losses().make(type, loss.path("type"), loss));
+  loss.finish();
+  std::vector<std::unique_ptr<Metric>> chosen;
+  for (const std::string& name : metric_names)
+    chosen.push_back(metrics().make(name, root.path("task.metrics"), config.model->output_shape().back()));
+  config.task->set_metrics(std::move(chosen));
 }
 
 void read_model(ConfigSection& root, TrainConfig& config) {
@@ -63,16 +89,9 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
-  config.model = make_model(model, config.data.image, config.data.classes);
-  const std::int64_t outputs = config.model->output_shape().back();
-  if (config.model->output_shape().rank() != 1) {
-    model.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", config.model->output_shape().text()));
-  }
-  if (outputs < config.data.classes) {
-    model.error("num_classes", fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", outputs,
-                                           config.data.classes, config.data.classes));
-  }
+  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  config.model = make_model(model, config.task->input(), config.task->outputs());
+  config.task->check_model(*config.model, model);
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
 }
 
@@ -247,16 +266,14 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 
   read_data(root, config);
+  const std::vector<std::string> metric_names = read_task(root, config);
   read_model(root, config);
   read_length(root, config);
   read_optimizer(root, config);
   if (config.model && config.device == "cuda") {
     if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
   }
-  ConfigSection loss = root.section("loss", "what is minimised");
-  loss.choice("type", "cross_entropy", {"cross_entropy"}, "softmax cross entropy");
-  config.label_smoothing = loss.number("label_smoothing", 0.0, Range::half_open(0.0, 1.0), "share of the target spread over all classes");
-  loss.finish();
+  read_loss(root, config, metric_names);
   read_sync(root, config, site);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
@@ -312,12 +329,17 @@ std::string describe_config() {
   text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
   text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
   text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
   text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
   text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2});
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
   return text;
+}
+
+ShapeTrace trace_shapes(const TrainConfig& config) {
+  return trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
 }
 
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {

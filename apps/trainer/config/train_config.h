@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
 #include "kernels/optimizer.h"
@@ -46,14 +48,14 @@ struct TrainConfig {
 
   std::unique_ptr<Dataset> dataset;
   DatasetInfo data;
-  bool shuffle = true, flip = false;
-  std::int64_t crop_padding = 0;
+  bool shuffle = true;
+  Augmenters augment;
   double dirichlet_alpha = 0.0;
   std::int64_t batch_size = 128, accumulate = 1;
   std::int64_t epochs = 0, steps = 0;  ///< one of them is 0
 
+  std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
-  double label_smoothing = 0.0;
 
   std::string optimizer;  ///< its type
   std::unique_ptr<OptimizerRule> rule;
@@ -78,12 +80,17 @@ struct TrainConfig {
 
   nlohmann::json resolved;
   std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
+
+  PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms}; }
 };
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.
 TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site);
 /// Checks what depends on the data set's real size, as declared at first and again once it is open.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
+
+/// A trace of what this config trains, before any memory is taken.
+ShapeTrace trace_shapes(const TrainConfig& config);
 
 /// How long a run is, from the size of the data.
 struct RunLength {

@@ -1,8 +1,10 @@
 #include "apps/trainer/data/batch_maker.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <thread>
 #include <utility>
 
@@ -11,47 +13,80 @@
 namespace starling {
 namespace {
 
-/// A sample's label, checked against the classes.
-std::int32_t label_of(const Dataset& dataset, Dataset::Split split, std::int64_t sample) {
-  const std::int64_t label = dataset.label(split, sample), classes = dataset.info().classes;
-  if (label < 0 || label >= classes) {
-    fail(ExitCode::kUsage, "data", "{} sample {} has label {}, the classes are 0 to {}",
-         split == Dataset::Split::kTrain ? "training" : "test", sample, label, classes - 1);
+/// What both kinds of maker do: samples read one after another into host memory, numbers of classes checked.
+class SampleReader {
+ public:
+  SampleReader(const Dataset& dataset, std::int64_t crop_padding)
+      : dataset_(dataset), info_(dataset.info()), centre_(static_cast<std::int32_t>(crop_padding)) {
+    for (const TensorInfo& tensor : info_.tensors)
+      bytes_.push_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+    places_.resize(bytes_.size());
   }
-  return static_cast<std::int32_t>(label);
-}
+  const std::vector<TensorInfo>& tensors() const { return info_.tensors; }
+  std::size_t bytes(std::size_t tensor) const { return bytes_[tensor]; }  ///< of one sample
 
-/// The window in the middle of the padding: the image as it is.
-Augmentation centred(std::int64_t padding) { return {static_cast<std::int32_t>(padding), static_cast<std::int32_t>(padding), 0}; }
+  /// Writes a sample's tensors to place(tensor), and calls window(tensor, bytes, window to take) for each image.
+  template <class Place, class Window>
+  void read(Dataset::Split split, std::int64_t sample, const ImageChange& change, const Place& place, const Window& window) {
+    for (std::size_t t = 0; t < bytes_.size(); ++t) places_[t] = place(t);
+    dataset_.read(split, sample, places_);
+    for (std::size_t t = 0; t < bytes_.size(); ++t) {
+      const TensorInfo& tensor = info_.tensors[t];
+      if (tensor.classes > 0 && tensor.dtype == DType::kInt32) check_classes(tensor, split, sample, places_[t]);
+      if (!tensor.pixels) continue;
+      const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places_[t]), bytes_[t]);
+      // Unaugmented: the window in the middle of the padding, which is the image as it is.
+      window(t, bytes.data(), change ? change(sample, bytes, tensor.shape) : Augmentation{centre_, centre_, 0});
+    }
+  }
+
+ private:
+  static void check_classes(const TensorInfo& tensor, Dataset::Split split, std::int64_t sample, const std::byte* values) {
+    for (std::int64_t i = 0; i < tensor.shape.elements(); ++i) {
+      std::int32_t value = 0;
+      std::memcpy(&value, values + static_cast<std::size_t>(i) * sizeof value, sizeof value);
+      if (value >= 0 && value < tensor.classes) continue;
+      fail(ExitCode::kUsage, "data", "{} sample {} has {} {}, the classes are 0 to {}",
+           split == Dataset::Split::kTrain ? "training" : "test", sample, tensor.name, value, tensor.classes - 1);
+    }
+  }
+
+  const Dataset& dataset_;
+  DatasetInfo info_;
+  std::int32_t centre_;
+  std::vector<std::size_t> bytes_;
+  std::vector<std::byte*> places_;
+};
 
 template <class T>
 class CpuBatchMaker final : public BatchMaker {
  public:
   CpuBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend)
-      : dataset_(dataset),
-        info_(dataset.info()),
-        batch_size_(batch_size),
-        padding_(crop_padding),
-        backend_(backend),
-        table_(info_, crop_padding),
-        raw_(static_cast<std::size_t>(info_.image.elements())) {}
+      : reader_(dataset, crop_padding), batch_size_(batch_size), backend_(backend) {
+    for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
+      const TensorInfo& tensor = reader_.tensors()[t];
+      if (tensor.pixels) images_.emplace(t, Image{{tensor.shape, *tensor.pixels, crop_padding}, std::vector<std::byte>(reader_.bytes(t))});
+    }
+  }
 
   Slot make_slot() const override {
     Slot slot;
-    slot.batch.images = Tensor(backend_, info_.image.with_batch(batch_size_), DTypeOf<T>::value);
-    slot.batch.labels = Tensor(backend_, Shape{batch_size_}, DType::kInt32);
+    slot.batch = empty_batch(reader_.tensors(), backend_, batch_size_, DTypeOf<T>::value);
     return slot;
   }
 
-  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
-            const std::function<Augmentation(std::int64_t)>& augment) override {
-    T* images = slot.batch.images.template data<T>();
-    std::int32_t* labels = slot.batch.labels.template data<std::int32_t>();
-    for (const std::int64_t sample : samples) {
-      *labels++ = label_of(dataset_, split, sample);
-      dataset_.image(split, sample, raw_.data());
-      table_.write(raw_.data(), augment ? augment(sample) : centred(padding_), images);
-      images += raw_.size();
+  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) override {
+    const auto to = [&](std::size_t t) -> const Tensor& { return slot.batch.tensors[t].tensor; };
+    for (std::size_t i = 0; i < samples.size(); ++i) {
+      reader_.read(
+          split, samples[i], change,
+          [&](std::size_t t) {
+            const auto image = images_.find(t);
+            return image != images_.end() ? image->second.raw.data() : to(t).raw() + i * reader_.bytes(t);
+          },
+          [&](std::size_t t, const std::uint8_t* bytes, const Augmentation& window) {
+            images_.at(t).table.write(bytes, window, to(t).template data<T>() + i * reader_.bytes(t));
+          });
     }
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
@@ -63,12 +98,14 @@ class CpuBatchMaker final : public BatchMaker {
   void settle(Slot&) const override {}
 
  private:
-  const Dataset& dataset_;
-  DatasetInfo info_;
-  std::int64_t batch_size_, padding_;
+  struct Image {
+    ImageTable<T> table;
+    std::vector<std::byte> raw;  ///< one image as the data set gives it
+  };
+  SampleReader reader_;
+  std::int64_t batch_size_;
   Backend& backend_;
-  ImageTable<T> table_;
-  std::vector<std::uint8_t> raw_;  ///< one image as the data set gives it
+  std::map<std::size_t, Image> images_;  ///< by tensor
 };
 
 /// The device crops, flips, normalises and casts; a byte a number crosses the bus.
@@ -76,25 +113,20 @@ class DeviceBatchMaker final : public BatchMaker {
  public:
   DeviceBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend, DType dtype,
                    bool fixed_place)
-      : dataset_(dataset), info_(dataset.info()), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {
+      : reader_(dataset, crop_padding), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {
     if (!fixed_place) return;
     fixed_ = make_raw();
-    fixed_images_ = Tensor(backend_, images_shape(), dtype_);
+    fixed_batch_ = make_batch(fixed_);
   }
 
   Slot make_slot() const override {
     Slot slot;
     slot.device = make_raw();
-    slot.batch.images = fixed_images_ ? fixed_images_ : Tensor(backend_, images_shape(), dtype_);
-    slot.batch.labels = place_of(slot).labels;
+    slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
     const std::size_t all = slot.device.all.bytes();
     slot.host = backend_.allocate_host(all);
     std::memset(slot.host.get(), 0, all);  // the gaps between the parts, and what a short batch leaves, are copied too
-    const auto part = [&](const Tensor& tensor) { return slot.host.get() + (tensor.raw() - slot.device.all.raw()); };
-    slot.bytes = reinterpret_cast<std::uint8_t*>(part(slot.device.bytes));
-    slot.augmentation = reinterpret_cast<std::int32_t*>(part(slot.device.augmentation));
-    slot.labels = reinterpret_cast<std::int32_t*>(part(slot.device.labels));
-    release(slot);  // the memory may have served the current stream before
+    release(slot);                         // the memory may have served the current stream before
     return slot;
   }
 
@@ -103,17 +135,16 @@ class DeviceBatchMaker final : public BatchMaker {
     if (!writable(slot)) backend_.synchronize(slot.arrived);
   }
 
-  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
-            const std::function<Augmentation(std::int64_t)>& augment) override {
-    const auto image_bytes = static_cast<std::size_t>(info_.image.elements());
+  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) override {
     slot.uploaded = false;
+    const auto host = [&](const Tensor& part) { return slot.host.get() + (part.raw() - slot.device.all.raw()); };
     for (std::size_t i = 0; i < samples.size(); ++i) {
-      slot.labels[i] = label_of(dataset_, split, samples[i]);
-      dataset_.image(split, samples[i], slot.bytes + i * image_bytes);
-      const Augmentation augmentation = augment ? augment(samples[i]) : centred(padding_);
-      slot.augmentation[3 * i] = augmentation.offset_y;
-      slot.augmentation[3 * i + 1] = augmentation.offset_x;
-      slot.augmentation[3 * i + 2] = augmentation.flip;
+      reader_.read(
+          split, samples[i], change, [&](std::size_t t) { return host(slot.device.tensors[t]) + i * reader_.bytes(t); },
+          [&](std::size_t, const std::uint8_t*, const Augmentation& window) {
+            const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
+            std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
+          });
     }
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
@@ -134,13 +165,17 @@ class DeviceBatchMaker final : public BatchMaker {
   }
 
   void make(Slot& slot) const override {
-    const RawBatch& raw = place_of(slot);
-    AugmentImages args{.x = raw.bytes, .params = raw.augmentation, .y = slot.batch.images, .crop_padding = padding_};
-    for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(info_.image[2])); ++c) {
-      args.mean[c] = info_.mean[c];
-      args.std[c] = info_.std[c];
+    const RawBatch& raw = fixed_.all ? fixed_ : slot.device;
+    for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
+      const TensorInfo& tensor = reader_.tensors()[t];
+      if (!tensor.pixels) continue;
+      AugmentImages args{.x = raw.tensors[t], .params = raw.windows, .y = slot.batch.tensors[t].tensor, .crop_padding = padding_};
+      for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(tensor.shape[2])); ++c) {
+        args.mean[c] = tensor.pixels->mean[c];
+        args.std[c] = tensor.pixels->std[c];
+      }
+      backend_.augment_images(args);
     }
-    backend_.augment_images(args);
   }
 
   void release(Slot& slot) const override { slot.free = backend_.record(); }
@@ -163,31 +198,43 @@ class DeviceBatchMaker final : public BatchMaker {
  private:
   static constexpr std::chrono::seconds kSettle{5};  ///< only a device that is stuck behind a lost rank takes longer
 
-  Shape images_shape() const { return info_.image.with_batch(batch_size_); }
-  /// What a slot's batch is made of.
-  const RawBatch& place_of(const Slot& slot) const { return fixed_.all ? fixed_ : slot.device; }
+  /// What a slot's batch is, made of `raw`: images are numbers of their own, everything else is taken where it lies.
+  Batch make_batch(const RawBatch& raw) const {
+    Batch batch{.samples = batch_size_, .format = dtype_};
+    for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
+      const TensorInfo& tensor = reader_.tensors()[t];
+      batch.tensors.push_back({tensor.name, tensor.pixels ? Tensor(backend_, raw.tensors[t].shape(), dtype_) : raw.tensors[t]});
+    }
+    return batch;
+  }
 
   RawBatch make_raw() const {
     constexpr std::size_t kAlignment = 512;  // as if each part were a tensor of its own
-    const auto rounded = [](std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
-    const Shape augmentation{batch_size_, 3}, labels{batch_size_};
-    const std::size_t first = rounded(static_cast<std::size_t>(images_shape().elements()));
-    const std::size_t second = first + rounded(static_cast<std::size_t>(augmentation.elements()) * sizeof(std::int32_t));
-    const std::size_t end = second + static_cast<std::size_t>(batch_size_) * sizeof(std::int32_t);
-    const Tensor all(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
-    return {all,
-            {all.storage(), 0, images_shape(), DType::kUInt8},
-            {all.storage(), first, augmentation, DType::kInt32},
-            {all.storage(), second, labels, DType::kInt32}};
+    std::size_t end = 0;
+    std::vector<std::size_t> places;
+    const auto add = [&](std::size_t bytes) {
+      places.push_back((end + kAlignment - 1) / kAlignment * kAlignment);
+      end = places.back() + bytes;
+    };
+    for (std::size_t t = 0; t < reader_.tensors().size(); ++t) add(static_cast<std::size_t>(batch_size_) * reader_.bytes(t));
+    const Shape windows{batch_size_, 3};
+    add(static_cast<std::size_t>(windows.elements()) * sizeof(std::int32_t));
+    RawBatch raw;
+    raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
+    for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
+      const TensorInfo& tensor = reader_.tensors()[t];
+      raw.tensors.emplace_back(raw.all.storage(), places[t], tensor.shape.with_batch(batch_size_), tensor.dtype);
+    }
+    raw.windows = Tensor(raw.all.storage(), places.back(), windows, DType::kInt32);
+    return raw;
   }
 
-  const Dataset& dataset_;
-  DatasetInfo info_;
+  SampleReader reader_;
   std::int64_t batch_size_, padding_;
   Backend& backend_;
   DType dtype_;
   RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
-  Tensor fixed_images_;
+  Batch fixed_batch_;
 };
 
 }  // namespace

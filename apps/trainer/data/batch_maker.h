@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -11,25 +10,24 @@
 
 namespace starling {
 
-/// Fills batches: reads images, augments and normalises them. On the CPU fill() does it all; for another device it writes the bytes of the
-/// images and their crops and flips into page-locked memory. The thread that issues the backend's work has the device copy them from there
+/// Fills batches: reads samples, augments and normalises images. On the CPU fill() does it all; for another device it writes the samples'
+/// bytes and the windows of images into page-locked memory. The thread that issues the backend's work has the device copy them from there
 /// on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them (make():
 /// Backend::augment_images). So no thread copies a batch.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
 
-  /// A batch's bytes, crops and flips, and labels on the device.
+  /// A batch on the device as the data set gives it, with the windows to take of its images.
   struct RawBatch {
-    Tensor all;  ///< one block, of which the others are parts
-    Tensor bytes, augmentation, labels;
+    Tensor all;                   ///< one block, of which the others are parts
+    std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
+    Tensor windows;               ///< int32 [batch, 3] as AugmentImages::params
   };
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
-    std::shared_ptr<std::byte> host;                          ///< page-locked; the same parts in the same places as device.all
-    std::uint8_t* bytes = nullptr;                            ///< of the images, as the data set gives them
-    std::int32_t *augmentation = nullptr, *labels = nullptr;  ///< [batch, 3] as AugmentImages::params, [batch]
+    std::shared_ptr<std::byte> host;  ///< page-locked; the same parts in the same places as device.all
     RawBatch device;
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload
@@ -40,10 +38,8 @@ class BatchMaker {
   virtual bool writable(const Slot& slot) const { return (void)slot, true; }
   /// The host waits for that.
   virtual void wait_until_writable(const Slot& slot) const { (void)slot; }
-  /// Prepares `samples` (at most the slot's batch size) of a split; `augment` tells each sample's crop and flip, or is empty. The slot is
-  /// writable.
-  virtual void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples,
-                    const std::function<Augmentation(std::int64_t sample)>& augment) = 0;
+  /// Prepares `samples` (at most the slot's batch size) of a split; `change` augments their images, or is empty. The slot is writable.
+  virtual void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) = 0;
   /// Begins to copy what fill() prepared to the device, unless it has begun.
   virtual void upload(Slot& slot) const = 0;
   /// What fill() prepared is on the device, for work on the current stream; with a fixed place it is copied there.
@@ -57,8 +53,8 @@ class BatchMaker {
   virtual void settle(Slot& slot) const = 0;
 };
 
-/// One that only its caller's thread uses at a time. `dtype` is the images'. With `fixed_place` a device makes the batches of all slots
-/// from the same memory in the same memory, one at a time.
+/// One that only its caller's thread uses at a time. `dtype` is what images become. With `fixed_place` a device makes the batches of all
+/// slots from the same memory in the same memory, one at a time.
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
                                              DType dtype, bool fixed_place = false);
 

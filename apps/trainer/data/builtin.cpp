@@ -39,11 +39,6 @@ void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {
   info_.test_samples = test_limit_ > 0 ? std::min(test_limit_, test) : test;
 }
 
-DatasetRegistry& datasets() {
-  static DatasetRegistry registry("data set");
-  return registry;
-}
-
 void register_builtin_datasets() {
   static const bool once = [] {
     register_synthetic(datasets());

@@ -8,10 +8,10 @@
 
 namespace starling {
 
-/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and an info() that follows the sizes found in files.
-class BuiltinDataset : public Dataset {
+/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and sizes that follow what is found in files.
+class BuiltinDataset : public ImageDataset {
  public:
-  DatasetInfo info() const final { return info_; }
+  ImageInfo images() const final { return info_; }
 
  protected:
   BuiltinDataset(Shape image, std::int64_t classes);
@@ -23,7 +23,7 @@ class BuiltinDataset : public Dataset {
   /// How many samples there are before the limits.
   void set_samples(std::int64_t train, std::int64_t test);
 
-  DatasetInfo info_;
+  ImageInfo info_;
 
  private:
   std::int64_t limit_ = 0, test_limit_ = 0;

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
-#include "apps/trainer/data/loader.h"
 #include "kernels/math/pixel.h"
 
 namespace starling {
@@ -16,10 +16,10 @@ namespace starling {
 template <class T>
 class ImageTable {
  public:
-  ImageTable(const DatasetInfo& info, std::int64_t crop_padding)
-      : height_(info.image[0]), width_(info.image[1]), channels_(info.image[2]), padding_(crop_padding) {
+  ImageTable(const Shape& image, const PixelScale& scale, std::int64_t crop_padding)
+      : height_(image[0]), width_(image[1]), channels_(image[2]), padding_(crop_padding) {
     for (std::size_t c = 0; c < static_cast<std::size_t>(channels_); ++c) {
-      for (std::size_t v = 0; v < 256; ++v) table_[c][v] = pixel(static_cast<std::uint8_t>(v), info.mean[c], info.std[c]);
+      for (std::size_t v = 0; v < 256; ++v) table_[c][v] = pixel(static_cast<std::uint8_t>(v), scale.mean[c], scale.std[c]);
     }
   }
 

@@ -1,13 +1,14 @@
 #include "apps/trainer/data/loader.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <exception>
-#include <functional>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
@@ -32,7 +33,8 @@ struct Loader::State {
   State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
       : settings(loader_settings),
         samples(set.info().train_samples),
-        maker(make_batch_maker(set, loader_settings.batch_size, loader_settings.crop_padding, device, dtype, loader_settings.fixed_place)),
+        maker(make_batch_maker(set, loader_settings.batch_size, padding_of(loader_settings.augment), device, dtype,
+                               loader_settings.fixed_place)),
         tracer(Tracer::current()) {
     if (settings.dirichlet_alpha > 0.0) {
       auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
@@ -130,13 +132,7 @@ struct Loader::State {
         }
         const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
                                                 static_cast<std::size_t>(settings.batch_size));
-        std::function<Augmentation(std::int64_t)> augment;
-        if (settings.crop_padding > 0 || settings.flip) {
-          augment = [&](std::int64_t sample) {
-            return augmentation_of(settings.seed, position.epoch, sample, settings.crop_padding, settings.flip);
-          };
-        }
-        maker->fill(slots[index], Dataset::Split::kTrain, own, augment);
+        maker->fill(slots[index], Dataset::Split::kTrain, own, image_change(settings.augment, settings.seed, position.epoch));
       } catch (...) {
         caught = std::current_exception();
         order_epoch = -1;
@@ -239,6 +235,64 @@ void Loader::upload_ahead() {
   }
   // The thread leaves what is ready alone.
   if (following != kSlots) state.maker->upload(state.slots[following]);
+}
+
+struct EvaluationLoader::State {
+  std::unique_ptr<BatchMaker> maker;
+  BatchMaker::Slot slot;
+  std::vector<std::int64_t> samples;
+  std::int64_t batch_size = 1, position = 0;
+  Batch view;
+};
+
+EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype)
+    : state_(std::make_unique<State>()) {
+  require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
+  for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
+  const auto own = static_cast<std::int64_t>(state_->samples.size());
+  state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
+  state_->maker = make_batch_maker(dataset, state_->batch_size, 0, backend, dtype);
+  state_->slot = state_->maker->make_slot();
+}
+
+EvaluationLoader::~EvaluationLoader() = default;
+
+const Batch* EvaluationLoader::next() {
+  State& state = *state_;
+  const std::int64_t left = static_cast<std::int64_t>(state.samples.size()) - state.position;
+  if (left == 0) {
+    state.position = 0;
+    return nullptr;
+  }
+  const std::int64_t count = std::min(left, state.batch_size);
+  state.maker->release(state.slot);
+  state.maker->wait_until_writable(state.slot);  // for the copy of the batch before alone, not for the work on it
+  state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
+  state.maker->send(state.slot);
+  state.maker->make(state.slot);
+  state.position += count;
+  state.view = state.slot.batch;
+  if (count < state.batch_size) {
+    for (Batch::Named& named : state.view.tensors) {
+      named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
+    }
+  }
+  return &state.view;
+}
+
+std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
+  std::vector<std::int64_t> order;
+  if (settings.shuffle) {
+    order = random_permutation(settings.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(epoch), samples);
+  } else {
+    order.resize(static_cast<std::size_t>(samples));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+  }
+  std::vector<std::int64_t> own(static_cast<std::size_t>(samples / settings.ranks));
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    own[k] = order[static_cast<std::size_t>(settings.rank) + k * static_cast<std::size_t>(settings.ranks)];
+  }
+  return own;
 }
 
 }  // namespace starling

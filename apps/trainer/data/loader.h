@@ -4,28 +4,21 @@
 #include <memory>
 #include <vector>
 
+#include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "core/backend.h"
 
 namespace starling {
 
-/// `data.augment` and the order of samples, semantics.md section 9.
+/// How training samples become batches; their order is that of semantics.md section 9.
 struct LoaderSettings {
   std::uint64_t seed = 1;
   bool shuffle = true;
-  std::int64_t crop_padding = 0;
-  bool flip = false;
+  Augmenters augment;
   double dirichlet_alpha = 0.0;  ///< > 0: `data.partition` dirichlet
   std::int64_t batch_size = 1;   ///< of one micro-batch on one rank
   int rank = 0, ranks = 1;
   bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
-};
-
-/// One micro-batch as the model takes it.
-struct Batch {
-  Tensor images;  ///< [B,H,W,C] floating, normalised
-  Tensor labels;  ///< int32 [B]
-  std::int64_t samples = 0;
 };
 
 /// Prepares batches on its own thread, some ahead of the training loop. Memory for batches is taken once and reused. An error on the
@@ -43,7 +36,7 @@ class Loader {
     advance();
     return make();
   }
-  /// The first half of next(): goes on to the next micro-batch, and leaves it to make() to crop, flip and normalise its images.
+  /// The first half of next(): goes on to the next micro-batch, and leaves the rest to make(), such as to crop, flip and normalise images.
   void advance();
   /// The second half; again, as often as it is called. With a fixed place this may be captured, and a graph then makes whichever
   /// micro-batch advance() has gone on to.
@@ -74,11 +67,5 @@ class EvaluationLoader {
 /// Which samples rank i takes in an epoch, in order: positions i, i+n, … of the epoch's permutation, floor(S/n) of them. (With
 /// dirichlet_alpha > 0 the loader takes its fixed share instead, apps/trainer/data/partition.h, in an order permuted anew each epoch.)
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch);
-/// An image's crop offset and flip in an epoch; depends on (seed, epoch, sample) only. From the words v0, v1, v2 of random_bits(seed,
-/// kAugment, epoch, sample): offset_y = floor(v0·(2·crop_padding + 1) / 2^32), offset_x likewise from v1, flip = the highest bit of v2.
-struct Augmentation {
-  std::int32_t offset_y = 0, offset_x = 0, flip = 0;
-};
-Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, std::int64_t crop_padding, bool flip);
 
 }  // namespace starling

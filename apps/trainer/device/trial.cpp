@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "core/autograd.h"
-#include "layers/functions.h"
 
 namespace starling {
 namespace {
@@ -20,7 +19,7 @@ struct PassTimes {
   std::vector<double> ready;  ///< seconds into the backward pass, in the order of readiness
 };
 
-PassTimes time_pass(const TrainConfig& config, const Tensor& images, const Tensor& labels, Backend& backend) {
+PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& backend) {
   PassTimes times;
   Clock::time_point start = Clock::now();
   const auto lap = [&] {
@@ -30,10 +29,10 @@ PassTimes time_pass(const TrainConfig& config, const Tensor& images, const Tenso
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
   Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = config.defer_norms};
-  const Variable loss = functions::cross_entropy(config.model->forward(Variable(images), pass), labels, 0.0, 1.0, pass);
-  times.forward = lap();
-  start = Clock::now();
-  tape.backward(loss);
+  training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
+    times.forward = lap();
+    start = Clock::now();
+  }});
   times.backward = lap();
   return times;
 }
@@ -60,15 +59,12 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   model.refresh_low();
   std::vector<PassTimes> passes;
   {
-    Tensor images(backend, model.input_shape().with_batch(config.batch_size),
-                  is_low_precision(config.compute) ? config.compute : config.dtype);
-    Tensor labels(backend, Shape{config.batch_size}, DType::kInt32);
-    backend.fill(images, 0.5);
-    backend.fill(labels, 0.0);
-    PassTimes first = time_pass(config, images, labels, backend);
+    const Batch batch = empty_batch(config.task->tensors(), backend, config.batch_size, config.pass_shape().activations());
+    for (const Batch::Named& named : batch.tensors) backend.fill(named.tensor, is_floating(named.tensor.dtype()) ? 0.5 : 0.0);
+    PassTimes first = time_pass(config, batch, backend);
     if (first.forward + first.backward > kLongPass) passes.push_back(std::move(first));
     while (passes.size() < kPasses && (passes.empty() || passes.front().forward + passes.front().backward <= kLongPass)) {
-      passes.push_back(time_pass(config, images, labels, backend));
+      passes.push_back(time_pass(config, batch, backend));
     }
   }
   model.drop_memory();

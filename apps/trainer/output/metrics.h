@@ -2,10 +2,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "apps/trainer/tasks/metric.h"
 
 namespace starling {
 
@@ -14,7 +15,8 @@ struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
   std::optional<double> loss, lr, images_per_second, step_ms, wait_ms;
-  std::optional<double> test_loss, test_accuracy, test_top5, consensus_distance;
+  std::vector<MetricValue> test;  ///< an evaluation's
+  std::optional<double> consensus_distance;
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
 };
 

@@ -6,7 +6,6 @@
 
 #include "core/autograd.h"
 #include "core/forwarding_backend.h"
-#include "layers/functions.h"
 
 namespace starling {
 
@@ -40,21 +39,14 @@ double Ceilings::flops(DType compute, bool tf32) const {
 
 Ceilings h200_ceilings() { return {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12}; }
 
-std::vector<OperationWork> count_pass(Model& model, std::int64_t batch, DType dtype, DType compute, bool defer_norms) {
+std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape) {
   const auto meta = make_meta_backend();
   CountingBackend backend(*meta);
-  model.allocate(backend, dtype, compute);
+  model.allocate(backend, shape.dtype, shape.compute);
   {
     Tape tape(backend);
-    Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = defer_norms};
-    const DType images = is_low_precision(compute) ? compute : dtype;
-    const Tensor labels(backend, Shape{batch}, DType::kInt32);
-    Variable loss;
-    {
-      const Variable logits = model.forward(Variable(Tensor(backend, model.input_shape().with_batch(batch), images)), pass);
-      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
-    }
-    tape.backward(loss);
+    Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = shape.defer_norms};
+    training_pass(task, model, empty_batch(task.tensors(), backend, shape.batch_size, shape.activations()), pass);
   }
   model.drop_memory();
   return backend.take();

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/tasks/training_pass.h"
 #include "core/dtype.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -32,7 +33,7 @@ struct OperationWork {
 
 /// Traces forward pass, loss and backward pass of one micro-batch on shapes alone, with batch norms deferred where asked: then what
 /// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
-std::vector<OperationWork> count_pass(Model& model, std::int64_t batch, DType dtype, DType compute, bool defer_norms = false);
+std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape);
 
 /// Parameters of a model whose gradients a GPU's convolutions leave in `compute`, a low precision (Parameter::grad_low); else none.
 double low_gradient_elements(const Model& model, DType compute);

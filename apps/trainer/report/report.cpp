@@ -94,7 +94,9 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
   const Ceilings device = h200_ceilings();
   const double flops = device.flops(config.compute, config.tf32);
   const auto floor = [&](bool deferred) {
-    const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, deferred);
+    PassShape shape = config.pass_shape();
+    shape.defer_norms = deferred;
+    const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, shape);
     std::vector<OperationWork> work;
     for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
     const bool mixes = config.topology != nullptr;
@@ -137,8 +139,8 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
   const auto element = static_cast<double>(size_of(config.dtype));
   std::string out =
       fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_per_node, config.model->parameter_count());
-  out += fmt::format("data: {} training and {} test samples of {}, {} classes\n", config.data.train_samples, config.data.test_samples,
-                     config.data.image.text(), config.data.classes);
+  out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
+                     config.data.sample_text());
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
   out += fmt::format("topology: {}\n", topology_text(config, site));
   out += fmt::format("buckets: {}\n", plan.buckets.size());
@@ -177,7 +179,11 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;
   }
   need.activations = static_cast<double>(trace.activation_bytes);
-  need.batches = 3.0 * static_cast<double>(config.batch_size * config.data.image.elements()) * compute;
+  for (const TensorInfo& tensor : config.data.tensors) {
+    if (tensor.shape.rank() == 0) continue;  // a number a sample
+    const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
+    need.batches += 3.0 * static_cast<double>(config.batch_size * tensor.shape.elements()) * element;
+  }
   return need;
 }
 

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "apps/trainer/config/train_config.h"
-#include "apps/trainer/shape_trace.h"
 
 namespace starling {
 
