@@ -108,8 +108,7 @@ TEST_CASE("topology/check: what an algorithm asks of a topology, and which ones 
   }
   CHECK(text ==
         "[topology] 'ring' for 6 ranks is not for the algorithm mine: its rounds differ; these are: complete, hierarchical, star, "
-        "static-ring, "
-        "torus");
+        "static-ring, torus");
 }
 
 TEST_CASE("topology/check: good custom topologies") {
