@@ -50,16 +50,16 @@ std::string digest(const std::string& text) {
 
 }  // namespace
 
-void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport) {
+void agree_on_plan(const BucketPlan& plan, DType dtype, World& world) {
   const std::string mine = join(plan_lines(plan, dtype));
-  const std::vector<std::string> digests = transport.all_gather(digest(mine));
+  const std::vector<std::string> digests = world.all_gather(digest(mine));
   std::size_t other = 0;
   while (other < digests.size() && digests[other] == digests[0]) ++other;
   if (other == digests.size()) return;
 
   // All ranks hold the same digests, so all of them come here and report the same pair of ranks.
-  const std::vector<std::string> texts = transport.all_gather(
-      static_cast<std::size_t>(transport.rank()) == 0 || static_cast<std::size_t>(transport.rank()) == other ? mine : std::string());
+  const std::vector<std::string> texts = world.all_gather(
+      static_cast<std::size_t>(world.rank()) == 0 || static_cast<std::size_t>(world.rank()) == other ? mine : std::string());
   const std::vector<std::string> a = split(texts[0]), b = split(texts[other]);
   std::size_t place = 0;
   while (place < a.size() && place < b.size() && a[place] == b[place]) ++place;

@@ -22,7 +22,7 @@ Failure failure_of(const std::exception_ptr& error) {
   }
 }
 
-void together(Transport& transport, const std::function<void()>& work) {
+void together(World& world, const std::function<void()>& work) {
   std::string mine;
   try {
     work();
@@ -30,8 +30,8 @@ void together(Transport& transport, const std::function<void()>& work) {
     const Failure failure = failure_of(std::current_exception());
     mine = fmt::format("{} {}", static_cast<int>(failure.code), failure.message);
   }
-  if (transport.size() == 1 && mine.empty()) return;
-  const std::vector<std::string> all = transport.size() == 1 ? std::vector<std::string>{mine} : transport.all_gather(mine);
+  if (world.size() == 1 && mine.empty()) return;
+  const std::vector<std::string> all = world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (all[rank].empty()) continue;
     // The message reads "[component] text" already; Error's constructor would put another component in front.

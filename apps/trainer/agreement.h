@@ -33,7 +33,7 @@ Failure failure_of(const std::exception_ptr& error);
 
 /// Runs purely local work on every rank. If it fails anywhere, every rank throws the lowest failing rank's error as AgreedError, so that
 /// no rank goes on alone into a collective call. Collective; `work` must not talk to other ranks.
-void together(Transport& transport, const std::function<void()>& work);
+void together(World& world, const std::function<void()>& work);
 
 /// Σ over ranks of a few numbers without waiting for them: started at one step, read at a later one.
 class AsyncSum {

@@ -8,7 +8,7 @@
 
 namespace starling {
 
-EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport) {
+EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, World& world) {
   const TraceSpan span("evaluate");
   const Tensor totals(backend, Shape{4}, DType::kFloat64);
   backend.fill(totals, 0.0);
@@ -19,7 +19,7 @@ EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backe
   }
   double sums[4];
   backend.copy_to_host(totals, sums);
-  if (transport.size() > 1) transport.sum(sums, 4);
+  if (world.size() > 1) world.sum(sums, 4);
   EvaluationResult result;
   result.samples = static_cast<std::int64_t>(sums[3]);
   const double count = sums[3] > 0.0 ? sums[3] : std::nan("");

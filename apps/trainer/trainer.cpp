@@ -50,8 +50,10 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
+  mixer_ = config.mixer.make(backend, transport);
   const AlgorithmSite algorithm_site{backend,
                                      transport,
+                                     *mixer_,
                                      *config.rule,
                                      buckets_,
                                      config.topology.get(),
@@ -59,11 +61,10 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
                                      config.in_backward,
                                      config.overlap,
                                      scaler_ != nullptr,
-                                     config.bf16_exchange,
                                      graphs_.start_at_begin()};
   algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
-  graphs_.attach(*algorithm_, tape_, buckets_);
+  graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
@@ -94,7 +95,7 @@ void Trainer::initialise() {
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
     if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
-    transport_.broadcast(bytes.data(), bytes.size(), 0);
+    transport_.world().broadcast(bytes.data(), bytes.size(), 0);
     if (transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
   };
   if (transport_.size() > 1) {
@@ -215,7 +216,7 @@ void Trainer::check_finite() {
   constexpr double kNever = 1e18;
   const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
   double first[2] = {negated(losses_.diverged_step()), negated(scale_diverged_step())};
-  if (transport_.size() > 1) transport_.max(first, 2);
+  if (transport_.size() > 1) transport_.world().max(first, 2);
   const auto step_of = [](double value) { return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value); };
   if (first[0] != -kNever || first[1] != -kNever) report_diverged(step_of(first[0]), step_of(first[1]));
 }

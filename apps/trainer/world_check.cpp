@@ -49,14 +49,14 @@ struct RankText {
   std::string host;
   std::vector<std::string> lines;
 };
-std::vector<RankText> gather_if_different(Transport& transport, const std::string& text) {
-  if (transport.size() == 1) return {};
-  const std::vector<std::string> digests = transport.all_gather(fmt::format("{:016x}", digest(text)));
+std::vector<RankText> gather_if_different(World& world, const std::string& text) {
+  if (world.size() == 1) return {};
+  const std::vector<std::string> digests = world.all_gather(fmt::format("{:016x}", digest(text)));
   bool same = true;
   for (const std::string& other : digests) same &= other == digests.front();
   if (same) return {};
   std::vector<RankText> ranks;
-  for (const std::string& other : transport.all_gather(host_name() + "\n" + text)) {
+  for (const std::string& other : world.all_gather(host_name() + "\n" + text)) {
     RankText rank;
     rank.lines = lines_of(other);
     rank.host = rank.lines.front();
@@ -68,8 +68,8 @@ std::vector<RankText> gather_if_different(Transport& transport, const std::strin
 
 }  // namespace
 
-void agree_on_build(Transport& transport, const std::string& report) {
-  const std::vector<RankText> ranks = gather_if_different(transport, report);
+void agree_on_build(World& world, const std::string& report) {
+  const std::vector<RankText> ranks = gather_if_different(world, report);
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     const auto &first = ranks[0].lines, &other = ranks[r].lines;
     for (std::size_t i = 0; i < std::max(first.size(), other.size()); ++i) {
@@ -83,12 +83,12 @@ void agree_on_build(Transport& transport, const std::string& report) {
   }
 }
 
-void agree_on_config(Transport& transport, const nlohmann::json& resolved) {
+void agree_on_config(World& world, const nlohmann::json& resolved) {
   std::map<std::string, std::string> mine;
   flatten(resolved, "", mine);
   std::string text;
   for (const auto& [path, value] : mine) text += path + "=" + value + "\n";
-  const std::vector<RankText> ranks = gather_if_different(transport, text);
+  const std::vector<RankText> ranks = gather_if_different(world, text);
   const auto parse = [](const std::vector<std::string>& lines) {
     std::map<std::string, std::string> values;
     for (const std::string& line : lines) values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);

@@ -140,8 +140,8 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
 }
 
-std::string swap_descriptors(Transport& control, const std::vector<int>& local, double timeout_seconds,
-                             const std::function<Descriptor()>& make, const std::function<void(std::size_t, Descriptor)>& accept) {
+std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds, const std::function<Descriptor()>& make,
+                             const std::function<void(std::size_t, Descriptor)>& accept) {
   Descriptor file, socket;
   std::random_device random;
   const std::uint64_t secret = (static_cast<std::uint64_t>(random()) << 32) | random();
@@ -160,14 +160,25 @@ std::string swap_descriptors(Transport& control, const std::vector<int>& local, 
     socket = make_socket(name);
   });
   // "!why", or "name secret".
-  const std::vector<std::string> told = control.all_gather(failure.empty() ? fmt::format("{} {}", name, secret) : "!" + failure);
+  const std::vector<std::string> told = world.all_gather(failure.empty() ? fmt::format("{} {}", name, secret) : "!" + failure);
   std::vector<std::string> failures(told.size());
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     if (told[rank][0] == '!') failures[rank] = told[rank].substr(1);
   }
   if (std::string refusal = first_failure(failures); !refusal.empty()) return refusal;
-  attempt([&] { swap_files(control.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
-  return first_failure(control.all_gather(failure));
+  attempt([&] { swap_files(world.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
+  return first_failure(world.all_gather(failure));
 }
 
 }  // namespace starling::detail
+
+namespace starling {
+
+std::string first_failure(const std::vector<std::string>& texts) {
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
+  }
+  return {};
+}
+
+}  // namespace starling

@@ -249,7 +249,8 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   const nlohmann::json config = nlohmann::json::object();
   ConfigSection section(config, "test");
   const auto rule = optimizers().make("sgd", "type", section);
-  const AlgorithmSite site{*backend, *transport, *rule, buckets};
+  const auto mixer = transport->make_mixer(*backend);
+  const AlgorithmSite site{*backend, *transport, *mixer, *rule, buckets};
   const auto gossip = algorithms().make("gossip", "sync.algorithm", site);
   gossip->begin({3, 4, 1.0, 0.1});
   CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);

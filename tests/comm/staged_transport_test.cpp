@@ -255,7 +255,7 @@ TEST_CASE("comm/staged: a lost rank ends the wait at its limit") {
   std::atomic<int> ended{0};
   const auto body = [&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
-    transport.barrier();
+    transport.world().barrier();
     if (r == 2) return world.stop(2);
     LateDevice device(*backends[r]);
     const auto staged = make_staged_transport(world.transport(transport.rank()));

@@ -75,10 +75,10 @@ class TrainingJob {
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    algorithm_ =
-        algorithms().make(settings.algorithm, "sync.algorithm",
-                          AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
-                                        settings.overlap, settings.check_overflow, settings.bf16_exchange, settings.start_at_begin});
+    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
+    algorithm_ = algorithms().make(settings.algorithm, "sync.algorithm",
+                                   AlgorithmSite{backend, transport, *mixer_, *rule_, buckets_, topology_.get(), settings.clip,
+                                                 settings.in_backward, settings.overlap, settings.check_overflow, settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
     images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
@@ -145,7 +145,7 @@ class TrainingJob {
   }
 
   struct Captured {
-    std::unique_ptr<DeviceGraph> graph;
+    std::unique_ptr<Capture> capture;
     Tensor loss;
   };
 
@@ -168,37 +168,14 @@ class TrainingJob {
   const Tensor& replay(const StepInfo& info, std::uint64_t counter) {
     Captured& captured = graphs_[step_ % period()];
     const StepValues values{info.step, info.lr, info.optimizer_step, info.loss_scale, counter};
-    if (captured.graph) {
-      algorithm_->replayed(info);
-    } else {
-      require(backend_.begin_capture(values), "test", "no graphs");
-      fork();
+    if (!captured.capture) {
+      captured.capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
+      require(captured.capture != nullptr, "test", "no graphs");
       captured.loss = issue(info, counter, [](const Tensor&) {});
-      join();
-      captured.graph = backend_.end_capture();
+      captured.capture->end();
     }
-    captured.graph->launch(values);
-    transport_.launched(step_);
+    captured.capture->launch(values);
     return captured.loss;
-  }
-
-  /// The streams take part in the capture from here on, and are through at its end.
-  void fork() {
-    const Event begun = backend_.record();
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      const StreamScope scope(backend_, stream);
-      backend_.wait(begun);
-    }
-  }
-  void join() {
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      Event through;
-      {
-        const StreamScope scope(backend_, stream);
-        through = backend_.record();
-      }
-      backend_.wait(through);
-    }
   }
 
   void fetch(const Tensor& loss) {
@@ -234,6 +211,7 @@ class TrainingJob {
   std::unique_ptr<Topology> topology_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
   Tape tape_;

@@ -120,13 +120,14 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   ConfigSection sync = root.section("sync", "how ranks agree");
   config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
   config.transport = sync.choice(
-      "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
+      "transport", "auto", transport_kinds().names(),
       "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
       "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
       "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
       "that, and is an error where they do not");
-  if ((config.transport == "nccl" || config.transport == "staged") && config.device == "cpu") {
-    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: auto, direct or mpi", config.transport));
+  config.transport_kind = transport_kinds().make(config.transport, "sync.transport");
+  if (!config.transport_kind.between_cpus && config.device == "cpu") {
+    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: {}", config.transport, kinds_between_cpus()));
   }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
@@ -136,13 +137,17 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
                           "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
   config.auto_bucket = word == "auto";
   config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
-  config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
-                                     "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
-                                     "(a run in fp64 exchanges fp64)") == "bf16";
-  if (config.bf16_exchange && config.algorithm == "allreduce") {
-    sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
+  const std::string exchange = sync.choice("exchange", "fp32", mixers().names(),
+                                           "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to "
+                                           "rounding (a run in fp64 exchanges fp64)");
+  config.mixer = mixers().make(exchange, "sync.exchange");
+  if (config.mixer.encodes && config.algorithm == "allreduce") {
+    sync.error(
+        "exchange",
+        fmt::format("is {}, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"", exchange));
   }
-  if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
+  if (config.mixer.encodes && config.dtype == DType::kFloat64)
+    sync.error("exchange", fmt::format("is {} in a run in fp64; allowed: fp32", exchange));
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 

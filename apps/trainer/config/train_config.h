@@ -11,6 +11,8 @@
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "comm/algorithm.h"
+#include "comm/mixer.h"
+#include "comm/transport_kinds.h"
 #include "core/config.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -74,7 +76,8 @@ struct TrainConfig {
   double bucket_bytes = 0.0, timeout_s = 300.0;
   int max_ctas = 0;  ///< see NcclSettings
   bool in_backward = true, overlap = true, allow_unused = false;
-  bool bf16_exchange = false;  ///< see comm/bf16_exchange.h
+  MixerKind mixer;               ///< sync.exchange
+  TransportKind transport_kind;  ///< of `transport`
   ClipSettings clip;
 
   Interval evaluate, checkpoint;

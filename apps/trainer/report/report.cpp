@@ -7,9 +7,9 @@
 
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/report/floor.h"
-#include "comm/algorithms/exchange_schedule.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
 
 namespace starling {
 
@@ -58,10 +58,10 @@ std::string floor_text(const std::string& name, const Floor& floor, double image
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
 std::string nccl_text(const TrainConfig& config, const RunSite& site) {
-  if (site.ranks == 1 || (config.transport != "auto" && config.transport != "nccl")) return {};
+  if (site.ranks == 1 || !config.transport_kind.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
   if (config.topology) {
-    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.bf16_exchange)) {
+    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.mixer.encodes)) {
       if (static_cast<int>(group.size()) == site.ranks) continue;
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
@@ -165,8 +165,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
-  const bool direct = config.transport == "auto" || config.transport == "direct";
-  if (config.topology && direct && site.ranks_on_host > 1) {
+  if (config.topology && config.transport_kind.reads_parameters() && site.ranks_on_host > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
     if (config.device != "cuda" && site.ranks_on_host == site.ranks) need.receive = 0.0;

@@ -14,10 +14,10 @@ void Trainer::write_summary() {
   double skipped = scaler_ ? static_cast<double>(step_ + 1 - scaler_->settle().optimizer_step) : 0.0;
   std::vector<std::string> hosts{host_name()};
   if (transport_.size() > 1) {
-    transport_.max(&peak, 1);
-    transport_.max(&seconds, 1);
-    transport_.max(&skipped, 1);
-    hosts = transport_.all_gather(host_name());
+    transport_.world().max(&peak, 1);
+    transport_.world().max(&seconds, 1);
+    transport_.world().max(&skipped, 1);
+    hosts = transport_.world().all_gather(host_name());
   }
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
@@ -37,7 +37,7 @@ void Trainer::write_summary() {
         {"hosts", hosts},
         {"device", backend_.description()},
         {"precision", name_of(config_.compute)},
-        {"transport", transport_.name()},
+        {"transport", mixer_->name()},
         {"algorithm", config_.algorithm},
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},

@@ -45,9 +45,9 @@ class ThreadSharing final : public MemorySharing {
   ThreadSharing(std::string host, bool refuse) : host_(std::move(host)), refuse_(refuse) {}
   std::string host() const override { return host_; }
 
-  SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) override {
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
-    result.refusal = first_failure(control.all_gather(refuse_ ? "memory for the parameters: refused" : ""));
+    result.refusal = first_failure(world.all_gather(refuse_ ? "memory for the parameters: refused" : ""));
     if (!result.refusal.empty()) return result;
     std::uint64_t number = 0;
     {
@@ -55,12 +55,12 @@ class ThreadSharing final : public MemorySharing {
       number = ++table().last;
       table().blocks[number] = std::make_shared<HeapBlock>(bytes);
     }
-    const std::vector<std::string> numbers = control.all_gather(std::to_string(number));
+    const std::vector<std::string> numbers = world.all_gather(std::to_string(number));
     {
       const std::scoped_lock lock(table().mutex);
       for (const int rank : local) result.of.push_back(table().blocks.at(std::stoull(numbers[static_cast<std::size_t>(rank)])));
     }
-    control.barrier();
+    world.barrier();
     const std::scoped_lock lock(table().mutex);
     table().blocks.erase(number);
     return result;
@@ -72,13 +72,6 @@ class ThreadSharing final : public MemorySharing {
 };
 
 }  // namespace
-
-std::string first_failure(const std::vector<std::string>& texts) {
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
-  }
-  return {};
-}
 
 std::unique_ptr<MemorySharing> make_thread_sharing(std::string host, bool refuse) {
   return std::make_unique<ThreadSharing>(std::move(host), refuse);
