@@ -283,7 +283,7 @@ TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is th
 
 TEST_CASE("comm/direct: a fast rank does not overwrite what a slow one still reads") {
   std::atomic<bool> released{false};
-  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     mixer.share(buckets);
     std::vector<Tensor> received;
     const Ticket first = mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
@@ -305,7 +305,7 @@ TEST_CASE("comm/direct: a fast rank does not overwrite what a slow one still rea
 
 TEST_CASE("comm/direct: a neighbour may start later, and a ticket is good for one wait") {
   std::atomic<bool> asked{false};
-  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     mixer.share(buckets);
     std::vector<Tensor> received;
     if (t.rank() == 1) {
@@ -323,7 +323,7 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
   std::string text;
   std::atomic<int> there{0};
   std::atomic<bool> over{false};
-  with_ranks(3, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(3, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     mixer.share(buckets);
     Exchange group;
     group.kind = Exchange::Kind::kGroupSum;
@@ -356,7 +356,7 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
 TEST_CASE("comm/direct: a reader that never lets go is named") {
   std::string text;
   std::atomic<bool> over{false};
-  with_ranks(2, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(2, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     mixer.share(buckets);
     std::vector<Tensor> received;
     mixer.wait(mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0}));
@@ -376,7 +376,7 @@ TEST_CASE("comm/direct: a reader that never lets go is named") {
 TEST_CASE("comm/direct: a rank that throws ends the waits of the others") {
   const auto begin = std::chrono::steady_clock::now();
   const std::string text = test::error_text([&] {
-    with_ranks(3, {30.0, 0.0, 0, 0, true}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+    with_ranks(3, {30.0, 0.0, 0, 0, true}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
       mixer.share(buckets);
       if (t.rank() == 1) fail(ExitCode::kUsage, "data", "no file");
       std::vector<Tensor> received;
@@ -394,7 +394,7 @@ TEST_CASE("comm/direct: where a rank has no memory to share, all go on by messag
   test::FakeRun refused = direct();
   refused.refuse = 2;
   CHECK(run_fake(job, 4, refused) == run_fake(job, 4));
-  with_ranks(2, {20.0, 0.0, 0, 0, true, 1}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(2, {20.0, 0.0, 0, 0, true, 1}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     const std::byte* before = buckets[0].parameters.raw();
     mixer.share(buckets);
     CHECK(mixer.name() == "fake");
