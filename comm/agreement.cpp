@@ -66,36 +66,36 @@ Error as_error(const std::exception_ptr& exception) {
   }
 }
 
-std::optional<RankReason> lowest_reason(Transport& transport, const std::string& mine) {
-  const std::vector<std::string> all = transport.size() == 1 ? std::vector{mine} : transport.all_gather(mine);
+std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
+  const std::vector<std::string> all = world.size() == 1 ? std::vector{mine} : world.all_gather(mine);
   const auto first = std::find_if(all.begin(), all.end(), [](const std::string& reason) { return !reason.empty(); });
   if (first == all.end()) return std::nullopt;
   return RankReason{static_cast<int>(first - all.begin()), *first};
 }
 
-std::optional<AgreedError> try_together(Transport& transport, const std::function<void()>& work) {
+std::optional<AgreedError> try_together(World& world, const std::function<void()>& work) {
   std::string mine;
   try {
     work();
   } catch (...) {
     mine = packed(as_error(std::current_exception()));
   }
-  const std::optional<RankReason> reason = lowest_reason(transport, mine);
+  const std::optional<RankReason> reason = lowest_reason(world, mine);
   return reason ? std::optional(unpacked(*reason)) : std::nullopt;
 }
 
-void together(Transport& transport, const std::function<void()>& work) {
-  if (const std::optional<AgreedError> error = try_together(transport, work)) throw AgreedError(*error);
+void together(World& world, const std::function<void()>& work) {
+  if (const std::optional<AgreedError> error = try_together(world, work)) throw AgreedError(*error);
 }
 
-std::optional<Disagreement> find_disagreement(Transport& transport, const std::string& mine) {
-  if (transport.size() == 1) return std::nullopt;
-  const std::vector<std::string> digests = transport.all_gather(digest(mine));
+std::optional<Disagreement> find_disagreement(World& world, const std::string& mine) {
+  if (world.size() == 1) return std::nullopt;
+  const std::vector<std::string> digests = world.all_gather(digest(mine));
   const auto other = std::find_if(digests.begin(), digests.end(), [&](const std::string& each) { return each != digests.front(); });
   if (other == digests.end()) return std::nullopt;
   // All ranks hold the same digests, so all of them come here and ask the same two.
   const auto rank = static_cast<int>(other - digests.begin());
-  std::vector<std::string> texts = transport.all_gather(transport.rank() == 0 || transport.rank() == rank ? mine : std::string());
+  std::vector<std::string> texts = world.all_gather(world.rank() == 0 || world.rank() == rank ? mine : std::string());
   return Disagreement{rank, std::move(texts.front()), std::move(texts[static_cast<std::size_t>(rank)])};
 }
 

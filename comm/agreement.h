@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 #include "core/error.h"
 
 // How ranks agree that something went wrong, so that none goes on alone into a collective call. All of it is collective.
@@ -38,18 +38,18 @@ struct RankReason {
 };
 /// Every rank tells why it cannot go on, or "": all get the text of the lowest rank that has one. Whatever ranks agree on goes through
 /// here.
-std::optional<RankReason> lowest_reason(Transport& transport, const std::string& mine);
+std::optional<RankReason> lowest_reason(World& world, const std::string& mine);
 
 /// Runs purely local work on every rank, which must not talk to others. All get the error of the lowest rank on which it failed.
-std::optional<AgreedError> try_together(Transport& transport, const std::function<void()>& work);
+std::optional<AgreedError> try_together(World& world, const std::function<void()>& work);
 /// The same, and throws it.
-void together(Transport& transport, const std::function<void()>& work);
+void together(World& world, const std::function<void()>& work);
 
 /// Where ranks' texts are not all the same: rank 0's, and that of the lowest rank that has another. Digests travel first.
 struct Disagreement {
   int rank = 0;
   std::string first, other;
 };
-std::optional<Disagreement> find_disagreement(Transport& transport, const std::string& mine);
+std::optional<Disagreement> find_disagreement(World& world, const std::string& mine);
 
 }  // namespace starling

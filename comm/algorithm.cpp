@@ -1,6 +1,5 @@
 #include "comm/algorithm.h"
 
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -11,7 +10,6 @@
 
 #include "comm/algorithms/builtin.h"
 #include "core/error.h"
-#include "core/trace.h"
 
 namespace starling {
 namespace {
@@ -49,24 +47,6 @@ void refuse_others_keys(const ConfigSection& section, const std::string& type) {
 }
 
 }  // namespace
-
-template <class Wait>
-void Algorithm::timed(const char* verb, int bucket, const Wait& wait_for_it) {
-  const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
-  const StreamScope scope(site_.backend, StreamKind::kUpdate);
-  const auto begin = std::chrono::steady_clock::now();
-  wait_for_it();
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-}
-
-void Algorithm::wait(Ticket ticket, int bucket) {
-  timed("exchange", bucket, [&] { site_.transport.wait(ticket); });
-}
-
-void Algorithm::wait_until_writable(const ExchangeLabel& label) {
-  if (!site_.buckets[static_cast<std::size_t>(label.bucket)].spare) return;  // in place
-  timed("readers of", label.bucket, [&] { site_.transport.wait_until_writable(label); });
-}
 
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why) {
   if (topology && topology->period() == 0) {

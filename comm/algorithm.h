@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "comm/bucket.h"
+#include "comm/exchange_wait.h"
+#include "comm/mixer.h"
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/config.h"
@@ -34,6 +36,7 @@ struct ClipSettings {
 struct AlgorithmSite {
   Backend& backend;
   Transport& transport;
+  Mixer& mixer;  ///< for algorithms that mix parameters
   const OptimizerRule& rule;
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null for algorithms that need none
@@ -41,7 +44,6 @@ struct AlgorithmSite {
   bool in_backward = true;      ///< false: update all buckets after the pass
   bool overlap = true;          ///< false: wait for every exchange right after its start
   bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
-  bool bf16_exchange = false;   ///< gossip: parameters travel as bf16, see comm/bf16_exchange.h
   /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
   bool start_at_begin = false;
 };
@@ -60,7 +62,8 @@ struct StepInfo {
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
-  explicit Algorithm(const AlgorithmSite& site) : site_(site) {}
+  explicit Algorithm(const AlgorithmSite& site) : site_(site), wait_(site.backend) {}
+  /// The last step may have been given up in its midst, by a capture that failed: then this is the same step again.
   virtual void begin(const StepInfo& info) = 0;
   virtual void bucket_ready(int bucket) = 0;
   virtual void backward_done() = 0;
@@ -77,24 +80,18 @@ class Algorithm {
     why = "the algorithm does not say after how many steps its work repeats (Algorithm::graph_period())";
     return 0;
   }
-  /// Instead of begin … backward_done: a graph captured graph_period() steps ago, or a multiple of it, was launched for this step.
-  virtual void replayed(const StepInfo& info) { (void)info; }
-  /// The capture of a graph failed in the midst of this step, and nothing of it was done: begin comes again.
-  virtual void abandoned() {}
   /// Seconds this rank has waited for exchanges since the last call.
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }
+  double take_wait_seconds() { return wait_.take_seconds() + site_.mixer.take_wait_seconds(); }
 
  protected:
-  /// transport.wait with the time counted and traced. On a device the update stream waits, so that the rest of the pass does not.
-  void wait(Ticket ticket, int bucket);
-  /// The same for transport.wait_until_writable.
-  void wait_until_writable(const ExchangeLabel& label);
+  /// transport.wait, counted and traced.
+  void wait(Ticket ticket, int bucket) {
+    wait_("exchange", bucket, [&] { site_.transport.wait(ticket); });
+  }
   AlgorithmSite site_;
 
  private:
-  template <class Wait>
-  void timed(const char* verb, int bucket, const Wait& wait_for_it);
-  double wait_seconds_ = 0.0;
+  ExchangeWait wait_;
 };
 
 /// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this topology (null: not mixed) do the same
@@ -108,7 +105,7 @@ struct AlgorithmPlan {
   std::string title = {};  ///< as reports have it; empty: the name
   TopologyKind topology = TopologyKind::kNone;
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
-  bool bf16_exchange = false;                ///< takes `sync.exchange` bf16
+  bool encoded_exchange = false;             ///< takes a `sync.exchange` that encodes what travels
 
   /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
   struct State {

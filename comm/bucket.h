@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 #include "core/backend.h"
 #include "core/parameter.h"
 #include "kernels/optimizer.h"
@@ -35,7 +35,7 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
                         double bucket_bytes);
 /// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every rank throws Error(kUsage)
 /// that gives the first differing name on each side, and the ranks.
-void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport);
+void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
 
 /// A flat buffer beside a bucket's fp32 gradients, for those that a backward pass leaves in low precision (Parameter::grad_in_low);
 /// comm/low_gradients.h reads it.

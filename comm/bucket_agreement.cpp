@@ -38,8 +38,8 @@ std::vector<std::string> split(const std::string& text) {
 
 }  // namespace
 
-void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport) {
-  const auto found = find_disagreement(transport, join(plan_lines(plan, dtype)));
+void agree_on_plan(const BucketPlan& plan, DType dtype, World& world) {
+  const auto found = find_disagreement(world, join(plan_lines(plan, dtype)));
   if (!found) return;
   const std::vector<std::string> a = split(found->first), b = split(found->other);
   std::size_t place = 0;

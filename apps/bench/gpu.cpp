@@ -107,10 +107,12 @@ int bench_gpu_step(const GpuStepBench& settings) {
   model->initialise(1);
   refresh_low(backend, buckets);
   const std::unique_ptr<Transport> transport = make_single_transport();
+  const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const bool scaled = compute == DType::kFloat16;
   const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of({}), {.backend = backend,
                                                                                  .transport = *transport,
+                                                                                 .mixer = *mixer,
                                                                                  .rule = *rule,
                                                                                  .buckets = buckets,
                                                                                  .topology = topology.get(),

@@ -39,8 +39,8 @@ int measure(const MeasureOptions& options) {
     }
     MeasureSettings settings;
     settings.seconds = options.seconds;
-    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->local_size());
-    settings.spare_cores = cores_of_rank(transport->local_size()) > threads;
+    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->world().local_size());
+    settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
     const auto backend = open_backend(DeviceType::kCpu, threads);
     const NetworkModel network = measure_network(*transport, *backend, settings);
     together(*transport, [&] {

@@ -9,7 +9,7 @@
 
 namespace starling {
 
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport) {
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
   for (const auto& metric : task.metrics()) {
@@ -30,7 +30,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
   }
   sums.insert(sums.end(), {rows, samples});
-  if (transport.size() > 1) transport.sum(sums.data(), sums.size());
+  if (world.size() > 1) world.sum(sums.data(), sums.size());
   EvaluationResult result;
   result.samples = static_cast<std::int64_t>(sums.back());
   std::span<const double> rest(sums);

@@ -18,7 +18,7 @@ struct EvaluationResult {
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport);
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world);
 
 /// While it lives, the model's tensors (low-precision copies too) are the mean over all ranks, in memory of their own; then they are this
 /// rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.

@@ -111,11 +111,10 @@ void open_data(TrainConfig& config, const std::string& source, const RankLayout&
   check_data_size(config, source, site);
 }
 
-void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, Transport& transport) {
-  const std::vector<std::string> events =
-      transport.size() > 1 ? transport.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
-  together(transport, [&] {
-    if (transport.rank() != 0) return;
+void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, World& world) {
+  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+  together(world, [&] {
+    if (world.rank() != 0) return;
     std::string text = "{\"traceEvents\":[";
     bool first = true;
     for (const std::string& part : events) {
@@ -128,15 +127,15 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
   });
 }
 
-ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
-  together(transport, [&] {
+ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
+  together(world, [&] {
     config.model->allocate(backend, config.dtype, config.compute);
     load_model_tensors(read_safetensors(options.evaluate), options.evaluate, "", *config.model);
     config.model->refresh_low();
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
-  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, transport);
-  if (transport.rank() == 0) {
+  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute);
+  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world);
+  if (world.rank() == 0) {
     nlohmann::json line{{"samples", result.samples}};
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     fmt::print("{}\n", line.dump());
@@ -155,7 +154,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   });
   if (transport.size() > 1) {
     const std::vector<std::string> agreed =
-        transport.all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+        transport.world().all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
@@ -201,7 +200,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   } else {
     trainer.initialise();
   }
-  transport.barrier();
+  transport.world().barrier();
   const auto origin = Tracer::Clock::now();
   const ExitCode result = TrainingRun(trainer, folder.path).run();
   if (tracing) {
@@ -222,14 +221,14 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> transport, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   together(*transport, [&] {
-    if (cpu && (config.transport == "nccl" || config.transport == "staged")) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: auto, direct or mpi", config.transport);
+    if (cpu && !config.transport_kind.between_cpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}", config.transport, kinds_between_cpus());
     }
   });
   if (transport->size() == 1) return transport;
   if (!cpu) return choose_gpu_transport({config.transport, config.timeout_s, config.max_ctas}, std::move(transport), backend);
-  if (config.transport == "mpi") return transport;
-  const bool own_cores = cores_of_rank(transport->local_size()) >= compute_threads(config, *transport);
+  if (!config.transport_kind.reads_parameters()) return transport;
+  const bool own_cores = cores_of_rank(transport->world().local_size()) >= compute_threads(config, *transport);
   return make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
 }
 
@@ -240,7 +239,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   log::configure(transport->rank(), transport->size());
   agree_on_build(*transport, version_report());
   if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
-  const RankLayout site{transport->size(), transport->local_size()};
+  const RankLayout site{transport->size(), transport->world().local_size()};
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {

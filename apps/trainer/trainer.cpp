@@ -26,8 +26,10 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
+  mixer_ = config.mixer.make(backend, transport);
   algorithm_ = make_algorithm(config.algorithm, {.backend = backend,
                                                  .transport = transport,
+                                                 .mixer = *mixer_,
                                                  .rule = *config.rule,
                                                  .buckets = buckets_,
                                                  .topology = config.topology.get(),
@@ -35,10 +37,9 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
                                                  .in_backward = config.in_backward,
                                                  .overlap = config.overlap,
                                                  .check_overflow = scaler_ != nullptr,
-                                                 .bf16_exchange = config.bf16_exchange,
                                                  .start_at_begin = graphs_.start_at_begin()});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
-  graphs_.attach(*algorithm_, tape_, buckets_);
+  graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
@@ -68,7 +69,7 @@ void Trainer::initialise() {
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
     if (transport_.rank() == 0) backend_.copy_to_host(tensor, bytes.data());
-    transport_.broadcast(bytes.data(), bytes.size(), 0);
+    transport_.world().broadcast(bytes.data(), bytes.size(), 0);
     if (transport_.rank() != 0) backend_.copy_from_host(bytes.data(), tensor);
   };
   if (transport_.size() > 1) {

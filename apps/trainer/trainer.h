@@ -70,6 +70,7 @@ class Trainer {
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Schedule> schedule_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
   std::unique_ptr<Loader> loader_;

@@ -39,10 +39,10 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-void agree_on_build(Transport& transport, const std::string& report) {
-  const auto found = find_disagreement(transport, report);
+void agree_on_build(World& world, const std::string& report) {
+  const auto found = find_disagreement(world, report);
   if (!found) return;
-  const std::vector<std::string> hosts = transport.all_gather(host_name());
+  const std::vector<std::string> hosts = world.all_gather(host_name());
   const std::vector<std::string> first = lines_of(found->first), other = lines_of(found->other);
   std::size_t i = 0;
   while (i < first.size() && i < other.size() && first[i] == other[i]) ++i;
@@ -54,14 +54,14 @@ void agree_on_build(Transport& transport, const std::string& report) {
                     hosts[0], line(first), rank, hosts[rank], line(other));
 }
 
-void agree_on_config(Transport& transport, const nlohmann::json& resolved) {
+void agree_on_config(World& world, const nlohmann::json& resolved) {
   std::map<std::string, std::string> mine;
   flatten(resolved, "", mine);
   std::string text;
   for (const auto& [path, value] : mine) text += path + "=" + value + "\n";
-  const auto found = find_disagreement(transport, text);
+  const auto found = find_disagreement(world, text);
   if (!found) return;
-  const std::vector<std::string> hosts = transport.all_gather(host_name());
+  const std::vector<std::string> hosts = world.all_gather(host_name());
   const auto parse = [](const std::string& lines) {
     std::map<std::string, std::string> values;
     for (const std::string& line : lines_of(lines)) values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,7 @@ class AllReduce final : public Algorithm {
   void begin(const StepInfo& info) override {
     info_ = info;
     started_ = updated_ = 0;
+    std::fill(tickets_.begin(), tickets_.end(), Ticket{0});
   }
 
   void bucket_ready(int bucket) override {
@@ -57,10 +59,6 @@ class AllReduce final : public Algorithm {
   std::int64_t graph_period(std::string& why) const override {
     if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
     return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
-  }
-  void replayed(const StepInfo& info) override { info_ = info; }
-  void abandoned() override {
-    for (std::size_t b = 0; b < tickets_.size(); ++b) wait_once(b);  // lets go of the tickets: there is nothing to wait for
   }
 
  private:

@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "comm/agreement.h"
+#include "comm/capture.h"
+#include "comm/mixers/messages.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/node_mix.h"
 #include "comm/rank_order_sum.h"
@@ -25,8 +27,8 @@ namespace {
 bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
 
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
-void agreed(Transport& control, const std::function<void()>& work) {
-  const auto error = try_together(control, work);
+void agreed(World& world, const std::function<void()>& work) {
+  const auto error = try_together(world, work);
   if (!error) return;
   const std::string text = error->message(), prefix = fmt::format("rank {} ", error->rank());
   throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
@@ -66,7 +68,9 @@ std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vecto
 class NcclTransport final : public Transport {
  public:
   NcclTransport(std::unique_ptr<Transport>& control, Backend& backend, std::unique_ptr<Nccl> nccl, const NcclSettings& settings)
-      : backend_(backend),
+      : Transport(world_),
+        world_(control->world(), [this] { watchdog_.check(); }),
+        backend_(backend),
         nccl_(std::move(nccl)),
         rank_(control->rank()),
         size_(control->size()),
@@ -77,14 +81,14 @@ class NcclTransport final : public Transport {
     agreed(*control, [&] {
       if (rank_ == 0) watchdog_.call(what, [&] { id = nccl_->make_id(); });
     });
-    control->broadcast(id.bytes.data(), id.bytes.size(), 0);
+    control->world().broadcast(id.bytes.data(), id.bytes.size(), 0);
     watchdog_.during(what, [&] {
       // A rank that cannot even begin says so before the others wait for it.
       agreed(*control, [&] {
-        watchdog_.call(what, [&] { world_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
-        watchdog_.add(world_);
+        watchdog_.call(what, [&] { everyone_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
+        watchdog_.add(everyone_);
       });
-      agreed(*control, [&] { watchdog_.settle(world_, what); });
+      agreed(*control, [&] { watchdog_.settle(everyone_, what); });
     });
     control_ = std::move(control);
   }
@@ -105,10 +109,6 @@ class NcclTransport final : public Transport {
     watchdog_.close();
   }
 
-  int rank() const override { return rank_; }
-  int size() const override { return size_; }
-  int local_rank() const override { return control_->local_rank(); }
-  int local_size() const override { return control_->local_size(); }
   std::string name() const override { return fmt::format("NCCL {}, control by {}", nccl_->version(), control_->name()); }
 
   void prepare(const std::vector<std::vector<int>>& groups) override {
@@ -144,7 +144,7 @@ class NcclTransport final : public Transport {
     if (on_host(in)) return of_control(control_->start_sum(in, out, label, std::move(flow)));
     check_device_call(flow);
     check_sum(in, out, DeviceType::kCuda);
-    return issue({{}, label, true}, [&](void* stream, const NcclWork& work) { all_reduce(world_, in, out, stream, work); });
+    return issue({{}, label, true}, [&](void* stream, const NcclWork& work) { all_reduce(everyone_, in, out, stream, work); });
   }
 
   bool done(Ticket ticket) override {
@@ -162,23 +162,36 @@ class NcclTransport final : public Transport {
     under_way_.erase(it);
   }
 
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
   std::string why_not_captured() const override { return {}; }
-
-  void launched(std::int64_t step) override {
-    watchdog_.check();
-    end_capture(true);
-    if (graphs_.empty()) return;
-    const StreamScope scope(backend_, StreamKind::kCompute);
-    watchdog_.follow([graph = graph_of(step), step] { return graph->text(step); }, Event{}, backend_.record());
-  }
-
-  void barrier() override { control_checked().barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { control_checked().broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return control_checked().all_gather(mine); }
-  void sum(double* values, std::size_t count) override { control_checked().sum(values, count); }
-  void max(double* values, std::size_t count) override { control_checked().max(values, count); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override { return std::make_unique<Part>(*this, step); }
 
  private:
+  /// What was issued in a capture. Its tickets are good until the first launch.
+  class Part final : public CapturePart {
+   public:
+    Part(NcclTransport& transport, std::int64_t step) : transport_(transport), graph_(std::make_shared<NcclGraph>()) {
+      graph_->step = step;
+      transport_.capture_ = graph_;
+    }
+    ~Part() override { end(); }
+    void launched(std::int64_t step) override {
+      transport_.watchdog_.check();
+      end();
+      if (graph_->works.empty()) return;
+      const StreamScope scope(transport_.backend_, StreamKind::kCompute);
+      transport_.watchdog_.follow([graph = graph_, step] { return graph->text(step); }, Event{}, transport_.backend_.record());
+    }
+
+   private:
+    void end() {
+      if (transport_.capture_ != graph_) return;
+      std::erase_if(transport_.under_way_, [](const auto& exchange) { return exchange.second.captured; });
+      transport_.capture_.reset();
+    }
+    NcclTransport& transport_;
+    std::shared_ptr<NcclGraph> graph_;
+  };
   struct Registered {
     void* handle = nullptr;
     Tensor tensor;  ///< memory that is registered must not go back to the driver
@@ -199,43 +212,6 @@ class NcclTransport final : public Transport {
     return it;
   }
 
-  /// The work belongs to the capture that is under way: to the one of its step.
-  void keep(NcclWork work) {
-    if (capture_ && capture_->step != work.label.step) end_capture(false);  // of a capture that failed
-    if (!capture_) {
-      capture_ = std::make_shared<NcclGraph>();
-      capture_->step = work.label.step;
-    }
-    capture_->works.push_back(std::move(work));
-  }
-  /// The graph was launched, or nothing came of the capture.
-  void end_capture(bool launched) {
-    if (!capture_) return;
-    std::erase_if(under_way_, [](const auto& exchange) { return exchange.second.captured; });
-    if (launched) {
-      graphs_.push_back(std::move(capture_));
-      newest_ = true;
-    }
-    capture_.reset();
-  }
-  /// What the graph launched for a step holds. Graphs come back in the order of their captures: where these were of successive steps, and
-  /// no step since was issued without a graph, that tells which it is.
-  std::shared_ptr<const NcclGraph> graph_of(std::int64_t step) {
-    if (std::exchange(newest_, false)) return graphs_.back();
-    const auto count = static_cast<std::int64_t>(graphs_.size());
-    bool successive = !passed_over_;
-    for (std::int64_t k = 0; k < count; ++k) successive = successive && graphs_[static_cast<std::size_t>(k)]->step == graphs_[0]->step + k;
-    if (successive && step >= graphs_[0]->step) return graphs_[static_cast<std::size_t>((step - graphs_[0]->step) % count)];
-    const auto unnamed = std::make_shared<NcclGraph>(*graphs_[0]);
-    for (NcclWork& work : unnamed->works) work.exchange = {};
-    return unnamed;
-  }
-
-  Transport& control_checked() {
-    watchdog_.check();
-    return *control_;
-  }
-
   void check_device_call(const std::shared_ptr<Flow>& flow) {
     watchdog_.check();
     require(!flow, "transport", "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
@@ -254,9 +230,9 @@ class NcclTransport final : public Transport {
     pending_splits_.push_back(joined);  // a split that failed may still write there
     try {
       watchdog_.during(what, [&] {
-        agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(world_, color, rank_, *joined); }); });
+        agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(everyone_, color, rank_, *joined); }); });
         agreed(*control_, [&] {
-          watchdog_.settle(world_, what);
+          watchdog_.settle(everyone_, what);
           if (color < 0) return;
           watchdog_.add(*joined);
           watchdog_.settle(*joined, what);
@@ -272,7 +248,7 @@ class NcclTransport final : public Transport {
 
   /// The group's communicator; null where it was not prepared.
   NcclComm communicator(const std::vector<int>& group) const {
-    if (static_cast<int>(group.size()) == size_) return world_;
+    if (static_cast<int>(group.size()) == size_) return everyone_;
     const auto it = prepared_.find(group);
     return it == prepared_.end() ? nullptr : it->second;
   }
@@ -289,10 +265,7 @@ class NcclTransport final : public Transport {
   template <class Operations>
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = backend_.capturing();
-    if (!captured) {
-      end_capture(false);
-      passed_over_ = passed_over_ || (!graphs_.empty() && work.label.step >= 0);
-    }
+    require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
     if (!work.sum) updated = mark(StreamKind::kUpdate);
@@ -315,7 +288,7 @@ class NcclTransport final : public Transport {
                        through = backend_.record();
                        if (!captured) watchdog_.follow([work] { return work.text(); }, ready, through);
                      });
-    if (captured) keep(std::move(work));
+    if (captured) capture_->works.push_back(std::move(work));
     last_ += 2;
     under_way_.emplace(last_, UnderWay{through, captured});
     return last_;
@@ -354,12 +327,12 @@ class NcclTransport final : public Transport {
   void exchange_with_neighbours(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, void* stream,
                                 const NcclWork& work) {
     if (send.bytes() == 0) return;
-    register_once(world_, send, work);
-    for (const Tensor& buffer : receive) register_once(world_, buffer, work);
-    group(world_, work, [&] {
-      for (const int peer : exchange.send_to) nccl_->send(send.raw(), send.bytes(), peer, world_, stream);
+    register_once(everyone_, send, work);
+    for (const Tensor& buffer : receive) register_once(everyone_, buffer, work);
+    group(everyone_, work, [&] {
+      for (const int peer : exchange.send_to) nccl_->send(send.raw(), send.bytes(), peer, everyone_, stream);
       for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
-        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], world_, stream);
+        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], everyone_, stream);
     });
   }
 
@@ -397,7 +370,7 @@ class NcclTransport final : public Transport {
       terms = Tensor(backend_, Shape{mine * shards.members}, in.dtype());
       backend_.copy(in.slice(shards.first(me), Shape{mine}), terms.slice(static_cast<std::int64_t>(me) * mine, Shape{mine}));
     }
-    group(world_, work, [&] {
+    group(everyone_, work, [&] {
       for (std::size_t k = 0; k < members.size(); ++k) {
         if (k == me) continue;
         if (shards.count(k) > 0) send(in.slice(shards.first(k), Shape{shards.count(k)}), members[k], stream);
@@ -419,7 +392,7 @@ class NcclTransport final : public Transport {
   void gather_shards(const std::vector<int>& members, const Shards& shards, const Tensor& out, void* stream, const NcclWork& work) {
     const std::size_t me = place_in(members);
     const auto shard = [&](std::size_t k) { return out.slice(shards.first(k), Shape{shards.count(k)}); };
-    group(world_, work, [&] {
+    group(everyone_, work, [&] {
       for (std::size_t k = 0; k < members.size(); ++k) {
         if (k == me) continue;
         if (shards.count(me) > 0) send(shard(me), members[k], stream);
@@ -428,8 +401,8 @@ class NcclTransport final : public Transport {
     });
   }
 
-  void send(const Tensor& tensor, int peer, void* stream) { nccl_->send(tensor.raw(), tensor.bytes(), peer, world_, stream); }
-  void receive(const Tensor& tensor, int peer, void* stream) { nccl_->receive(tensor.raw(), tensor.bytes(), peer, world_, stream); }
+  void send(const Tensor& tensor, int peer, void* stream) { nccl_->send(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
+  void receive(const Tensor& tensor, int peer, void* stream) { nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
 
   /// out = Σ weights · terms, in their order.
   void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights, const Tensor& out) {
@@ -488,7 +461,7 @@ class NcclTransport final : public Transport {
       }
       std::vector<Tensor> arrived;
       for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) arrived.emplace_back(backend_, sent.shape(), sent.dtype());
-      group(world_, work, [&] {
+      group(everyone_, work, [&] {
         for (const int peer : exchange.send_to) send(sent, peer, stream);
         for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) receive(arrived[k], exchange.receive_from[k], stream);
       });
@@ -500,20 +473,18 @@ class NcclTransport final : public Transport {
     group(comm, work, [&] { nccl_->all_gather(mixed.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm, stream); });
   }
 
+  CheckedWorld world_;
   std::unique_ptr<Transport> control_;
   Backend& backend_;
   std::shared_ptr<Nccl> nccl_;
   const int rank_, size_;
-  NcclComm world_ = nullptr;
+  NcclComm everyone_ = nullptr;
   std::vector<std::shared_ptr<NcclComm>> pending_splits_;
   std::map<BufferKey, Registered> registered_;
   std::map<std::vector<int>, NcclComm> prepared_;  ///< null: a group that this rank is not in
   std::unordered_map<Ticket, UnderWay> under_way_;
   Ticket last_ = 1;
-  std::shared_ptr<NcclGraph> capture_;                    ///< what was issued in the last capture, until its graph is launched
-  std::vector<std::shared_ptr<const NcclGraph>> graphs_;  ///< in the order of their captures
-  bool newest_ = false;                                   ///< the next launch is that of the last one
-  bool passed_over_ = false;                              ///< exchanges of a step were issued without a graph since there are graphs
+  std::shared_ptr<NcclGraph> capture_;  ///< what is being captured; null once its graph has been launched
   NcclWatchdog watchdog_;
   int exceptions_at_start_;
 };

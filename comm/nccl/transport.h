@@ -38,8 +38,8 @@ class NcclSetupError : public Error {
 /// after it could have started (its data was ready and the exchange before it through) is taken for lost. Then all communicators are
 /// aborted, so that nothing hangs, and every later call throws Error(kLost) that names step, bucket, round, the ranks and NCCL's message.
 ///
-/// In a capture the same calls become part of the graph: the communication stream joins it, nothing is registered, no event of the capture
-/// is asked for, and tickets are good until the capture ends. After launched() the watchdog follows the whole graph as one entry, whose
+/// In a capture (comm/capture.h) the same calls become part of the graph: the communication stream joins it, nothing is registered, no
+/// event of the capture is asked for, and tickets are good until its first launch. The watchdog follows each launch as one entry, whose
 /// time counts from the launch, or from the end of what it followed before. What NCCL wants of graphs:
 /// - Whether an operation is captured is the same on all its ranks, and so is the order of captures and of launches: ranks agree on that.
 ///   All operations of a rank are on one stream, so within a graph and between graphs, which the compute stream launches, they follow each

@@ -25,7 +25,6 @@ std::string host_name() {
 std::string NcclWork::text() const { return sum ? describe_sum(label) : describe(exchange, label); }
 
 std::string NcclGraph::text(std::int64_t launched) const {
-  if (works.empty()) return fmt::format("the exchanges of step {} (replayed as a graph)", launched);
   std::set<int> ranks, buckets;
   bool sum = false, groups = false;
   for (const NcclWork& work : works) {

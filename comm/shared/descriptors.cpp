@@ -142,14 +142,14 @@ Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
 }
 
-std::string swap_descriptors(Transport& control, const std::vector<int>& local, double timeout_seconds,
-                             const std::function<Descriptor()>& make, const std::function<void(std::size_t, Descriptor)>& accept) {
+std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds, const std::function<Descriptor()>& make,
+                             const std::function<void(std::size_t, Descriptor)>& accept) {
   Descriptor file, socket;
   std::random_device random;
   const std::uint64_t secret = (static_cast<std::uint64_t>(random()) << 32) | random();
   const std::string name = fmt::format("starling-{}-{:08x}{:08x}", getpid(), random(), random());
   const auto refusal_of = [&](const std::function<void()>& work) {
-    const auto error = try_together(control, [&] {
+    const auto error = try_together(world, [&] {
       if (local.size() > 1) work();
     });
     return error ? RankReason{error->rank(), error->message()}.text() : std::string();
@@ -159,8 +159,8 @@ std::string swap_descriptors(Transport& control, const std::vector<int>& local, 
     socket = make_socket(name);
   });
   if (!refusal.empty()) return refusal;
-  const std::vector<std::string> told = control.all_gather(fmt::format("{} {}", name, secret));
-  return refusal_of([&] { swap_files(control.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
+  const std::vector<std::string> told = world.all_gather(fmt::format("{} {}", name, secret));
+  return refusal_of([&] { swap_files(world.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
 }
 
 }  // namespace starling::detail

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 
 // How open files go from one rank of a host to the others.
 namespace starling::detail {
@@ -31,11 +31,11 @@ class Descriptor {
   int number_;
 };
 
-/// Collective over all ranks of `control`: every rank of a host gives the others of it (`local`: ascending, this one included) a file,
+/// Collective over all ranks of `world`: every rank of a host gives the others of it (`local`: ascending, this one included) a file,
 /// which make() opens, over a socket in the abstract namespace, and gets theirs: accept(k, file) is called for each local[k]. Both may
 /// throw. Where any rank of the world fails, all ranks return the same reason; otherwise "". Ranks that share with nobody take
 /// part without a file.
-std::string swap_descriptors(Transport& control, const std::vector<int>& local, double timeout_seconds,
-                             const std::function<Descriptor()>& make, const std::function<void(std::size_t, Descriptor)>& accept);
+std::string swap_descriptors(World& world, const std::vector<int>& local, double timeout_seconds, const std::function<Descriptor()>& make,
+                             const std::function<void(std::size_t, Descriptor)>& accept);
 
 }  // namespace starling::detail

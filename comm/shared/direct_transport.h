@@ -16,11 +16,10 @@ struct DirectSettings {
   std::function<void()> check = {};
 };
 
-/// Ranks of one host read each other's parameters where they lie; everything else (other hosts' ranks, groups that span hosts, sums, the
-/// control plane) goes by `between`. An exchange of a shared bucket copies nothing and starts no thread: a rank publishes that its
+/// `between`, with mixers by which ranks of one host read each other's parameters where they lie; other hosts' ranks, groups that span
+/// hosts and sums go by `between`. A round of a shared bucket copies nothing and starts no thread: a rank publishes that its
 /// parameters are final, its neighbours' update kernels read them, and the next update writes the bucket's other buffer once all readers of
-/// its contents have said so. Parameters are shared by share(), on the CPU; where the memory is refused, all ranks go on with `between`
-/// alone, and rank 0 says why.
+/// its contents have said so. On the CPU; where the memory is refused, all ranks go on with `between` alone, and rank 0 says why.
 std::unique_ptr<Transport> make_direct_transport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing,
                                                  const DirectSettings& settings);
 /// The same between processes.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 
 namespace starling {
 
@@ -38,10 +38,10 @@ class MemorySharing {
   virtual ~MemorySharing() = default;
   /// Ranks with the same answer are on one host.
   virtual std::string host() const = 0;
-  /// Collective over all ranks of `control`; `local` are those of this rank's host, ascending, this one included. Each gets a zeroed block
+  /// Collective over all ranks of `world`; `local` are those of this rank's host, ascending, this one included. Each gets a zeroed block
   /// of `bytes` of its own (the same number on all ranks of a host), page-aligned, and sees the others'. Where any rank of the world fails,
   /// all ranks get the same refusal, and nothing is left behind.
-  virtual SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) = 0;
+  virtual SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) = 0;
 };
 
 /// Between processes: a memory file without a name whose descriptor goes to the others over a socket in the abstract namespace, so that

@@ -1,26 +1,21 @@
 #include "comm/shared/peer_transport.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <map>
-#include <optional>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "comm/agreement.h"
-#include "comm/bucket.h"
-#include "comm/neighbour_split.h"
+#include "comm/forwarding_transport.h"
 #include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
-#include "comm/shared/shared_buckets.h"
+#include "comm/shared/shared_mixer.h"
 #include "comm/transport_checks.h"
 #include "core/error.h"
-#include "core/log.h"
 #include "core/peer_memory.h"
 
 namespace starling {
@@ -47,12 +42,12 @@ struct PeerBlocks {
 };
 
 /// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
-PeerBlocks share_blocks(Transport& control, const std::vector<int>& local, PeerMemory* memory, std::size_t bytes) {
+PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory* memory, std::size_t bytes) {
   PeerBlocks blocks;
   blocks.of.resize(local.size());
-  const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), control.rank()) - local.begin());
+  const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
   blocks.refusal = detail::swap_descriptors(
-      control, local, kSwapSeconds,
+      world, local, kSwapSeconds,
       [&] {
         int number = -1;
         blocks.of[own] = memory->create(bytes, number);
@@ -63,155 +58,129 @@ PeerBlocks share_blocks(Transport& control, const std::vector<int>& local, PeerM
   return blocks;
 }
 
-/// What this rank knows of a bucket's exchanges.
-struct Progress {
-  std::uint32_t count = 0;  ///< exchanges started
-  ExchangeLabel label;      ///< of the last
-  /// Per buffer: the exchange that last published its contents, and who reads them.
-  struct Contents {
-    std::uint32_t count = 0;
-    std::vector<int> readers;
-  };
-  std::array<Contents, 2> contents;
-  std::size_t last() const { return contents[0].count == count ? 0 : 1; }  ///< the buffer that was published last
-};
+class PeerTransport;
 
-struct Side {
-  std::array<Tensor, 2> own;
-  std::map<int, std::array<Tensor, 2>> others;  ///< by rank
-  Progress now;
-  std::size_t active(const Bucket& bucket) const { return bucket.parameters.raw() == own[0].raw() ? 0 : 1; }
-};
-
-class PeerTransport final : public Transport {
+/// Counts in the devices' memory, which streams set and await.
+class PeerMixer final : public detail::SharedMixer {
  public:
-  PeerTransport(std::unique_ptr<Transport> between, Backend& backend, std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings,
-                std::vector<int> local, bool one_host)
-      : between_(std::move(between)),
-        backend_(backend),
-        memory_(backend.peer_memory()),
-        sharing_(std::move(sharing)),
-        settings_(settings),
-        local_(std::move(local)),
-        one_host_(one_host),
-        exceptions_at_start_(std::uncaught_exceptions()) {}
-  ~PeerTransport() override {
-    if (pulse_) pulse_->beat(Doing::kEnded);
-    if (blocks_.empty()) return;
-    if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();  // others may never come
-    let_go();
+  PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings, std::vector<int> local,
+            bool one_host);
+  ~PeerMixer() override;
+  std::string name() const override { return shares() ? "peer memory + " + transport_.name() : transport_.name(); }
+  /// Where all that ranks exchange goes by peers, whatever carries the rest.
+  std::string why_not_captured() const override { return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured(); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override;
+  void check() override {
+    if (!shares()) return;
+    if (const auto loss = memory_->lost()) report(*loss);
   }
 
-  int rank() const override { return between_->rank(); }
-  int size() const override { return between_->size(); }
-  int local_rank() const override { return between_->local_rank(); }
-  int local_size() const override { return between_->local_size(); }
-  std::string name() const override { return sides_.empty() ? between_->name() : "peer memory + " + between_->name(); }
-
-  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
-                        std::shared_ptr<Flow> flow) override {
-    check();
-    return passed_on(between_->start_exchange(exchange, send, receive, label, std::move(flow)));
+ protected:
+  bool may_share(const std::vector<Bucket>& buckets) override { return !buckets.empty(); }
+  std::string map(std::vector<Bucket>& buckets) override;
+  void let_go() override;
+  void tell_published(const Progress& now) override;
+  void tell_released(const ExchangeLabel& label, std::uint32_t count) override;
+  void await_published(const Operation& operation) override {
+    await(operation.read, &DeviceCounts::published, operation.count, {operation.label.bucket, kNeighbour});
   }
-  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
-    check();
-    return passed_on(between_->start_sum(in, out, label, std::move(flow)));
-  }
-  bool done(Ticket ticket) override;
-  void wait(Ticket ticket) override;
-  void prepare(const std::vector<std::vector<int>>& groups) override {
-    sums_ = sums_ || !groups.empty();
-    known_ = true;
-    between_->prepare(groups);
-  }
-
-  void share(Backend& backend, std::vector<Bucket>& buckets) override;
-  std::size_t buffers_for(const Exchange& exchange) const override;
-  Ticket start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
-                   const ExchangeLabel& label) override;
-  void release(const ExchangeLabel& label) override;
-  void wait_until_writable(const ExchangeLabel& label) override;
-
-  /// Before it is known what is exchanged, whether all of it may go by peers.
-  std::string why_not_captured() const override {
-    return (known_ ? all_by_peers() : one_host_) ? std::string() : between_->why_not_captured();
-  }
-  void launched(std::int64_t step) override;
-
-  void barrier() override { control().barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { control().broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return control().all_gather(mine); }
-  void sum(double* values, std::size_t count) override { control().sum(values, count); }
-  void max(double* values, std::size_t count) override { control().max(values, count); }
+  void await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) override;
 
  private:
-  /// A bucket's exchange under way: those whose parameters are read here, and what goes by `between`.
-  struct Operation {
-    int bucket = 0;
-    std::uint32_t count = 0;
-    std::vector<int> read;
-    Ticket between = 0;
-    bool has_between = false;
-  };
-  /// As it was before the capture that is under way, or that nobody has launched yet.
-  struct Before {
-    std::vector<Progress> progress;
-    std::unordered_map<Ticket, Operation> operations;
-  };
-  // Even tickets are `between`'s, odd ones our own; 0 is none.
-  static Ticket passed_on(Ticket ticket) { return ticket * 2; }
-  static bool is_own(Ticket ticket) { return ticket % 2 == 1; }
+  class Part;
 
-  bool is_local(int rank) const { return std::binary_search(local_.begin(), local_.end(), rank); }
-  bool all_by_peers() const { return !sides_.empty() && one_host_ && !sums_; }
-  Transport& control() {
-    check();
-    return *between_;
-  }
-  Side& side_of(int bucket) {
-    require(bucket >= 0 && static_cast<std::size_t>(bucket) < sides_.size(), "transport", "bucket {} is not shared", bucket);
-    return sides_[static_cast<std::size_t>(bucket)];
-  }
   DeviceCounts& counts_of(int rank, int bucket) const {
     return reinterpret_cast<DeviceCounts*>(blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
   }
-
-  void adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout, const PeerBlocks& blocks);
-  void let_go() noexcept;
-  void check() {
-    if (sides_.empty()) return;
-    if (const auto loss = memory_->lost()) report(*loss);
-  }
   [[noreturn]] void report(const PeerMemory::Loss& loss);
-  void follow_captures();
-  void forget_capture();
   void await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target, const PeerMemory::Purpose& purpose);
 
-  std::unique_ptr<Transport> between_;
-  Backend& backend_;
+  PeerTransport& peers_;
   PeerMemory* memory_;
-  std::unique_ptr<MemorySharing> sharing_;
+  MemorySharing& sharing_;
   PeerSettings settings_;
-  std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
-  bool one_host_;
-  bool asked_ = false;  ///< share() has been called
-  bool known_ = false;  ///< so, or prepare(): what goes which way is known
-  bool sums_ = false;
   int exceptions_at_start_;
   std::map<int, std::shared_ptr<PeerBlock>> blocks_;  ///< by rank
   std::vector<std::shared_ptr<SharedBlock>> pulse_blocks_;
   detail::Pulse* pulse_ = nullptr;              ///< this rank's
   std::map<int, const detail::Pulse*> pulses_;  ///< of the ranks of this host
-  std::vector<Side> sides_;                     ///< per bucket; empty where nothing is shared
-  std::unordered_map<Ticket, Operation> operations_;
-  std::unordered_set<Ticket> forgotten_;  ///< of captures that came to nothing: a wait for one is over at once
-  Ticket last_ = 0;
-  std::optional<Before> before_;
-  std::optional<std::uint32_t> count_at_zero_;  ///< of graphs: what the count would be in step 0
   std::vector<PeerMemory::Awaited> awaited_;    ///< kept for its memory
 };
 
-void PeerTransport::let_go() noexcept {
+/// Another transport whose mixers read peers' memory. Every call throws what such a mixer knows to be lost.
+class PeerTransport final : public ForwardingTransport {
+ public:
+  PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings,
+                std::vector<int> local, bool one_host)
+      : ForwardingTransport(std::move(between), world_),
+        world_(inner().world(), [this] { check(); }),
+        sharing_(std::move(sharing)),
+        settings_(settings),
+        local_(std::move(local)),
+        one_host_(one_host) {}
+
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    check();
+    return inner().start_exchange(exchange, send, receive, label, std::move(flow));
+  }
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    check();
+    return inner().start_sum(in, out, label, std::move(flow));
+  }
+  void wait(Ticket ticket) override {
+    inner().wait(ticket);
+    check();
+  }
+  void prepare(const std::vector<std::vector<int>>& groups) override {
+    known_ = true;
+    inner().prepare(groups);
+  }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
+  }
+  /// Before it is known what is exchanged, whether all of it may go by peers.
+  std::string why_not_captured() const override { return !known_ && one_host_ ? std::string() : inner().why_not_captured(); }
+
+  /// The mixer that shares memory now; null: none.
+  void watch(PeerMixer* mixer) { mixer_ = mixer; }
+  const PeerMixer* watched() const { return mixer_; }
+
+ private:
+  void check() {
+    if (mixer_) mixer_->check();
+  }
+
+  CheckedWorld world_;
+  std::unique_ptr<MemorySharing> sharing_;
+  PeerSettings settings_;
+  std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
+  bool one_host_;
+  bool known_ = false;  ///< prepare() has told what goes which way
+  PeerMixer* mixer_ = nullptr;
+};
+
+PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings,
+                     std::vector<int> local, bool one_host)
+    : SharedMixer(backend, transport, {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
+      peers_(transport),
+      memory_(backend.peer_memory()),
+      sharing_(sharing),
+      settings_(settings),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  local_ = std::move(local);
+  one_host_ = one_host;
+}
+
+PeerMixer::~PeerMixer() {
+  if (pulse_) pulse_->beat(Doing::kEnded);
+  if (!shares()) return;
+  if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();  // others may never come
+  let_go();
+}
+
+void PeerMixer::let_go() {
+  if (peers_.watched() == this) peers_.watch(nullptr);
   try {
     backend_.synchronize();  // the device may read what is unmapped now
   } catch (...) {            // an error of earlier work; whoever cares has asked before
@@ -223,173 +192,62 @@ void PeerTransport::let_go() noexcept {
   pulse_blocks_.clear();
 }
 
-void PeerTransport::share(Backend& backend, std::vector<Bucket>& buckets) {
-  known_ = true;
-  if (buckets.empty()) return;
-  const auto is_own = [&](const Tensor& x) { return x && x.raw() == sides_[0].own[0].raw(); };
-  const bool same =
-      sides_.empty() ? asked_ : sides_.size() == buckets.size() && (is_own(buckets[0].parameters) || is_own(buckets[0].spare));
-  asked_ = true;
-  const std::vector<std::string> all = between_->all_gather(same ? "same" : "other");
-  if (std::count(all.begin(), all.end(), "other") == 0) return;
-  require(operations_.empty(), "transport", "other buckets were shared with {} exchanges under way", operations_.size());
-  let_go();
+std::string PeerMixer::map(std::vector<Bucket>& buckets) {
   if (memory_) memory_->restart();
-  before_.reset();
-  count_at_zero_.reset();
   const SharedLayout layout(buckets.size() * sizeof(DeviceCounts), buckets);
-  const SharedBlocks pulses = sharing_->share(*between_, local_, detail::ControlBlock::bytes(0));
-  PeerBlocks blocks;
-  blocks.refusal = pulses.refusal;
-  if (blocks.refusal.empty()) blocks = share_blocks(*between_, local_, memory_, layout.bytes);
-  if (!blocks.refusal.empty()) {
-    log::info("ranks of one host exchange by {}, because their GPU memory cannot be shared: {}", between_->name(), blocks.refusal);
-    return;
-  }
-  if (local_.size() > 1) {
-    pulse_blocks_ = pulses.of;
-    adopt(backend, buckets, layout, blocks);
-  }
-  between_->barrier();  // every pulse is made
-}
-
-void PeerTransport::adopt(Backend& backend, std::vector<Bucket>& buckets, const SharedLayout& layout, const PeerBlocks& blocks) {
-  sides_.assign(buckets.size(), {});
+  World& world = transport_.world();
+  SharedBlocks pulses = sharing_.share(world, local_, detail::ControlBlock::bytes(0));
+  if (!pulses.refusal.empty()) return pulses.refusal;
+  const PeerBlocks blocks = share_blocks(world, local_, memory_, layout.bytes);
+  if (!blocks.refusal.empty() || local_.size() == 1) return blocks.refusal;
+  pulse_blocks_ = std::move(pulses.of);
   for (std::size_t k = 0; k < local_.size(); ++k) {
     const int owner = local_[k];
-    const bool own = owner == rank();
+    const bool own = owner == transport_.rank();
     blocks_[owner] = blocks.of[k];
     std::byte* const host = pulse_blocks_[k]->data();
     if (own) pulse_ = &detail::ControlBlock::make(host, 0)->pulse;
     pulses_[owner] = own ? pulse_ : &reinterpret_cast<const detail::ControlBlock*>(host)->pulse;
-    for (std::size_t b = 0; b < buckets.size(); ++b) {
-      std::array<Tensor, 2>& buffers = own ? sides_[b].own : sides_[b].others[owner];
-      buffers = detail::buffers_in(blocks.of[k], layout.offsets[b], backend, buckets[b].parameters);
-    }
   }
-  for (std::size_t b = 0; b < buckets.size(); ++b) detail::move_into(sides_[b].own, backend, buckets[b]);
+  take_sides(blocks.of, layout, buckets);
+  peers_.watch(this);
+  return {};
 }
 
-std::size_t PeerTransport::buffers_for(const Exchange& exchange) const {
-  if (sides_.empty() || exchange.kind != Exchange::Kind::kNeighbours) return exchange.received();
-  return static_cast<std::size_t>(
-      std::count_if(exchange.receive_from.begin(), exchange.receive_from.end(), [&](int r) { return !is_local(r); }));
-}
-
-Ticket PeerTransport::start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
-                                std::vector<Tensor>& received, const ExchangeLabel& label) {
-  if (sides_.empty()) return passed_on(between_->start_mix(exchange, bucket, buffers, received, label));
-  check();
-  Side& side = side_of(label.bucket);
-  if (before_ && side.now.count != before_->progress[static_cast<std::size_t>(label.bucket)].count) forget_capture();
-  follow_captures();
-  const std::size_t at = side.active(bucket);
-  require(bucket.parameters.raw() == side.own[at].raw(), "transport", "bucket {} is not the one that was shared", label.bucket);
-  require(buffers.size() >= buffers_for(exchange), "transport", "{} buffers for an exchange that needs {}", buffers.size(),
-          buffers_for(exchange));
-  received.clear();
-
-  Operation operation{label.bucket, side.now.count + 1, {}, 0, false};
-  std::vector<int> readers;
-  if (exchange.kind == Exchange::Kind::kNeighbours) {
-    detail::NeighbourSplit split = detail::split_neighbours(
-        exchange, buffers, received, [&](int peer) { return is_local(peer); },
-        [&](int peer) { return side.others.at(peer)[at]; });  // all ranks change buffers together
-    operation.read = std::move(split.read);
-    readers = std::move(split.readers);
-    if (split.has_rest()) {
-      operation.between = between_->start_exchange(split.rest, bucket.parameters, split.places, label);
-      operation.has_between = true;
-    }
-  } else if (exchange.kind != Exchange::Kind::kNone) {
-    received.push_back(buffers[0]);
-    operation.between = between_->start_exchange(exchange, bucket.parameters, received, label);
-    operation.has_between = true;
-  }
-
-  Progress& now = side.now;
-  now.count = operation.count;
-  now.label = label;
-  Progress::Contents& contents = now.contents[at];
-  contents.count = now.count;
-  detail::add_readers(readers, contents.readers);
-  pulse_->beat(Doing::kPublished, label);
+void PeerMixer::tell_published(const Progress& now) {
+  pulse_->beat(Doing::kPublished, now.label);
   Event computed;
   {
     const StreamScope scope(backend_, StreamKind::kCompute);
     computed = backend_.record();
   }
-  {
-    const StreamScope scope(backend_, StreamKind::kUpdate);
-    backend_.wait(computed);
-    memory_->signal(&counts_of(rank(), label.bucket).published, now.count);
-  }
-  if (operation.read.empty() && !operation.has_between) return 0;
-  const Ticket ticket = ++last_ * 2 - 1;
-  operations_.emplace(ticket, std::move(operation));
-  return ticket;
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  backend_.wait(computed);
+  memory_->signal(&counts_of(transport_.rank(), now.label.bucket).published, now.count);
 }
 
-/// Of a peer's parameters the host knows nothing: they are awaited on the device.
-bool PeerTransport::done(Ticket ticket) {
-  if (!is_own(ticket)) return ticket == 0 || between_->done(ticket / 2);
-  if (forgotten_.count(ticket) != 0) return true;
-  const auto it = operations_.find(ticket);
-  require(it != operations_.end(), "transport", "ticket {} is not under way", ticket);
-  return !it->second.has_between || between_->done(it->second.between);
-}
-
-void PeerTransport::wait(Ticket ticket) {
-  if (ticket == 0) return;
-  if (!is_own(ticket)) {
-    between_->wait(ticket / 2);
-    return check();
-  }
-  check();
-  follow_captures();
-  if (forgotten_.erase(ticket) != 0) return;
-  const auto it = operations_.find(ticket);
-  require(it != operations_.end(), "transport", "ticket {} is not under way", ticket);
-  const Operation& operation = it->second;
-  await(operation.read, &DeviceCounts::published, operation.count, {operation.bucket, kNeighbour});
-  if (operation.has_between) between_->wait(operation.between);
-  operations_.erase(it);
-}
-
-void PeerTransport::release(const ExchangeLabel& label) {
-  if (sides_.empty()) return between_->release(label);
-  check();
-  follow_captures();
-  const std::uint32_t count = side_of(label.bucket).now.count;
+void PeerMixer::tell_released(const ExchangeLabel& label, std::uint32_t count) {
   if (count == 0) return;
   const StreamScope scope(backend_, StreamKind::kUpdate);
-  memory_->signal(&counts_of(rank(), label.bucket).released, count);
+  memory_->signal(&counts_of(transport_.rank(), label.bucket).released, count);
 }
 
-void PeerTransport::wait_until_writable(const ExchangeLabel& label) {
-  if (sides_.empty()) return between_->wait_until_writable(label);
-  check();
-  follow_captures();
-  Progress& now = side_of(label.bucket).now;
-  if (now.count == 0) return;
-  // The parameters are what the last start_mix() published; the other buffer is what will be written.
-  Progress::Contents& contents = now.contents[1 - now.last()];
-  require(!backend_.capturing() || contents.count + 1 == now.count, "transport",
+void PeerMixer::await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) {
+  require(!backend_.capturing() || contents.count + 1 == now.count, "mixer",
           "step {} cannot be captured: bucket {} has been published {} times, and a graph waits for the readers of the time before",
           label.step, label.bucket, now.count);
   await(contents.readers, &DeviceCounts::released, contents.count, {label.bucket, kReaders});
-  contents.readers.clear();
 }
 
-void PeerTransport::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target,
-                          const PeerMemory::Purpose& purpose) {
+void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target,
+                      const PeerMemory::Purpose& purpose) {
   if (ranks.empty()) return;
   awaited_.clear();
   for (const int r : ranks) awaited_.push_back({&(counts_of(r, purpose.bucket).*member), r});
   memory_->await(awaited_, target, purpose, settings_.timeout_seconds);
 }
 
-void PeerTransport::report(const PeerMemory::Loss& loss) {
+void PeerMixer::report(const PeerMemory::Loss& loss) {
   const Progress& now = side_of(loss.purpose.bucket).now;
   const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
   const std::string what = loss.purpose.kind == kReaders
@@ -398,55 +256,58 @@ void PeerTransport::report(const PeerMemory::Loss& loss) {
                                : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank, now.label.step - back,
                                              loss.purpose.bucket, now.label.round - back);
   const detail::Pulse& pulse = *pulses_.at(loss.rank);
-  fail_wait(rank(), what, {now.label.step - back, loss.purpose.bucket, now.label.round - back}, settings_.timeout_seconds,
+  fail_wait(transport_.rank(), what, {now.label.step - back, loss.purpose.bucket, now.label.round - back}, settings_.timeout_seconds,
             {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 
-/// Before anything counts in a capture, keeps what it was; once a capture has come to nothing, takes that back.
-void PeerTransport::follow_captures() {
-  const bool capturing = backend_.capturing();
-  if (capturing == before_.has_value()) return;
-  if (!capturing) return forget_capture();
-  before_.emplace();
-  for (const Side& side : sides_) before_->progress.push_back(side.now);
-  before_->operations = operations_;
-}
-
-void PeerTransport::forget_capture() {
-  for (std::size_t b = 0; b < sides_.size(); ++b) sides_[b].now = std::move(before_->progress[b]);
-  for (const auto& [ticket, operation] : operations_) {
-    if (before_->operations.count(ticket) == 0) forgotten_.insert(ticket);
+/// The counts of the exchanges in a graph, which its device moves on with the steps: of each bucket one a launch.
+class PeerMixer::Part final : public CapturePart {
+ public:
+  Part(PeerMixer& mixer, std::int64_t step) : mixer_(mixer), step_(step), operations_(mixer.operations_) {
+    for (const Side& side : mixer.sides_) before_.push_back(side.now);
   }
-  operations_ = std::move(before_->operations);
-  before_.reset();
-}
+  ~Part() override {
+    if (launched_ || mixer_.sides_.size() != before_.size()) return;
+    for (std::size_t b = 0; b < before_.size(); ++b) mixer_.sides_[b].now = std::move(before_[b]);
+    mixer_.operations_ = std::move(operations_);
+  }
+  void launched(std::int64_t step) override {
+    if (before_.empty()) return;
+    if (!std::exchange(launched_, true)) {
+      for (const Side& side : mixer_.sides_) captured_.push_back(side.now.count);
+    } else {
+      for (std::size_t b = 0; b < captured_.size(); ++b) {
+        if (captured_[b] != before_[b].count) go_on(mixer_.sides_[b].now, captured_[b] + static_cast<std::uint32_t>(step - step_), step);
+      }
+    }
+    mixer_.pulse_->beat(Doing::kPublished, mixer_.sides_.back().now.label);
+    mixer_.check();
+  }
 
-void PeerTransport::launched(std::int64_t step) {
-  between_->launched(step);
-  if (sides_.empty()) return;
-  const auto number = static_cast<std::uint32_t>(step);
-  const bool captured = std::exchange(before_, std::nullopt).has_value();
-  if (captured && !count_at_zero_) count_at_zero_ = sides_[0].now.count - number;
-  require(count_at_zero_.has_value(), "transport", "a graph was launched in step {}, but none was captured", step);
-  const std::uint32_t target = *count_at_zero_ + number;
-  for (Side& side : sides_) {
-    Progress& now = side.now;
-    if (now.count == target) continue;
-    require(!captured && now.count + 1 == target, "transport", "a graph of step {} makes exchange {} of a bucket, after exchange {}", step,
-            target, now.count);
-    // What the graph did: it published the buffer that was not the last. All ranks of the host may have read it.
+ private:
+  /// What the graph did: it published the buffer that was not the last. All ranks of the host may have read it.
+  void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
+    require(now.count + 1 == target, "mixer", "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
+            now.count);
     Progress::Contents& contents = now.contents[1 - now.last()];
     contents.count = ++now.count;
     contents.readers.clear();
-    for (const int r : local_) {
-      if (r != rank()) contents.readers.push_back(r);
+    for (const int r : mixer_.local_) {
+      if (r != mixer_.transport_.rank()) contents.readers.push_back(r);
     }
     ++now.label.step;
     ++now.label.round;
   }
-  pulse_->beat(Doing::kPublished, sides_.back().now.label);
-  check();
-}
+
+  PeerMixer& mixer_;
+  std::int64_t step_;             ///< that was captured
+  std::vector<Progress> before_;  ///< by bucket
+  std::unordered_map<Ticket, Operation> operations_;
+  std::vector<std::uint32_t> captured_;  ///< by bucket: the count of its exchange
+  bool launched_ = false;
+};
+
+std::unique_ptr<CapturePart> PeerMixer::join_capture(std::int64_t step) { return std::make_unique<Part>(*this, step); }
 
 /// Why two ranks of a host, this one among them, cannot use each other's memory; by what this rank knows.
 std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& local, const std::vector<std::string>& devices) {
@@ -469,13 +330,13 @@ std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& l
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend,
                                                std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings, std::string& refusal) {
   refusal.clear();
-  Transport& control = *between;
-  const std::vector<std::string> hosts = control.all_gather(sharing->host());
+  World& world = between->world();
+  const std::vector<std::string> hosts = world.all_gather(sharing->host());
   std::vector<int> local;
   std::map<std::string, int> ranks_of;
-  for (int r = 0; r < control.size(); ++r) {
+  for (int r = 0; r < world.size(); ++r) {
     const std::string& host = hosts[static_cast<std::size_t>(r)];
-    if (host == hosts[static_cast<std::size_t>(control.rank())]) local.push_back(r);
+    if (host == hosts[static_cast<std::size_t>(world.rank())]) local.push_back(r);
     ++ranks_of[host];
   }
   if (std::all_of(ranks_of.begin(), ranks_of.end(), [](const auto& host) { return host.second == 1; })) return nullptr;
@@ -487,12 +348,12 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
   } catch (const Error& error) {
     mine = error.message();
   }
-  const std::vector<std::string> devices = control.all_gather(device);
-  if (mine.empty() && local.size() > 1) mine = why_not_here(memory, control.rank(), local, devices);
-  if (const auto reason = lowest_reason(control, mine)) refusal = reason->text();
-  if (refusal.empty()) refusal = share_blocks(control, local, memory, kPage).refusal;
+  const std::vector<std::string> devices = world.all_gather(device);
+  if (mine.empty() && local.size() > 1) mine = why_not_here(memory, world.rank(), local, devices);
+  if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
+  if (refusal.empty()) refusal = share_blocks(world, local, memory, kPage).refusal;
   if (!refusal.empty()) return nullptr;
-  return std::make_unique<PeerTransport>(std::move(between), backend, std::move(sharing), settings, std::move(local), ranks_of.size() == 1);
+  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings, std::move(local), ranks_of.size() == 1);
 }
 
 std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend, const PeerSettings& settings,

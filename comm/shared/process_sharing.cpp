@@ -115,12 +115,12 @@ class ProcessSharing final : public MemorySharing {
     return std::string(name) + " " + first_line("/proc/sys/kernel/random/boot_id") + " " + link_target("/proc/self/ns/net");
   }
 
-  SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) override {
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
     result.of.resize(local.size());
-    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), control.rank()) - local.begin());
+    const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
     result.refusal = detail::swap_descriptors(
-        control, local, timeout_,
+        world, local, timeout_,
         [&] {
           Descriptor file = make_file(bytes);
           result.of[own] = std::make_shared<MappedBlock>(file, bytes, true);

@@ -270,7 +270,7 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
         run.config.model->parameters()[i]->low = low[i];
       }
     }
-    transport.barrier();
+    transport.world().barrier();
   });
 }
 

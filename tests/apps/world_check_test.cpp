@@ -24,7 +24,7 @@ std::string agreed_error(const Body& body) {
       CHECK(error.code() == ExitCode::kUsage);
       mine = error.what();
     }
-    for (const std::string& other : transport.all_gather(mine)) CHECK(other == mine);  // all end, with the same words
+    for (const std::string& other : transport.world().all_gather(mine)) CHECK(other == mine);  // all end, with the same words
     if (transport.rank() == 1) text = mine;
   });
   return text;

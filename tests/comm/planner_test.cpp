@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/forwarding_transport.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "comm/planner/network_model.h"
@@ -16,7 +17,6 @@
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/transport/fake_transport.h"
-#include "tests/forwarding_transport.h"
 
 namespace starling::tests {
 namespace {

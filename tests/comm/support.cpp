@@ -80,7 +80,7 @@ std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int r
   return make_topology(section, {ranks, ranks});
 }
 
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend) {
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
   const int rank = transport.rank();
@@ -93,17 +93,18 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
+  const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
+                           .mixer = *mixer,
                            .rule = *rule,
                            .buckets = buckets,
                            .topology = topology.get(),
                            .clip = job.clip,
                            .in_backward = job.in_backward,
                            .overlap = job.overlap,
-                           .check_overflow = job.check_overflow,
-                           .bf16_exchange = job.bf16_exchange};
+                           .check_overflow = job.check_overflow};
   auto algorithm = make_algorithm(algorithm_plan, site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
@@ -158,6 +159,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     }
   }
   algorithm->finish();
+  if (way) *way = mixer->name();
   for (const Bucket& bucket : buckets) {
     if (job.compute == DType::kBFloat16) check_low<BFloat16>(bucket.parameters, bucket.low);
     if (job.compute == DType::kFloat16) check_low<Float16>(bucket.parameters, bucket.low);

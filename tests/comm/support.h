@@ -48,8 +48,8 @@ struct Job {
   int ready_shuffle = 0;                      ///< another order of readiness than the traced one
 };
 
-/// This rank's parameters after the run, in the model's order.
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend);
+/// This rank's parameters after the run, in the model's order; `way` becomes the mixer's name.
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way = nullptr);
 /// All ranks on a fake world.
 struct FakeRun {
   double most_delay_seconds = 0.0;

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithms/exchange_schedule.h"
 #include "comm/averaging.h"
 #include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
 #include "comm/rank_order_sum.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -233,9 +233,9 @@ TEST_CASE("nccl/exchange: sums over all ranks, in place and not, of the device a
       }
       // The control plane works beside it.
       double numbers[] = {1.0, static_cast<double>(transport.rank())};
-      transport.sum(numbers, 2);
+      transport.world().sum(numbers, 2);
       CHECK(numbers[0] == ranks);
-      CHECK(transport.all_gather("x").size() == static_cast<std::size_t>(ranks));
+      CHECK(transport.world().all_gather("x").size() == static_cast<std::size_t>(ranks));
     });
   }
 }

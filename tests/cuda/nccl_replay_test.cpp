@@ -107,13 +107,13 @@ Counted count(const json& config, int ranks, std::int64_t steps) {
       Trainer trainer(read, site, trace, backend, *transport);
       trainer.initialise();
       for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 4; ++step) trainer.step();
-      transport->barrier();
+      transport->world().barrier();
       if (rank == 0) before = totals();
-      transport->barrier();
+      transport->world().barrier();
       for (std::int64_t step = 0; step < steps; ++step) trainer.step();
-      transport->barrier();
+      transport->world().barrier();
       if (rank == 0) after = totals();
-      transport->barrier();
+      transport->world().barrier();
       trainer.finish();
     }
     read.model.reset();

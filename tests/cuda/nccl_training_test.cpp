@@ -148,27 +148,27 @@ Recorded record_steps(int ranks, const TrainingSettings& settings) {
     TrainingJob job(backend, transport, settings);
     job.step();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       cuda::shim::hold_events(true);
       cuda::shim::start_recording();
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     // The host reads the loss of the step before, whose copy the device has not come to.
     if (transport.rank() == 0) {
       cuda::shim::hold_events(false);
       cuda::shim::hold_events(true);
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       result.calls = cuda::shim::stop_recording();
       cuda::shim::hold_events(false);
     }
-    transport.barrier();
+    transport.world().barrier();
     RankLog& mine = result.ranks[static_cast<std::size_t>(transport.rank())];
     const auto handle = [&](StreamKind stream) {
       const StreamScope scope(backend, stream);

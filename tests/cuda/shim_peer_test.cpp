@@ -184,11 +184,11 @@ TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
     for (int i = 0; i < 9; ++i) job.step();
     CHECK(job.replays() >= 2);
     job.graphs(false);
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) cuda::shim::start_recording();
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       // Who has read what the graphs published, the host does not know: all are waited for.
       std::string wanted(job.buckets().size(), 's');
@@ -232,20 +232,20 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     TrainingJob job(backend, transport, {});
     for (int i = 0; i < 3; ++i) job.step();
     update[static_cast<std::size_t>(transport.rank())] = update_stream(backend);
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       buckets = job.buckets();
       cuda::shim::hold_events(true);
       cuda::shim::start_recording();
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       calls = cuda::shim::stop_recording();
       cuda::shim::hold_events(false);
     }
-    transport.barrier();
+    transport.world().barrier();
     job.finish();
   });
   REQUIRE(buckets >= 3);
@@ -274,7 +274,7 @@ struct Pair {
     exchange.weights = {0.5};
     exchange.self_weight = 0.5;
   }
-  Ticket start(std::int64_t step) { return transport.start_mix(exchange, bucket, {}, received, {step, 0, step}); }
+  Ticket start(std::int64_t step) { return job.mixer().start(exchange, bucket, {}, received, {step, 0, step}); }
   /// The first number of what came.
   float came() {
     std::vector<float> numbers(static_cast<std::size_t>(received.at(0).elements()));
@@ -295,11 +295,12 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
   std::atomic<bool> looked{false}, read{false};
   with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
     Pair pair(transport, backend);
+    Mixer& mixer = pair.job.mixer();
     backend.fill(pair.bucket.parameters, 10.0 + transport.rank());
     const StreamScope scope(backend, StreamKind::kUpdate);
-    transport.wait(pair.start(0));
+    mixer.wait(pair.start(0));
     CHECK(pair.came() == 11.0f - static_cast<float>(transport.rank()));
-    transport.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
+    mixer.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
     backend.fill(pair.bucket.target(), 20.0 + transport.rank());
     pair.bucket.flip();
     if (transport.rank() == 1) {
@@ -308,21 +309,21 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a writer that does not wait is through by then
       CHECK(pair.came() == 10.0f);
       read = true;
-      transport.release({1, 0, 0});
-      transport.wait(pair.start(1));
+      mixer.release({1, 0, 0});
+      mixer.wait(pair.start(1));
     } else {
-      transport.release({1, 0, 0});
+      mixer.release({1, 0, 0});
       const Ticket ticket = pair.start(1);
       CHECK(!read.load());
       looked = true;
-      transport.wait_until_writable({2, 0, 1});
+      mixer.wait_until_writable({2, 0, 1});
       CHECK(read.load());
       backend.fill(pair.bucket.target(), 30.0);
-      transport.wait(ticket);
+      mixer.wait(ticket);
     }
     CHECK(pair.came() == 21.0f - static_cast<float>(transport.rank()));
-    transport.release({2, 0, 1});
-    transport.barrier();
+    mixer.release({2, 0, 1});
+    transport.world().barrier();
   });
 }
 
@@ -398,7 +399,7 @@ std::string chosen(const std::string& wanted, bool refuses) {
           });
       PeerJob job(backend, *transport, {});
       job.run();
-      name = transport->name();
+      name = job.mixer().name();
     } catch (const AgreedError& error) {
       CHECK(error.code() == ExitCode::kUsage);
       name = error.what();

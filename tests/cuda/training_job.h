@@ -75,8 +75,10 @@ class TrainingJob {
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
+    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
     algorithm_ = make_algorithm(algorithm_of(settings.algorithm), {.backend = backend,
                                                                    .transport = transport,
+                                                                   .mixer = *mixer_,
                                                                    .rule = *rule_,
                                                                    .buckets = buckets_,
                                                                    .topology = topology_.get(),
@@ -84,7 +86,6 @@ class TrainingJob {
                                                                    .in_backward = settings.in_backward,
                                                                    .overlap = settings.overlap,
                                                                    .check_overflow = settings.check_overflow,
-                                                                   .bf16_exchange = settings.bf16_exchange,
                                                                    .start_at_begin = settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
@@ -153,7 +154,7 @@ class TrainingJob {
   }
 
   struct Captured {
-    std::unique_ptr<DeviceGraph> graph;
+    std::unique_ptr<Capture> capture;
     Tensor loss;
   };
 
@@ -176,37 +177,14 @@ class TrainingJob {
   const Tensor& replay(const StepInfo& info, std::uint64_t counter) {
     Captured& captured = graphs_[step_ % period()];
     const StepValues values{info.step, info.lr, info.optimizer_step, info.loss_scale, counter};
-    if (captured.graph) {
-      algorithm_->replayed(info);
-    } else {
-      require(backend_.begin_capture(values), "test", "no graphs");
-      fork();
+    if (!captured.capture) {
+      captured.capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
+      require(captured.capture != nullptr, "test", "no graphs");
       captured.loss = issue(info, counter, [](const Tensor&) {});
-      join();
-      captured.graph = backend_.end_capture();
+      captured.capture->end();
     }
-    captured.graph->launch(values);
-    transport_.launched(step_);
+    captured.capture->launch(values);
     return captured.loss;
-  }
-
-  /// The streams take part in the capture from here on, and are through at its end.
-  void fork() {
-    const Event begun = backend_.record();
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      const StreamScope scope(backend_, stream);
-      backend_.wait(begun);
-    }
-  }
-  void join() {
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      Event through;
-      {
-        const StreamScope scope(backend_, stream);
-        through = backend_.record();
-      }
-      backend_.wait(through);
-    }
   }
 
   void fetch(const Tensor& loss) {
@@ -242,6 +220,7 @@ class TrainingJob {
   std::unique_ptr<Topology> topology_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
   Tape tape_;

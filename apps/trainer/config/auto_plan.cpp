@@ -41,10 +41,10 @@ void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& al
 }
 
 /// The slowest rank's, everywhere.
-void agree(StepModel& step, Transport& transport) {
+void agree(StepModel& step, World& world) {
   std::vector<double> values{step.forward, step.backward};
   for (const PlannedTensor& tensor : step.tensors) values.push_back(tensor.ready);
-  transport.max(values.data(), values.size());
+  world.max(values.data(), values.size());
   step.forward = values[0];
   step.backward = values[1];
   for (std::size_t i = 0; i < step.tensors.size(); ++i) step.tensors[i].ready = values[i + 2];
@@ -63,10 +63,10 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
   together(transport, [&] { step = time_passes(config, trace, backend); });
   agree(step, transport);
   MeasureSettings settings;
-  const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.local_size()));
+  const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.world().local_size()));
   const auto host = open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
-  settings.spare_cores = cores_of_rank(transport.local_size()) >= threads + 1;
-  settings.direct = config.transport != "mpi" && !config.bf16_exchange && backend.device() == DeviceType::kCpu;
+  settings.spare_cores = cores_of_rank(transport.world().local_size()) >= threads + 1;
+  settings.direct = config.transport_kind.reads_parameters() && !config.mixer.encodes && backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);
   if (const std::string warning = half_duplex_warning(network); transport.rank() == 0 && !warning.empty()) log::warning("{}", warning);
 
@@ -94,7 +94,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
     if (config.auto_topology) figures["reason"] = advice.reason;
     decision = figures.dump();
   }
-  decision = transport.all_gather(decision).front();
+  decision = transport.world().all_gather(decision).front();
   config.auto_figures = nlohmann::json::parse(decision);
   nlohmann::json algorithm = config.resolved["sync"]["algorithm"];
   if (config.auto_figures["algorithm"] != config.algorithm.name) algorithm = {{"type", config.auto_figures["algorithm"]}};

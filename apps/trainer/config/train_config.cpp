@@ -132,14 +132,14 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
 }
 
 /// What the algorithm says it does not go with.
-void check_algorithm(const ConfigSection& sync, const TrainConfig& config) {
+void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const std::string& exchange) {
   const AlgorithmPlan& plan = config.algorithm;
-  if (config.bf16_exchange && !plan.bf16_exchange) {
+  if (config.mixer.encodes && !plan.encoded_exchange) {
     std::vector<std::string> others;
     for (const AlgorithmPlan& other : known_algorithms()) {
-      if (other.bf16_exchange) others.push_back(other.name);
+      if (other.encoded_exchange) others.push_back(other.name);
     }
-    sync.error("exchange", fmt::format("is bf16, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}",
+    sync.error("exchange", fmt::format("is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
                                        plan.label(), fmt::join(others, ", ")));
   }
   const auto& fit = plan.optimizers;
@@ -180,13 +180,14 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
   config.algorithm = read_algorithm(algorithm);
   config.transport = sync.choice(
-      "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
+      "transport", "auto", transport_kinds().names(),
       "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
       "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
       "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
       "that, and is an error where they do not");
-  if ((config.transport == "nccl" || config.transport == "staged") && config.device == "cpu") {
-    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: auto, direct or mpi", config.transport));
+  config.transport_kind = transport_kinds().make(config.transport, "sync.transport");
+  if (!config.transport_kind.between_cpus && config.device == "cpu") {
+    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: {}", config.transport, kinds_between_cpus()));
   }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
@@ -196,11 +197,13 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                           "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
   config.auto_bucket = word == "auto";
   config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
-  config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
-                                     "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
-                                     "(a run in fp64 exchanges fp64)") == "bf16";
-  if (!root.describing()) check_algorithm(sync, config);
-  if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
+  const std::string exchange = sync.choice("exchange", "fp32", mixers().names(),
+                                           "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to "
+                                           "rounding (a run in fp64 exchanges fp64)");
+  config.mixer = mixers().make(exchange, "sync.exchange");
+  if (!root.describing()) check_algorithm(sync, config, exchange);
+  if (config.mixer.encodes && config.dtype == DType::kFloat64)
+    sync.error("exchange", fmt::format("is {} in a run in fp64; allowed: fp32", exchange));
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 

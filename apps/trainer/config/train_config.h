@@ -13,6 +13,8 @@
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
+#include "comm/mixer.h"
+#include "comm/transport_kinds.h"
 #include "core/config.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
@@ -71,7 +73,8 @@ struct TrainConfig {
   double bucket_bytes = 0.0, timeout_s = 300.0;
   int max_ctas = 0;  ///< see NcclSettings
   bool in_backward = true, overlap = true, allow_unused = false;
-  bool bf16_exchange = false;  ///< see comm/bf16_exchange.h
+  MixerKind mixer;               ///< sync.exchange
+  TransportKind transport_kind;  ///< of `transport`
   ClipSettings clip;
 
   Interval evaluate, checkpoint;

@@ -31,7 +31,7 @@ bool has_gpu(const std::string& answer) { return answer[0] == '+'; }
 
 /// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank 0 says in one line why the CPU is taken
 /// where there are GPUs or drivers at all.
-std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Transport& transport) {
+std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, World& world) {
   std::unique_ptr<Backend> backend;
   std::string mine = "-";  // "+": a GPU; "-": no driver; "!": a driver, but this error
   if (has_gpu_driver()) {
@@ -42,10 +42,10 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Tran
       mine = "!" + std::string(error.what());
     }
   }
-  const std::vector<std::string> all = transport.size() == 1 ? std::vector<std::string>{mine} : transport.all_gather(mine);
+  const std::vector<std::string> all = world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
   if (std::all_of(all.begin(), all.end(), has_gpu)) return backend;
   const std::string why = why_not_gpus(all);
-  if (!why.empty() && transport.rank() == 0) log::info("{}", why);
+  if (!why.empty() && world.rank() == 0) log::info("{}", why);
   return nullptr;
 }
 
@@ -60,34 +60,34 @@ std::string why_not_gpus(const std::vector<std::string>& answers) {
                      answers.size(), first - answers.begin(), first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
 }
 
-int compute_threads(const TrainConfig& config, const Transport& transport) {
-  return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.local_size()));
+int compute_threads(const TrainConfig& config, const World& world) {
+  return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(world.local_size()));
 }
 
-std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& transport) {
+std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world) {
   std::unique_ptr<Backend> backend;
   BackendSettings settings;
-  settings.threads = compute_threads(config, transport);
-  settings.local_rank = transport.local_rank();
-  settings.local_size = transport.local_size();
+  settings.threads = compute_threads(config, world);
+  settings.local_rank = world.local_rank();
+  settings.local_size = world.local_size();
   settings.tf32 = config.tf32;
   settings.benchmark = config.cudnn_benchmark;
   settings.deterministic = config.deterministic;
   if (config.device == "cuda") {
-    together(transport, [&] { backend = open_backend(DeviceType::kCuda, settings); });
+    together(world, [&] { backend = open_backend(DeviceType::kCuda, settings); });
     return backend;
   }
   const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
   if (config.device == "auto" && unsupported) {
-    if (has_gpu_driver() && transport.rank() == 0)
+    if (has_gpu_driver() && world.rank() == 0)
       log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
   } else if (config.device == "auto" && runs_on_gpu(*config.rule)) {
-    backend = gpu_on_every_rank(settings, transport);
-  } else if (config.device == "auto" && has_gpu_driver() && transport.rank() == 0) {
+    backend = gpu_on_every_rank(settings, world);
+  } else if (config.device == "auto" && has_gpu_driver() && world.rank() == 0) {
     log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");
   }
   if (backend) return backend;
-  together(transport, [&] { backend = open_backend(DeviceType::kCpu, settings); });
+  together(world, [&] { backend = open_backend(DeviceType::kCpu, settings); });
   if (usable_cores() < settings.threads) {
     log::warning("{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to none", settings.threads,
                  usable_cores(), usable_cores() == 1 ? "" : "s");
@@ -95,15 +95,15 @@ std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& tr
   return backend;
 }
 
-bool choose_precision(TrainConfig& config, const Backend& backend, Transport& transport) {
+bool choose_precision(TrainConfig& config, const Backend& backend, World& world) {
   const DType before = config.compute;
   const bool cpu = backend.device() == DeviceType::kCpu;
   if (config.precision == "auto") {
     double slow = cpu && !cpu::fast_bf16() ? 1.0 : 0.0;
-    if (transport.size() > 1) transport.max(&slow, 1);  // machines may differ, formats may not
+    if (world.size() > 1) world.max(&slow, 1);  // machines may differ, formats may not
     config.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
   }
-  together(transport, [&] {
+  together(world, [&] {
     if (!cpu) return;
     if (config.compute == DType::kFloat16) {
       fail(ExitCode::kUsage, "config", "precision: {}", fp16_needs_gpu());
@@ -133,17 +133,17 @@ bool defers_norms(bool otherwise) {
   return text == "1";
 }
 
-void choose_deferred_norms(TrainConfig& config, const Backend& backend, Transport& transport) {
+void choose_deferred_norms(TrainConfig& config, const Backend& backend, World& world) {
   double without = 0.0, with = 0.0;
-  together(transport, [&] {
+  together(world, [&] {
     config.defer_norms = defers_norms(backend.fuses_batch_norms(config.compute));
     (config.defer_norms ? with : without) = 1.0;
   });
-  if (transport.size() == 1) return;
+  if (world.size() == 1) return;
   double answers[2] = {without, with};
-  transport.max(answers, 2);  // libraries may differ, arithmetic may not
+  world.max(answers, 2);  // libraries may differ, arithmetic may not
   config.defer_norms = answers[0] == 0.0;
-  if (answers[0] > 0.0 && answers[1] > 0.0 && transport.rank() == 0) {
+  if (answers[0] > 0.0 && answers[1] > 0.0 && world.rank() == 0) {
     log::info("batch norms run by themselves on all ranks, because some ranks' libraries have no convolutions that carry them out");
   }
 }

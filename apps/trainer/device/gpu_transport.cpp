@@ -13,6 +13,7 @@
 #include "comm/nccl/transport.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
+#include "comm/transport_kinds.h"
 #include "core/log.h"
 #include "core/peer_memory.h"
 
@@ -42,11 +43,11 @@ NcclAnswer answer_of(std::unique_ptr<Nccl>& nccl, const NcclOpener& open) {
   return answer;
 }
 
-std::vector<NcclAnswer> answers_of_all(Transport& transport, const NcclAnswer& mine) {
+std::vector<NcclAnswer> answers_of_all(World& world, const NcclAnswer& mine) {
   std::vector<NcclAnswer> answers;
   const auto replace = nlohmann::json::error_handler_t::replace;  // a library's message may be in any encoding
   for (const std::string& text :
-       transport.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(-1, ' ', false, replace))) {
+       world.all_gather(nlohmann::json{mine.missing, mine.device, mine.nccl_host, mine.host}.dump(-1, ' ', false, replace))) {
     const auto fields = nlohmann::json::parse(text).get<std::vector<std::string>>();
     answers.push_back({fields[0], fields[1], fields[2], fields[3]});
   }
@@ -75,11 +76,11 @@ std::string why_not_nccl(const std::vector<NcclAnswer>& answers) {
 namespace {
 
 /// Says that two ranks use one GPU, where any do: each spends the time in which it has the GPU waiting for the other. Collective.
-std::string shared_gpu(Transport& transport, Backend& backend) {
+std::string shared_gpu(World& world, Backend& backend) {
   std::map<std::string, int> owners;
   int rank = 0;
   const PeerMemory* memory = backend.peer_memory();  // none: then no other rank of this host has any
-  for (const std::string& gpu : transport.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
+  for (const std::string& gpu : world.all_gather(host_name() + " " + (memory ? memory->device() : std::string()))) {
     const auto [owner, first] = owners.emplace(gpu, rank);
     if (!first) {
       return fmt::format(
@@ -94,9 +95,10 @@ std::string shared_gpu(Transport& transport, Backend& backend) {
 }
 
 /// NCCL, or with a `reason` host memory.
-std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings, std::unique_ptr<Transport> control, Backend& backend,
-                                           const NcclOpener& open, std::string& reason) {
-  if (settings.wanted == "staged" || settings.wanted == "mpi") return make_staged_transport(std::move(control));
+std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings, const TransportKind& kind,
+                                           std::unique_ptr<Transport> control, Backend& backend, const NcclOpener& open,
+                                           std::string& reason) {
+  if (kind.nccl == TransportKind::Use::kNever) return make_staged_transport(std::move(control));
   std::unique_ptr<Nccl> nccl;
   reason = why_not_nccl(answers_of_all(*control, answer_of(nccl, open)));
   if (reason.empty()) {
@@ -106,8 +108,9 @@ std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings,
       reason = error.message();
     }
   }
-  if (settings.wanted == "nccl") {
-    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is nccl, but {}; or sync.transport auto or staged", reason);
+  if (kind.nccl == TransportKind::Use::kRequired) {
+    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is {}, but {}; or sync.transport auto or staged", settings.wanted,
+                      reason);
   }
   return make_staged_transport(std::move(control));
 }
@@ -116,18 +119,18 @@ std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings,
 
 std::unique_ptr<Transport> choose_gpu_transport(const GpuTransportSettings& settings, std::unique_ptr<Transport> control, Backend& backend,
                                                 const NcclOpener& open) {
+  const TransportKind kind = transport_kinds().make(settings.wanted, "sync.transport");
   std::string no_nccl, no_peers;
-  std::unique_ptr<Transport> transport = by_nccl_or_host(settings, std::move(control), backend, open, no_nccl);
+  std::unique_ptr<Transport> transport = by_nccl_or_host(settings, kind, std::move(control), backend, open, no_nccl);
   std::unique_ptr<Transport> peers;
-  if (settings.wanted == "auto" || settings.wanted == "direct") {
+  if (kind.reads_parameters()) {
     peers = make_peer_transport(std::move(transport), backend, {settings.timeout_seconds}, no_peers);
   }
-  if (!no_peers.empty() && settings.wanted == "direct") {
-    fail_on_all_ranks(
-        ExitCode::kUsage, "transport", {},
-        "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport auto, nccl or "
-        "staged",
-        no_peers);
+  if (!no_peers.empty() && kind.peers == TransportKind::Use::kRequired) {
+    fail_on_all_ranks(ExitCode::kUsage, "transport", {},
+                      "sync.transport is {}, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport auto, nccl or "
+                      "staged",
+                      settings.wanted, no_peers);
   }
   const std::string shared = peers ? shared_gpu(*peers, backend) : std::string();
   const bool first = (peers ? peers : transport)->rank() == 0;

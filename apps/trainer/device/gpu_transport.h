@@ -13,7 +13,7 @@ namespace starling {
 
 /// What a config says about exchanges between GPUs.
 struct GpuTransportSettings {
-  std::string wanted = "auto";  ///< auto, direct, nccl, staged, or mpi (the same as staged)
+  std::string wanted = "auto";  ///< a name of transport_kinds()
   double timeout_seconds = 300.0;
   int max_ctas = 0;
 };

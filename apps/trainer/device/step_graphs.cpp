@@ -51,14 +51,14 @@ bool may_choose() {
 }
 
 /// The lowest rank's reason; empty where none has one. Collective.
-std::string lowest(const std::string& mine, Transport& transport) {
-  const auto reason = lowest_reason(transport, mine);
+std::string lowest(const std::string& mine, World& world) {
+  const auto reason = lowest_reason(world, mine);
   return reason ? reason->reason : std::string();
 }
 
 /// The same of reasons known before training; with "cuda_graphs": true one is an error on every rank.
-std::string agreed(const std::string& mine, GraphChoice choice, Transport& transport) {
-  const std::string why = lowest(mine, transport);
+std::string agreed(const std::string& mine, GraphChoice choice, World& world) {
+  const std::string why = lowest(mine, world);
   if (!why.empty() && choice == GraphChoice::kOn)
     fail_on_all_ranks(ExitCode::kUsage, "config", {.key = "cuda_graphs"}, "is true, but {}; allowed here: auto, false", why);
   return why;
@@ -68,8 +68,8 @@ std::string agreed(const std::string& mine, GraphChoice choice, Transport& trans
 
 GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   GraphPlan plan;
-  const bool through_host = config.transport == "staged" || config.transport == "mpi";
-  if (site.ranks > 1 && through_host) plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport);
+  if (site.ranks > 1 && config.transport_kind.through_host())
+    plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport);
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
   plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);
@@ -126,8 +126,9 @@ StepGraphs::StepGraphs(const TrainConfig& config, const RankLayout& site, Backen
   on_ = start_at_begin_ = true;
 }
 
-void StepGraphs::attach(Algorithm& algorithm, Tape& tape, const std::vector<Bucket>& buckets) {
-  algorithm_ = &algorithm;
+void StepGraphs::attach(Algorithm& algorithm, Mixer& mixer, Tape& tape, std::vector<Bucket>& buckets) {
+  mixer_ = &mixer;
+  buckets_ = &buckets;
   tape_ = &tape;
   if (!on_) return;
   std::string why;
@@ -135,7 +136,7 @@ void StepGraphs::attach(Algorithm& algorithm, Tape& tape, const std::vector<Buck
   two_buffers_ = std::any_of(buckets.begin(), buckets.end(), [](const Bucket& bucket) { return static_cast<bool>(bucket.spare); });
   if (transport_.size() > 1) {  // a rank without neighbours on its host may have one buffer; all capture in the same steps
     double most[3] = {static_cast<double>(period_), two_buffers_ ? 1.0 : 0.0, tape.may_fork() ? 0.0 : 1.0};
-    transport_.max(most, 3);
+    transport_.world().max(most, 3);
     if (period_ > 0) period_ = static_cast<std::int64_t>(most[0]);
     two_buffers_ = most[1] > 0.0;
     tape.set_may_fork(most[2] == 0.0);  // all ranks try again where a capture with a branch fails
@@ -162,7 +163,7 @@ bool StepGraphs::takes_choices(const StepInfo& info) const {
   if (!on_ || !may_choose_ || rule_phases_ != 1) return false;
   for (std::int64_t index = 0; index < accumulate_; ++index) {
     const auto it = graphs_.find(key_of({index, index == 0, index + 1 == accumulate_}, info));
-    if (it == graphs_.end() || !dynamic_cast<ChoosingGraph*>(it->second.graph.get())) return false;
+    if (it == graphs_.end() || !it->second.capture || !dynamic_cast<ChoosingGraph*>(&it->second.capture->graph())) return false;
   }
   return true;
 }
@@ -190,17 +191,10 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
   if (issue) return work();
   const StepValues values{info.step, info.lr, info.optimizer_step, info.loss_scale, dropout_counter};
   Captured& captured = graphs_[key_of(micro, info)];
-  const bool replay = captured.graph != nullptr;
-  if (!replay && !capture(captured, values, work)) return work();
-  {
-    const TraceSpan span("replay");
-    const DeviceSpan device_span(TraceLane::kDeviceCompute, "replay");
-    launch(*captured.graph, values, micro, choices, control);
-  }
-  if (micro.last) {
-    if (replay) algorithm_->replayed(info);
-    transport_.launched(info.step);
-  }
+  if (!captured.capture && !capture(captured, values, work)) return work();
+  const TraceSpan span("replay");
+  const DeviceSpan device_span(TraceLane::kDeviceCompute, "replay");
+  captured.capture->launch(info.step, [&](DeviceGraph& graph) { launch(graph, values, micro, choices, control); });
   return captured.loss;
 }
 
@@ -217,7 +211,6 @@ bool StepGraphs::capture(Captured& captured, const StepValues& values, const Wor
     if (why.empty()) return why;
     captured = {};
     tape_->clear();
-    algorithm_->abandoned();
     return why;
   };
   std::string why = attempt();
@@ -234,39 +227,19 @@ bool StepGraphs::capture(Captured& captured, const StepValues& values, const Wor
 
 std::string StepGraphs::try_capture(Captured& captured, const StepValues& values, const Work& work) {
   try {
-    if (!backend_.begin_capture(values)) return "this device has no graphs";
-    fork();
+    captured.capture = Capture::begin(backend_, transport_, mixer_, *buckets_, values);
+    if (!captured.capture) return "this device has no graphs";
     captured.loss = work();
-    join();
-    captured.graph = backend_.end_capture();
+    captured.capture->end();
     return {};
   } catch (const Error& error) {
-    backend_.abandon_capture();
+    captured.capture.reset();
     // What is wrong with the model, or lost, is so without a graph too.
     if (error.code() != ExitCode::kInternal && error.code() != ExitCode::kMemory) throw;
     return text_of(error);
   } catch (const std::exception& error) {
-    backend_.abandon_capture();
+    captured.capture.reset();
     return text_of(error);
-  }
-}
-
-void StepGraphs::fork() {
-  const Event begun = backend_.record();
-  for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-    const StreamScope scope(backend_, stream);
-    backend_.wait(begun);
-  }
-}
-
-void StepGraphs::join() {
-  for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-    Event through;
-    {
-      const StreamScope scope(backend_, stream);
-      through = backend_.record();
-    }
-    backend_.wait(through);
   }
 }
 

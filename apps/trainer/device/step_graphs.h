@@ -10,6 +10,7 @@
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "comm/algorithm.h"
+#include "comm/capture.h"
 #include "core/autograd.h"
 
 namespace starling {
@@ -53,7 +54,7 @@ class StepGraphs {
   /// AlgorithmSite's, and whether the step's scalars must be known before its work is issued. Stays as it is when graphs are given up.
   bool start_at_begin() const { return start_at_begin_; }
   /// Collective, once the algorithm is made.
-  void attach(Algorithm& algorithm, Tape& tape, const std::vector<Bucket>& buckets);
+  void attach(Algorithm& algorithm, Mixer& mixer, Tape& tape, std::vector<Bucket>& buckets);
 
   /// Issues a micro-batch's work and returns its loss. The same work must come again when called again.
   using Work = std::function<Tensor()>;
@@ -75,7 +76,7 @@ class StepGraphs {
  private:
   using Key = std::tuple<bool, bool, std::int64_t, std::int64_t>;  ///< first and last of its step; the step in its period; the rule's phase
   struct Captured {
-    std::unique_ptr<DeviceGraph> graph;
+    std::unique_ptr<Capture> capture;
     Tensor loss;
   };
   Key key_of(const MicroBatch& micro, const StepInfo& info) const;
@@ -83,9 +84,6 @@ class StepGraphs {
   bool capture(Captured& captured, const StepValues& values, const Work& work);
   /// Why it failed on this rank; empty where it did not.
   std::string try_capture(Captured& captured, const StepValues& values, const Work& work);
-  /// All streams take part in the capture from here on, and are through at its end.
-  void fork();
-  void join();
   void launch(DeviceGraph& graph, const StepValues& values, const MicroBatch& micro, const ScaleChoices* choices, const Tensor& control);
   void give_up(const std::string& why);
   void say(const std::string& why);
@@ -93,7 +91,8 @@ class StepGraphs {
   GraphChoice choice_;
   Backend& backend_;
   Transport& transport_;
-  Algorithm* algorithm_ = nullptr;
+  Mixer* mixer_ = nullptr;
+  std::vector<Bucket>* buckets_ = nullptr;
   Tape* tape_ = nullptr;
   std::int64_t accumulate_, rule_phases_;  ///< rule_phases_: where updates may be skipped, so that its steps are not training's
   std::int64_t period_ = 0;

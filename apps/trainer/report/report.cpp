@@ -7,9 +7,9 @@
 
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/report/floor.h"
-#include "comm/algorithms/exchange_schedule.h"
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
 
 namespace starling {
 
@@ -59,10 +59,10 @@ std::string floor_text(const std::string& name, const Floor& floor, double image
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
 std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
-  if (site.ranks == 1 || (config.transport != "auto" && config.transport != "nccl")) return {};
+  if (site.ranks == 1 || !config.transport_kind.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
   if (config.topology) {
-    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.bf16_exchange)) {
+    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.mixer.encodes)) {
       if (static_cast<int>(group.size()) == site.ranks) continue;
       for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
     }
@@ -172,8 +172,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   for (const AlgorithmPlan::State& state : config.algorithm.states) {
     need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
   }
-  const bool direct = config.transport == "auto" || config.transport == "direct";
-  if (config.topology && direct && site.ranks_per_node > 1) {
+  if (config.topology && config.transport_kind.reads_parameters() && site.ranks_per_node > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
     if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;

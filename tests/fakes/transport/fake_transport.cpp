@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/capture.h"
+#include "comm/mixers/messages.h"
 #include "comm/node_mix.h"
 #include "comm/rank_order_sum.h"
 #include "comm/shared/direct_transport.h"
@@ -369,10 +371,57 @@ class FakeWorld::State {
 
 namespace {
 
+class FakePlane final : public World {
+ public:
+  FakePlane(FakeWorld::State& world, int rank) : world_(world), rank_(rank) {}
+  int per_host() const { return world_.options().ranks_per_host > 0 ? world_.options().ranks_per_host : size(); }
+  int rank() const override { return rank_; }
+  int size() const override { return world_.ranks(); }
+  int local_rank() const override { return rank_ % per_host(); }
+  int local_size() const override { return std::min(per_host(), size() - rank_ / per_host() * per_host()); }
+  void barrier() override { world_.all_gather(rank_, meetings_++, {}, "a barrier"); }
+  void broadcast(void* data, std::size_t bytes, int root) override {
+    const std::string mine = rank_ == root ? std::string(static_cast<const char*>(data), bytes) : std::string();
+    const auto all = world_.all_gather(rank_, meetings_++, mine, "a broadcast");
+    const std::string& sent = all[static_cast<std::size_t>(root)];
+    require(sent.size() == bytes, "transport", "rank {} expects {} bytes, rank {} sent {}", rank_, bytes, root, sent.size());
+    if (rank_ != root && bytes) std::memcpy(data, sent.data(), bytes);
+  }
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    return world_.all_gather(rank_, meetings_++, mine, "an exchange of texts");
+  }
+  void sum(double* values, std::size_t count) override {
+    reduce("a sum of numbers", values, count, [](double a, double b) { return a + b; });
+  }
+  void max(double* values, std::size_t count) override {
+    reduce("a maximum of numbers", values, count, [](double a, double b) { return a < b ? b : a; });
+  }
+
+ private:
+  template <class Fold>
+  void reduce(const char* what, double* values, std::size_t count, Fold fold) {
+    const auto all =
+        world_.all_gather(rank_, meetings_++, std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
+    for (std::size_t i = 0; i < count; ++i) {
+      double total = 0.0;
+      for (std::size_t j = 0; j < all.size(); ++j) {
+        double value = 0.0;
+        std::memcpy(&value, all[j].data() + i * sizeof value, sizeof value);
+        total = j == 0 ? value : fold(total, value);
+      }
+      values[i] = total;
+    }
+  }
+
+  FakeWorld::State& world_;
+  int rank_;
+  std::uint64_t meetings_ = 0;
+};
+
 class FakeTransport final : public Transport {
  public:
   FakeTransport(std::shared_ptr<FakeWorld::State> world, int rank)
-      : world_(std::move(world)), rank_(rank), exceptions_at_start_(std::uncaught_exceptions()) {}
+      : Transport(plane_), world_(std::move(world)), rank_(rank), plane_(*world_, rank), exceptions_at_start_(std::uncaught_exceptions()) {}
   /// Waits for what is in flight, unless an error is on its way.
   ~FakeTransport() override {
     if (std::uncaught_exceptions() > exceptions_at_start_) return;
@@ -382,11 +431,7 @@ class FakeTransport final : public Transport {
     }
   }
 
-  int per_host() const { return world_->options().ranks_per_host > 0 ? world_->options().ranks_per_host : size(); }
-  int rank() const override { return rank_; }
-  int size() const override { return world_->ranks(); }
-  int local_rank() const override { return rank_ % per_host(); }
-  int local_size() const override { return std::min(per_host(), size() - rank_ / per_host() * per_host()); }
+  int per_host() const { return plane_.per_host(); }
   std::string name() const override { return "fake"; }
 
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
@@ -425,23 +470,10 @@ class FakeTransport final : public Transport {
     tickets_.erase(ticket);
   }
 
-  void barrier() override { world_->all_gather(rank_, meetings_++, {}, "a barrier"); }
-  void broadcast(void* data, std::size_t bytes, int root) override {
-    const std::string mine = rank_ == root ? std::string(static_cast<const char*>(data), bytes) : std::string();
-    const auto all = world_->all_gather(rank_, meetings_++, mine, "a broadcast");
-    const std::string& sent = all[static_cast<std::size_t>(root)];
-    require(sent.size() == bytes, "transport", "rank {} expects {} bytes, rank {} sent {}", rank_, bytes, root, sent.size());
-    if (rank_ != root && bytes) std::memcpy(data, sent.data(), bytes);
-  }
-  std::vector<std::string> all_gather(const std::string& mine) override {
-    return world_->all_gather(rank_, meetings_++, mine, "an exchange of texts");
-  }
-  void sum(double* values, std::size_t count) override {
-    reduce("a sum of numbers", values, count, [](double a, double b) { return a + b; });
-  }
-  void max(double* values, std::size_t count) override {
-    reduce("a maximum of numbers", values, count, [](double a, double b) { return a < b ? b : a; });
-  }
+  void prepare(const std::vector<std::vector<int>>&) override {}
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::string why_not_captured() const override { return through_the_host(*this); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   /// A round over nodes: the node's sum first, of whole buffers, which gives the same numbers as that of shards; the rest when this rank
@@ -510,26 +542,11 @@ class FakeTransport final : public Transport {
     return it->second;
   }
 
-  template <class Fold>
-  void reduce(const char* what, double* values, std::size_t count, Fold fold) {
-    const auto all =
-        world_->all_gather(rank_, meetings_++, std::string(reinterpret_cast<const char*>(values), count * sizeof(double)), what);
-    for (std::size_t i = 0; i < count; ++i) {
-      double total = 0.0;
-      for (std::size_t j = 0; j < all.size(); ++j) {
-        double value = 0.0;
-        std::memcpy(&value, all[j].data() + i * sizeof value, sizeof value);
-        total = j == 0 ? value : fold(total, value);
-      }
-      values[i] = total;
-    }
-  }
-
   std::shared_ptr<FakeWorld::State> world_;
   int rank_;
+  FakePlane plane_;
   int exceptions_at_start_;
   Ticket last_ = 0;
-  std::uint64_t meetings_ = 0;
   std::unordered_map<Ticket, OperationPtr> tickets_;
   std::unordered_map<Ticket, NodeExchange> nodes_;  ///< those of tickets_ that go on between nodes
 };

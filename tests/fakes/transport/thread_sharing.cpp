@@ -47,9 +47,9 @@ class ThreadSharing final : public MemorySharing {
   ThreadSharing(std::string host, bool refuse) : host_(std::move(host)), refuse_(refuse) {}
   std::string host() const override { return host_; }
 
-  SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) override {
+  SharedBlocks share(World& world, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
-    if (const auto refused = lowest_reason(control, refuse_ ? "memory for the parameters: refused" : "")) {
+    if (const auto refused = lowest_reason(world, refuse_ ? "memory for the parameters: refused" : "")) {
       result.refusal = refused->text();
       return result;
     }
@@ -59,12 +59,12 @@ class ThreadSharing final : public MemorySharing {
       number = ++table().last;
       table().blocks[number] = std::make_shared<HeapBlock>(bytes);
     }
-    const std::vector<std::string> numbers = control.all_gather(std::to_string(number));
+    const std::vector<std::string> numbers = world.all_gather(std::to_string(number));
     {
       const std::scoped_lock lock(table().mutex);
       for (const int rank : local) result.of.push_back(table().blocks.at(std::stoull(numbers[static_cast<std::size_t>(rank)])));
     }
-    control.barrier();
+    world.barrier();
     const std::scoped_lock lock(table().mutex);
     table().blocks.erase(number);
     return result;

@@ -1,4 +1,4 @@
-#include "comm/algorithms/exchange_schedule.h"
+#include "comm/exchange_schedule.h"
 
 #include <cstddef>
 #include <set>
