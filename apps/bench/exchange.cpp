@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "apps/bench/statistics.h"
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/direct_transport.h"
@@ -168,7 +168,7 @@ class Bench {
     args.self_weight = received.empty() ? 1.0 : 0.5;
     args.decay = bucket.decay;
     args.lr = 1e-6;
-    backend_->update(*rule_, args);
+    backend_->update({*rule_, args});
     bucket.flip();
   }
 
@@ -233,8 +233,8 @@ int bench_exchange(const ExchangeBench& settings) {
   try {
     return Bench(settings, session).run();
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    session.abort(failure.code, failure.message);
+    const Error failure = as_error(std::current_exception());
+    session.abort(failure.code(), failure.what());
   }
 }
 

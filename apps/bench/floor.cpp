@@ -31,7 +31,7 @@ struct StepFloor {
 enum class Norms { kAsIssued, kByThemselves };
 
 StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings, Norms norms = Norms::kAsIssued) {
-  const RunSite site{settings.ranks, settings.ranks};
+  const RankLayout site{settings.ranks, settings.ranks};
   TrainConfig config = read_train_config(given, source, site);
   config.defer_norms = norms == Norms::kAsIssued && expected_to_defer_norms(config.compute, config.device);
   const ShapeTrace trace = trace_shapes(config);

@@ -109,14 +109,13 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const std::unique_ptr<Transport> transport = make_single_transport();
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const bool scaled = compute == DType::kFloat16;
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm",
-                                                                 AlgorithmSite{.backend = backend,
-                                                                               .transport = *transport,
-                                                                               .rule = *rule,
-                                                                               .buckets = buckets,
-                                                                               .topology = topology.get(),
-                                                                               .in_backward = !scaled,
-                                                                               .check_overflow = scaled});
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of({}), {.backend = backend,
+                                                                                 .transport = *transport,
+                                                                                 .rule = *rule,
+                                                                                 .buckets = buckets,
+                                                                                 .topology = topology.get(),
+                                                                                 .in_backward = !scaled,
+                                                                                 .check_overflow = scaled});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   if (settings.plain) {
@@ -134,7 +133,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
       args.low = bucket.low;
       args.lr = 1e-3;
       args.step = number;
-      backend.update(*rule, args);
+      backend.update({*rule, args});
     }
   };
 
@@ -285,7 +284,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;
-                            backend.update(*rule, args);
+                            backend.update({*rule, args});
                           }
                         },
                         {}});

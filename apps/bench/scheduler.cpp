@@ -79,7 +79,7 @@ class IdleBackend final : public ForwardingBackend {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;
   }
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override { inner().update(rule, args); }
+  void update(const Update& args) override { inner().update(args); }
 
  private:
   PartClock& clock_;
@@ -173,8 +173,8 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
   IdleBackend backend(*shapes, clock);
   IdleTransport transport(settings.ranks, backend, clock);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), false);
-  const AlgorithmSite site{backend, transport, rule, buckets, &topology, {}};
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make(name, "algorithm", site);
+  const AlgorithmSite site{.backend = backend, .transport = transport, .rule = rule, .buckets = buckets, .topology = &topology};
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of(name), site);
   BucketScheduler plain(plan, buckets, *algorithm, false);
   std::int64_t t = 0;
   const auto run = [&](BucketScheduler& scheduler) {

@@ -63,8 +63,8 @@ int bench_step(const StepBench& settings) {
   model->refresh_low();
   const std::unique_ptr<Transport> transport = make_single_transport();
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
-  const std::unique_ptr<Algorithm> algorithm =
-      algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(
+      algorithm_of({}), {.backend = backend, .transport = *transport, .rule = *rule, .buckets = buckets, .topology = topology.get()});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });

@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "apps/topo/output.h"
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
@@ -55,10 +55,10 @@ int measure(const MeasureOptions& options) {
     if (session.rank() == std::max(error.rank(), 0)) fmt::print(stderr, "starling-topo: {}\n", error.what());
     return static_cast<int>(error.code());
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code, fmt::format("starling-topo: {}", failure.message));
-    fmt::print(stderr, "starling-topo: {}\n", failure.message);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
+    fmt::print(stderr, "starling-topo: {}\n", failure.what());
+    return static_cast<int>(failure.code());
   }
 }
 

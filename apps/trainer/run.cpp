@@ -8,7 +8,6 @@
 #include <optional>
 #include <thread>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/config/auto_plan.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
@@ -25,6 +24,7 @@
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
+#include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/direct_transport.h"
 #include "core/device_trace.h"
@@ -103,7 +103,7 @@ nlohmann::json read_config(const TrainOptions& options) {
   return config;
 }
 
-void open_data(TrainConfig& config, const std::string& source, const RunSite& site) {
+void open_data(TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.tensors;
   config.dataset->open();
   config.data = config.dataset->info();
@@ -144,7 +144,7 @@ ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend
   return ExitCode::kOk;
 }
 
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
@@ -240,7 +240,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   log::configure(transport->rank(), transport->size());
   agree_on_build(*transport, version_report());
   if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
-  const RunSite site{transport->size(), transport->local_size()};
+  const RankLayout site{transport->size(), transport->local_size()};
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
@@ -288,9 +288,9 @@ int train_main(int argc, char** argv) {
     options = parse_train_options(argc, argv);
     if (answer_question(options)) return 0;
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (is_first_rank()) print_failure(failure.message, 0);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (is_first_rank()) print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
   }
   install_stop_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
@@ -306,10 +306,10 @@ int train_main(int argc, char** argv) {
     if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
     session.abort(error.code(), {});
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code, fmt::format("rank {}: {}", session.rank(), failure.message));
-    print_failure(failure.message, 0);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
+    print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
   }
 }
 

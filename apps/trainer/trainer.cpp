@@ -3,14 +3,14 @@
 #include <algorithm>
 #include <optional>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/state/model_file.h"
+#include "comm/agreement.h"
 #include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
 
-Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
+Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
     : config_(config),
       length_(run_length(config, site)),
       backend_(backend),
@@ -26,18 +26,17 @@ Trainer::Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& tra
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
-  const AlgorithmSite algorithm_site{backend,
-                                     transport,
-                                     *config.rule,
-                                     buckets_,
-                                     config.topology.get(),
-                                     config.clip,
-                                     config.in_backward,
-                                     config.overlap,
-                                     scaler_ != nullptr,
-                                     config.bf16_exchange,
-                                     graphs_.start_at_begin()};
-  algorithm_ = algorithms().make(config.algorithm, "sync.algorithm", algorithm_site);
+  algorithm_ = make_algorithm(config.algorithm, {.backend = backend,
+                                                 .transport = transport,
+                                                 .rule = *config.rule,
+                                                 .buckets = buckets_,
+                                                 .topology = config.topology.get(),
+                                                 .clip = config.clip,
+                                                 .in_backward = config.in_backward,
+                                                 .overlap = config.overlap,
+                                                 .check_overflow = scaler_ != nullptr,
+                                                 .bf16_exchange = config.bf16_exchange,
+                                                 .start_at_begin = graphs_.start_at_begin()});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
   graphs_.attach(*algorithm_, tape_, buckets_);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
@@ -190,13 +189,10 @@ void Trainer::step() {
     const auto capacity = static_cast<double>(backend_.memory_stats().reserved);
     const double sample = static_cast<double>(activation_bytes_) / static_cast<double>(config_.batch_size);
     const auto fits = static_cast<std::int64_t>(0.95 * (capacity - static_cast<double>(resident_bytes_)) / sample);
-    const std::string_view text = error.what();
-    const std::size_t close = text.find("] ");
-    throw Error(ExitCode::kMemory, text.substr(1, close - 1),
-                fmt::format("{}; step {} with batch_size {}: {}", text.substr(close + 2), step_ + 1, config_.batch_size,
-                            fits >= 1 && config_.batch_size > 1
-                                ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
-                                : "not even a batch_size of 1 would fit, so the model is too large for this device"));
+    fail(ExitCode::kMemory, error.parts().component, {.step = step_ + 1}, "{}; step {} with batch_size {}: {}", error.message(), step_ + 1,
+         config_.batch_size,
+         fits >= 1 && config_.batch_size > 1 ? fmt::format("a batch_size of about {} would fit", std::min(fits, config_.batch_size - 1))
+                                             : "not even a batch_size of 1 would fit, so the model is too large for this device");
   }
 }
 

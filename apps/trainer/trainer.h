@@ -20,7 +20,7 @@ namespace starling {
 /// to, is TrainingRun's (training_run.h).
 class Trainer {
  public:
-  Trainer(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend, Transport& transport);
+  Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport);
   ~Trainer();
 
   /// Initial values: from the seed or from `init`, rank 0's on every rank.

@@ -11,6 +11,7 @@
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/model_file.h"
+#include "comm/agreement.h"
 #include "core/error.h"
 #include "core/safetensors.h"
 
@@ -116,16 +117,16 @@ void TrainingRun::check_finite() {
 
 void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
   if (loss_step >= 0) {
-    throw AgreedError(
-        ExitCode::kDiverged, "trainer",
-        fmt::format(
-            "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
-            loss_step));
+    fail_on_all_ranks(
+        ExitCode::kDiverged, "trainer", {.step = loss_step},
+        "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+        loss_step);
   }
-  throw AgreedError(ExitCode::kDiverged, "trainer",
-                    fmt::format("training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale "
-                                "of {:.3g}; use a smaller learning rate, clip_norm, or bf16",
-                                scale_step, config_.loss_scale.least));
+  fail_on_all_ranks(
+      ExitCode::kDiverged, "trainer", {.step = scale_step},
+      "training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale of {:.3g}; use "
+      "a smaller learning rate, clip_norm, or bf16",
+      scale_step, config_.loss_scale.least);
 }
 
 void TrainingRun::post_metrics() {
@@ -264,7 +265,7 @@ void TrainingRun::write_summary() {
         {"device", backend_.description()},
         {"precision", name_of(config_.compute)},
         {"transport", transport_.name()},
-        {"algorithm", config_.algorithm},
+        {"algorithm", config_.algorithm.name},
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "apps/trainer/agreement.h"
+#include "apps/trainer/async_sum.h"
 #include "apps/trainer/output/metrics.h"
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/trainer.h"

@@ -7,6 +7,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/updater.h"
 #include "comm/low_gradients.h"
+#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -86,6 +87,12 @@ class AllReduce final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }
+AlgorithmPlan plan_all_reduce(ConfigSection&) {
+  return {.title = "all-reduce",
+          .period = 1,
+          .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+                        double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
+          .make = [](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }};
+}
 
 }  // namespace starling

@@ -9,6 +9,7 @@
 #include "comm/algorithms/exchange_schedule.h"
 #include "comm/algorithms/updater.h"
 #include "comm/bf16_exchange.h"
+#include "comm/planner/predict.h"
 #include "core/error.h"
 
 namespace starling {
@@ -185,6 +186,13 @@ class Gossip final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_gossip(const AlgorithmSite& site) { return std::make_unique<Gossip>(site); }
+AlgorithmPlan plan_gossip(ConfigSection&) {
+  return {.topology = TopologyKind::kDoublyStochastic,
+          .bf16_exchange = true,
+          .period = 1,
+          .predict = [](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
+                        double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes); },
+          .make = [](const AlgorithmSite& site) { return std::make_unique<Gossip>(site); }};
+}
 
 }  // namespace starling

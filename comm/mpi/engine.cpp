@@ -188,7 +188,7 @@ void MpiEngine::give_up(const MpiOperation& operation) {
     failure_ = "an earlier wait passed its limit";
   }
   lost_ = true;
-  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), timeout_, std::move(awaited));
+  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), operation.label(), timeout_, std::move(awaited));
 }
 
 void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late) {
@@ -210,7 +210,7 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
 void MpiEngine::throw_if_failed() {
   if (!failed_ && !lost_) return;
   const std::scoped_lock lock(mutex_);
-  throw Error(ExitCode::kLost, "transport", fmt::format("rank {}: {}", world_->rank, failure_));
+  fail(ExitCode::kLost, "transport", {.rank = world_->rank}, "rank {}: {}", world_->rank, failure_);
 }
 
 bool MpiEngine::drive() {

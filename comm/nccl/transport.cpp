@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "comm/agreement.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/node_mix.h"
 #include "comm/rank_order_sum.h"
@@ -25,20 +26,10 @@ bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device()
 
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
 void agreed(Transport& control, const std::function<void()>& work) {
-  std::string mine;
-  try {
-    work();
-  } catch (const Error& error) {
-    mine = error.what();
-  }
-  const std::vector<std::string> all = control.all_gather(mine);
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank].empty()) continue;
-    const auto end = all[rank].find("] ");
-    const std::string text = end == std::string::npos ? all[rank] : all[rank].substr(end + 2);
-    const std::string prefix = fmt::format("rank {} ", rank);
-    throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
-  }
+  const auto error = try_together(control, work);
+  if (!error) return;
+  const std::string text = error->message(), prefix = fmt::format("rank {} ", error->rank());
+  throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
 }
 
 /// A tensor cut for the members of a group: all shards but the last ones have `each` elements.

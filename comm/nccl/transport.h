@@ -19,7 +19,7 @@ struct NcclSettings {
 /// NCCL could not connect the ranks; every rank throws it, with the lowest failing rank's reason.
 class NcclSetupError : public Error {
  public:
-  explicit NcclSetupError(const std::string& message) : Error(ExitCode::kLost, "nccl", message) {}
+  explicit NcclSetupError(const std::string& message) : Error(ExitCode::kLost, {"nccl", message}) {}
 };
 
 /// Exchanges between GPUs by NCCL, in the order of issue, on the communication stream; the host never waits for the device.

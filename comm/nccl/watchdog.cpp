@@ -20,13 +20,6 @@ std::string host_name() {
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
 }
 
-/// Without the component that an Error puts in front.
-std::string plain_text(const std::exception& error) {
-  const std::string text = error.what();
-  const auto end = text.find("] ");
-  return text.starts_with('[') && end != std::string::npos ? text.substr(end + 2) : text;
-}
-
 }  // namespace
 
 std::string NcclWork::text() const { return sum ? describe_sum(label) : describe(exchange, label); }
@@ -86,7 +79,7 @@ void NcclWatchdog::call(const std::function<std::string()>& what, const std::fun
   try {
     calls();
   } catch (const Error& error) {
-    lose(fmt::format("rank {} on host {}: NCCL refused a call for {}: {}", rank_, host_name(), what(), plain_text(error)));
+    lose(fmt::format("rank {} on host {}: NCCL refused a call for {}: {}", rank_, host_name(), what(), message_of(error)));
     check_locked();
   }
 }
@@ -188,7 +181,7 @@ void NcclWatchdog::look() {
                     rank_, timeout_seconds_, host_name(), first.what(), std::chrono::duration<double>(now - first.issued).count(),
                     last_words(comms_.front())));
   } catch (const std::exception& error) {  // the device has failed
-    lose(fmt::format("rank {} on host {}: {}", rank_, host_name(), plain_text(error)));
+    lose(fmt::format("rank {} on host {}: {}", rank_, host_name(), message_of(error)));
   }
 }
 

@@ -82,7 +82,7 @@ class NcclWatchdog {
   void look();
   void forget_what_is_through();
   void check_locked() const;
-  void lose(const std::string& message) noexcept { lose(Error(ExitCode::kLost, "transport", message)); }
+  void lose(const std::string& message) noexcept { lose(Error(ExitCode::kLost, {"transport", message, {}, {.rank = rank_}})); }
   void lose(const Error& error) noexcept;
   std::string last_words(NcclComm comm);
   void abort_all() noexcept;

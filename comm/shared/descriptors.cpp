@@ -14,7 +14,7 @@
 #include <cstring>
 #include <random>
 
-#include "comm/shared/memory_sharing.h"
+#include "comm/agreement.h"
 
 namespace starling::detail {
 namespace {
@@ -90,7 +90,7 @@ std::pair<Descriptor, int> receive_file(const Descriptor& socket, std::uint64_t 
       file = Descriptor(number);
     }
     const bool ours = static_cast<std::size_t>(got) == sizeof note && note.secret == secret;
-    if (ours && !file) throw Refused{"a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) reached?"};
+    require(!ours || file, "sharing", "a descriptor from another rank did not arrive; is the limit of open files (ulimit -n) reached?");
     if (ours) return {std::move(file), note.rank};
   }
 }
@@ -120,13 +120,15 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
       auto [received, from] = receive_file(socket, secret);
       if (!received) break;
       const auto place = static_cast<std::size_t>(std::find(local.begin(), local.end(), from) - local.begin());
-      if (place == local.size() || missing[place] == 0) throw Refused{fmt::format("an unexpected descriptor from rank {}", from)};
+      if (place == local.size() || missing[place] == 0) fail(ExitCode::kInternal, "sharing", "an unexpected descriptor from rank {}", from);
       missing[place] = 0;
       --left;
       accept(place, std::move(received));
     }
     if (left == 0 && unsent.empty()) break;
-    if (Clock::now() >= limit) throw Refused{fmt::format("no descriptor from {} ranks within {:g} s", left, timeout_seconds)};
+    if (Clock::now() >= limit) {
+      fail(ExitCode::kLost, "sharing", "no descriptor from {} ranks within {:g} s", left, timeout_seconds);
+    }
     pollfd ready{socket.number(), POLLIN, 0};
     poll(&ready, 1, unsent.empty() ? 100 : 1);
   }
@@ -134,7 +136,7 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
 
 }  // namespace
 
-void refuse(const char* call) { throw Refused{fmt::format("{}: {}", call, std::strerror(errno))}; }
+void refuse(const char* call) { fail(ExitCode::kInternal, "sharing", "{}: {}", call, std::strerror(errno)); }
 
 Descriptor::~Descriptor() {
   if (number_ >= 0) close(number_);
@@ -146,28 +148,19 @@ std::string swap_descriptors(Transport& control, const std::vector<int>& local, 
   std::random_device random;
   const std::uint64_t secret = (static_cast<std::uint64_t>(random()) << 32) | random();
   const std::string name = fmt::format("starling-{}-{:08x}{:08x}", getpid(), random(), random());
-  std::string failure;
-  const auto attempt = [&](const auto& work) {
-    if (local.size() < 2) return;
-    try {
-      work();
-    } catch (const Refused& refused) {
-      failure = refused.why;
-    }
+  const auto refusal_of = [&](const std::function<void()>& work) {
+    const auto error = try_together(control, [&] {
+      if (local.size() > 1) work();
+    });
+    return error ? RankReason{error->rank(), error->message()}.text() : std::string();
   };
-  attempt([&] {
+  std::string refusal = refusal_of([&] {
     file = make();
     socket = make_socket(name);
   });
-  // "!why", or "name secret".
-  const std::vector<std::string> told = control.all_gather(failure.empty() ? fmt::format("{} {}", name, secret) : "!" + failure);
-  std::vector<std::string> failures(told.size());
-  for (std::size_t rank = 0; rank < told.size(); ++rank) {
-    if (told[rank][0] == '!') failures[rank] = told[rank].substr(1);
-  }
-  if (std::string refusal = first_failure(failures); !refusal.empty()) return refusal;
-  attempt([&] { swap_files(control.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
-  return first_failure(control.all_gather(failure));
+  if (!refusal.empty()) return refusal;
+  const std::vector<std::string> told = control.all_gather(fmt::format("{} {}", name, secret));
+  return refusal_of([&] { swap_files(control.rank(), local, told, file, socket, secret, timeout_seconds, accept); });
 }
 
 }  // namespace starling::detail

@@ -312,7 +312,7 @@ void DirectTransport::await(const std::vector<int>& ranks, std::atomic<std::uint
           const detail::Pulse& pulse = control_of(other).pulse;
           known.push_back({other, pulse.seconds_ago(), pulse.text(), !detail::reached(count_of(other), target)});
         }
-        fail_wait(rank(), what(), settings_.timeout_seconds, std::move(known));
+        fail_wait(rank(), what(), label, settings_.timeout_seconds, std::move(known));
       }
       if (!late && waited() >= late_after) {
         late = true;

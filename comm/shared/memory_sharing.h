@@ -47,10 +47,5 @@ class MemorySharing {
 /// Between processes: a memory file without a name whose descriptor goes to the others over a socket in the abstract namespace, so that
 /// neither /dev/shm nor any file is needed, and the kernel frees everything with the last process.
 std::unique_ptr<MemorySharing> make_process_sharing(double timeout_seconds);
-/// Between the threads of one process, on hosts by name; `refuse` makes this rank fail, as if there were no memory.
-std::unique_ptr<MemorySharing> make_thread_sharing(std::string host, bool refuse);
-
-/// "rank 2: memfd_create: …" of the first rank that has a text; empty where none has. What ranks agree on after each step that may fail.
-std::string first_failure(const std::vector<std::string>& texts);
 
 }  // namespace starling

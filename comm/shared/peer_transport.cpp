@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/neighbour_split.h"
 #include "comm/shared/descriptors.h"
@@ -45,33 +46,19 @@ struct PeerBlocks {
   std::string refusal;
 };
 
-/// An error's text without the component.
-std::string reason_of(const Error& error) {
-  const std::string text = error.what();
-  const auto end = text.find("] ");
-  return end == std::string::npos ? text : text.substr(end + 2);
-}
-
 /// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
 PeerBlocks share_blocks(Transport& control, const std::vector<int>& local, PeerMemory* memory, std::size_t bytes) {
   PeerBlocks blocks;
   blocks.of.resize(local.size());
   const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), control.rank()) - local.begin());
-  const auto refusing = [](const auto& work) {
-    try {
-      work();
-    } catch (const Error& error) {
-      throw detail::Refused{reason_of(error)};
-    }
-  };
   blocks.refusal = detail::swap_descriptors(
       control, local, kSwapSeconds,
       [&] {
         int number = -1;
-        refusing([&] { blocks.of[own] = memory->create(bytes, number); });
+        blocks.of[own] = memory->create(bytes, number);
         return Descriptor(number);
       },
-      [&](std::size_t place, const Descriptor& file) { refusing([&] { blocks.of[place] = memory->map(file.number(), bytes); }); });
+      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = memory->map(file.number(), bytes); });
   if (!blocks.refusal.empty()) blocks.of.clear();
   return blocks;
 }
@@ -411,7 +398,8 @@ void PeerTransport::report(const PeerMemory::Loss& loss) {
                                : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank, now.label.step - back,
                                              loss.purpose.bucket, now.label.round - back);
   const detail::Pulse& pulse = *pulses_.at(loss.rank);
-  fail_wait(rank(), what, settings_.timeout_seconds, {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
+  fail_wait(rank(), what, {now.label.step - back, loss.purpose.bucket, now.label.round - back}, settings_.timeout_seconds,
+            {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
 }
 
 /// Before anything counts in a capture, keeps what it was; once a capture has come to nothing, takes that back.
@@ -471,7 +459,7 @@ std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& l
       if (!why.empty()) return fmt::format("the GPU of rank {}: {}", other, why);
     }
   } catch (const Error& error) {
-    return reason_of(error);
+    return error.message();
   }
   return {};
 }
@@ -497,11 +485,11 @@ std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& betw
     memory = backend.peer_memory();
     if (memory) device = memory->device();
   } catch (const Error& error) {
-    mine = reason_of(error);
+    mine = error.message();
   }
   const std::vector<std::string> devices = control.all_gather(device);
   if (mine.empty() && local.size() > 1) mine = why_not_here(memory, control.rank(), local, devices);
-  refusal = first_failure(control.all_gather(mine));
+  if (const auto reason = lowest_reason(control, mine)) refusal = reason->text();
   if (refusal.empty()) refusal = share_blocks(control, local, memory, kPage).refusal;
   if (!refusal.empty()) return nullptr;
   return std::make_unique<PeerTransport>(std::move(between), backend, std::move(sharing), settings, std::move(local), ranks_of.size() == 1);

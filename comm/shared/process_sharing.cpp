@@ -22,7 +22,6 @@ namespace {
 
 using detail::Descriptor;
 using detail::refuse;
-using detail::Refused;
 
 constexpr std::size_t kHugePage = 2u << 20;
 
@@ -72,7 +71,8 @@ Descriptor make_file(std::size_t block) {
   // Beyond this limit the kernel would send a signal rather than an error.
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < bytes) {
-    throw Refused{fmt::format("{} bytes of shared memory are beyond the file size limit (ulimit -f) of {} bytes", bytes, limit.rlim_cur)};
+    fail(ExitCode::kInternal, "sharing", "{} bytes of shared memory are beyond the file size limit (ulimit -f) of {} bytes", bytes,
+         limit.rlim_cur);
   }
   Descriptor file(memfd_create("starling", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) refuse("memfd_create");
@@ -87,7 +87,7 @@ void check_file(const Descriptor& file, std::size_t block) {
   struct stat status {};
   if (fstat(file.number(), &status) != 0) refuse("fstat of shared memory");
   if (status.st_size < 0 || static_cast<std::size_t>(status.st_size) != bytes || (fcntl(file.number(), F_GET_SEALS) & F_SEAL_SHRINK) == 0) {
-    throw Refused{fmt::format("another rank's shared memory has {} bytes, needed: {}, sealed", status.st_size, bytes)};
+    fail(ExitCode::kInternal, "sharing", "another rank's shared memory has {} bytes, needed: {}, sealed", status.st_size, bytes);
   }
 }
 

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/report/floor.h"
 #include "core/config.h"

@@ -6,7 +6,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
 #include "core/forwarding_backend.h"
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 namespace starling {
 namespace {

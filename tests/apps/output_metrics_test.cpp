@@ -113,7 +113,7 @@ TEST_CASE("apps/metrics: CRC-32C known answers") {
 }
 
 TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exact numbers") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line;
   line.step = 12;
   line.epoch = 0.1;
@@ -152,7 +152,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
 }
 
 TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line = line_at(1);
   line.loss = std::numeric_limits<double>::quiet_NaN();
   line.lr = -std::numeric_limits<double>::infinity();
@@ -166,7 +166,7 @@ TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
 }
 
 TEST_CASE("apps/metrics: a resumed run goes on after its step") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const std::string path = folder / "metrics.jsonl";
   {
     MetricsWriter writer(folder.path(), false, 0);
@@ -193,7 +193,7 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
 }
 
 TEST_CASE("apps/metrics: TensorBoard's event file") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line;
   line.step = 300;
   line.loss = 0.5;
@@ -236,16 +236,16 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
 
 TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   if (!std::filesystem::exists("/dev/full")) return;  // Linux has it
-  const TemporaryFolder folder;
+  const Folder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
-  const auto error = message_of(ExitCode::kOutput, [&] {
+  const auto error = error_of(ExitCode::kOutput, [&] {
     MetricsWriter writer(folder.path(), false, 0);
     writer.write(line_at(1));
   });
-  CHECK(has(error, folder / "metrics.jsonl"));
-  CHECK(has(error, "No space left"));
-  CHECK(has(error, "--output"));
+  CHECK(contains(error, folder / "metrics.jsonl"));
+  CHECK(contains(error, "No space left"));
+  CHECK(contains(error, "--output"));
 
   write_bytes(folder / "file", {1});
-  CHECK(has(message_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
 }

@@ -9,8 +9,8 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/training_run.h"
 #include "core/config.h"
-#include "tests/core/folder.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/folder.h"
 
 namespace starling {
 namespace {
@@ -64,7 +64,7 @@ struct Run {
     }
     return copies > 0;
   }
-  RunSite site;
+  RankLayout site;
   TrainConfig config;
   ShapeTrace trace;
   std::unique_ptr<Backend> backend;

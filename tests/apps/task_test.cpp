@@ -113,7 +113,7 @@ std::string config_error(const nlohmann::json& json) {
 nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
   FakeWorld world(2);
   world.run([&](Transport& transport) {
-    const RunSite site{2, 2};
+    const RankLayout site{2, 2};
     TrainConfig config = read_train_config(json, "test", site);
     const ShapeTrace trace = trace_shapes(config);
     const auto backend = open_backend(DeviceType::kCpu, 1);

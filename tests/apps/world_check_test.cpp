@@ -1,11 +1,12 @@
 #include "apps/trainer/world_check.h"
+#include "comm/agreement.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "apps/trainer/agreement.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 
 namespace starling {
 namespace {
@@ -29,7 +30,7 @@ std::string agreed_error(const Body& body) {
   return text;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 }  // namespace
 

@@ -74,8 +74,6 @@ std::string lost_text(const std::function<void()>& body) {
   return text;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
-
 }  // namespace
 
 TEST_CASE("comm/staged: a late device's tensors over a transport of host memory train to the bits of the host's") {

@@ -93,9 +93,18 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
-  const AlgorithmSite site{
-      backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap, job.check_overflow, job.bf16_exchange};
-  auto algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+  const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
+  const AlgorithmSite site{.backend = backend,
+                           .transport = transport,
+                           .rule = *rule,
+                           .buckets = buckets,
+                           .topology = topology.get(),
+                           .clip = job.clip,
+                           .in_backward = job.in_backward,
+                           .overlap = job.overlap,
+                           .check_overflow = job.check_overflow,
+                           .bf16_exchange = job.bf16_exchange};
+  auto algorithm = make_algorithm(algorithm_plan, site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
   std::int64_t at = 0;
@@ -143,7 +152,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     if (job.resume_after == step + 1) {
       algorithm->finish();
       scheduler.reset();
-      algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+      algorithm = make_algorithm(algorithm_plan, site);
       algorithm->resume(step + 1);
       scheduler.emplace(plan, buckets, *algorithm, false);
     }
@@ -172,7 +181,7 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
   return results;
 }
 
-std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
+std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step) {
   const auto n = static_cast<std::size_t>(ranks);
   std::vector<double> curvatures;
   for (std::size_t p = 0; p < job_shapes().size(); ++p) {
@@ -201,7 +210,8 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
         }
       }
     }
-    if (!topology) {
+    const bool sums = !topology && !after_step;
+    if (sums) {
       for (std::size_t e = 0; e < size; ++e) {
         double mean = 0.0;
         for (std::size_t i = 0; i < n; ++i) mean += g[i][e] / ranks;
@@ -213,20 +223,12 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
       for (const double v : g[i]) norm += v * v;
       const double factor = job.clip.norm > 0.0 ? std::min(1.0, job.clip.norm / (std::sqrt(norm) + 1e-6)) : 1.0;
       bool skipped = false;  // a rank alone in gossip, all ranks in all-reduce
-      for (int r = 0; r < ranks; ++r) skipped = skipped || ((!topology || r == static_cast<int>(i)) && overflows(job, r, t));
+      for (int r = 0; r < ranks; ++r) skipped = skipped || ((sums || r == static_cast<int>(i)) && overflows(job, r, t));
       for (std::size_t e = 0; e < size; ++e) x[i][e] = skipped ? c[i][e] : c[i][e] - job.lr * factor * g[i][e];
     }
+    if (after_step) after_step(t, x);
   }
   return x;
-}
-
-std::string error_text(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace starling::test

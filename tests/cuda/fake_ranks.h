@@ -14,9 +14,9 @@
 #include "apps/trainer/training_run.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/core/folder.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/folder.h"
 
 // Ranks as threads with a fake GPU each, whose operations are noted in the record.
 namespace starling::tests {
@@ -57,7 +57,7 @@ using AroundTraining = std::function<void(int rank, Backend& backend, const Trai
 inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMaker& make, const AroundTraining& around) {
   const test::Folder folder;
   run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
-    const RunSite site{ranks, ranks};
+    const RankLayout site{ranks, ranks};
     TrainConfig config = read_train_config(json, "test", site);
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
     config.dataset->open();

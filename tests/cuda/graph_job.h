@@ -18,7 +18,7 @@
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/safetensors.h"
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 // Whole runs of the trainer with and without graphs, to be compared bit by bit.
 namespace starling::tests {
@@ -65,7 +65,7 @@ struct GraphOutcome {
 /// One rank's run. `prepare` may change the config's objects; `resume_step` > 0 goes on from the folder's checkpoint.
 struct GraphJob {
   nlohmann::json config;
-  RunSite site;
+  RankLayout site;
   std::function<void(TrainConfig&)> prepare;
   std::int64_t resume_step = 0;
 };

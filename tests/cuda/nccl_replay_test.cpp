@@ -98,7 +98,7 @@ Counted count(const json& config, int ranks, std::int64_t steps) {
     const auto transport =
         make_nccl_transport(control.transport(rank), backend,
                             std::make_unique<CountingNccl>(nccl.open(rank), calls[static_cast<std::size_t>(rank)]), {20.0, 0, 0.01});
-    const RunSite site{ranks, ranks};
+    const RankLayout site{ranks, ranks};
     TrainConfig read = read_train_config(config, "test", site);
     read.compute = read.precision == "bf16" ? DType::kBFloat16 : read.precision == "fp16" ? DType::kFloat16 : read.dtype;
     read.dataset->open();

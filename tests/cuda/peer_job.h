@@ -13,7 +13,6 @@
 
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
-#include "comm/shared/memory_sharing.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
 #include "core/config.h"
@@ -21,6 +20,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/fakes/transport/thread_sharing.h"
 #include "topology/topology.h"
 
 // Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU of the shim's each.
@@ -56,14 +56,17 @@ class PeerJob {
       ConfigSection section(settings.topology, "topology");
       topology_ = make_topology(section, {transport.size(), transport.size()});
     }
-    AlgorithmSite site{backend, transport, *rule_, buckets_, topology_.get(), {}};
-    site.start_at_begin = settings.graphs || settings.start_at_begin;
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       set(buckets_[b].parameters, static_cast<double>(transport.rank()) + static_cast<double>(b) / 8);
       set(buckets_[b].gradients, 0.01 * static_cast<double>(transport.rank() + 1));
     }
     backend.synchronize();
-    algorithm_ = algorithms().make("gossip", "sync.algorithm", site);
+    algorithm_ = make_algorithm(algorithm_of("gossip"), {.backend = backend,
+                                                         .transport = transport,
+                                                         .rule = *rule_,
+                                                         .buckets = buckets_,
+                                                         .topology = topology_.get(),
+                                                         .start_at_begin = settings.graphs || settings.start_at_begin});
   }
   ~PeerJob() {
     try {

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
+#include "comm/agreement.h"
 #include "comm/staged_transport.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
@@ -44,7 +44,7 @@ struct Steps {
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
     config.dataset->open();
     const ShapeTrace trace = trace_shapes(config);
-    trainer = std::make_unique<Trainer>(config, RunSite{}, trace, backend, *transport);
+    trainer = std::make_unique<Trainer>(config, RankLayout{}, trace, backend, *transport);
     trainer->initialise();
   }
   ~Steps() {

@@ -119,7 +119,7 @@ StepItems items_of(const Subject& subject, bool libraries) {
     cuda::CudaBackend backend(0, false, false, true);
     const auto transport = make_single_transport();
     const ShapeTrace trace = trace_shapes(config);
-    Trainer trainer(config, RunSite{}, trace, backend, *transport);
+    Trainer trainer(config, RankLayout{}, trace, backend, *transport);
     trainer.initialise();
     for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps(); ++step) trainer.step();
     cuda::shim::start_recording();

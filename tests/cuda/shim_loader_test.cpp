@@ -154,7 +154,7 @@ TEST_CASE("cuda/loader: in replayed steps the host copies nothing but fp16's fla
       cuda::CudaBackend backend(0, false, false, true);
       const auto transport = make_single_transport();
       const ShapeTrace trace = trace_shapes(config);
-      Trainer trainer(config, RunSite{}, trace, backend, *transport);
+      Trainer trainer(config, RankLayout{}, trace, backend, *transport);
       trainer.initialise();
       for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 2; ++step) trainer.step();
       const std::uint64_t before = cuda::Staging::copied_bytes(), launches = cuda::runtime_counters().graph_launches;

@@ -145,7 +145,7 @@ struct Four {
     backend.fill(bucket.parameters, 0.0);
     UpdateArgs args{.x = bucket.parameters, .x_out = bucket.parameters, .lr = 1.0};
     set_gradients(backend, bucket, args);
-    backend.update(*rule, args);
+    backend.update({*rule, args});
     return numbers(backend, bucket.parameters);
   }
   static std::vector<float> numbers(Backend& backend, const Tensor& tensor) {
@@ -240,7 +240,7 @@ TEST_CASE("cuda/low gradients: a capture that finds no table widens each gradien
   REQUIRE(gpu.begin_capture(values));
   UpdateArgs args{.x = four.buckets[0].parameters, .x_out = four.buckets[0].parameters, .lr = 1.0};
   set_gradients(gpu, four.buckets[0], args);
-  gpu.update(*four.rule, args);
+  gpu.update({*four.rule, args});
   const auto graph = gpu.end_capture();
   CHECK(!args.gradient_low);
   CHECK(four.buckets[0].low_gradients.tables.empty());

@@ -11,14 +11,16 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/gpu_transport.h"
+#include "comm/agreement.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/peer_job.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/peer_fake.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/transport/thread_sharing.h"
+#include "tests/support/errors.h"
 
 // Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
 // which order, and what happens when something is refused or somebody stops.
@@ -95,7 +97,7 @@ std::vector<double> mean_of(const Numbers& ranks) {
   return mean;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {
   const StreamScope scope(backend, StreamKind::kUpdate);
@@ -107,7 +109,7 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
   std::string order;
   for (const Call& call : calls) {
     if (call.kind != CallKind::kLaunch || call.stream != stream) continue;
-    order += has(call.label, "CudaPeerMemory::await") ? 'a' : has(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
+    order += contains(call.label, "CudaPeerMemory::await") ? 'a' : contains(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
   }
   return order;
 }
@@ -217,8 +219,8 @@ TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
   };
   CHECK(why("ring", 4, 0).empty());
   CHECK(why("static-exp", 3, 0).empty());
-  CHECK(has(why("complete", 3, 0), "through host memory"));  // sums are the other transport's
-  CHECK(has(why("ring", 4, 2), "through host memory"));
+  CHECK(contains(why("complete", 3, 0), "through host memory"));  // sums are the other transport's
+  CHECK(contains(why("ring", 4, 2), "through host memory"));
 }
 
 TEST_CASE("cuda/peers: an update follows its two waits and precedes its two signals on its stream, and the host waits for nothing") {
@@ -253,7 +255,7 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     CHECK(call.kind != CallKind::kFree);
   }
   for (const Call& call : calls) {
-    if (has(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
+    if (contains(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
   }
   for (const cuda::StreamHandle stream : update) {
     std::string wanted;
@@ -368,7 +370,7 @@ TEST_CASE("cuda/peers: memory for the buckets that is refused later ends in host
       if (transport.rank() == 1) cuda::shim::refuse_peers(what);
       PeerJob job(backend, transport, {});
       for (const Bucket& bucket : job.buckets()) CHECK(!bucket.spare);
-      CHECK(has(transport.why_not_captured(), "through host memory"));
+      CHECK(contains(transport.why_not_captured(), "through host memory"));
       job.run();
       numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
     });
@@ -415,8 +417,9 @@ TEST_CASE("cuda/peers: auto and direct take peer memory, nccl and staged do not;
   CHECK(chosen("mpi", false) == "fake, through host memory");
   CHECK(chosen("auto", true) == "fake, through host memory");
   const std::string refused = chosen("direct", true);
-  CHECK(has(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
-  CHECK(has(refused, "; or sync.transport auto, nccl or staged"));
+  CHECK(
+      contains(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
+  CHECK(contains(refused, "; or sync.transport auto, nccl or staged"));
 }
 
 TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for whom they waited") {
@@ -448,11 +451,11 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
     for (int rank = 0; rank < 2; ++rank) {
       const std::string& text = errors[static_cast<std::size_t>(rank)];
       CAPTURE(text);
-      CHECK(has(text, "rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s)"));
-      CHECK(has(text, "the parameters of rank 2 for step 8, bucket "));
-      CHECK(has(text, ", round "));
-      CHECK(has(text, "missing: rank 2 last heard of "));
-      CHECK(has(text, "(published bucket "));
+      CHECK(contains(text, "rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s)"));
+      CHECK(contains(text, "the parameters of rank 2 for step 8, bucket "));
+      CHECK(contains(text, ", round "));
+      CHECK(contains(text, "missing: rank 2 last heard of "));
+      CHECK(contains(text, "(published bucket "));
     }
   }
 }

@@ -11,8 +11,8 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "tests/core/folder.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/support/folder.h"
 
 // The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does nothing until somebody waits, every wait of
 // the host shows.
@@ -97,7 +97,7 @@ Log train(const std::string& precision, std::int64_t log_every) {
   }
   TrainConfig config = read_train_config(json, "test", {});
   config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
-  config.make_schedule = [make = config.make_schedule, &log](const ScheduleSite& site) {
+  config.make_schedule = [make = config.make_schedule, &log](const ScheduleInputs& site) {
     return std::make_unique<NotingSchedule>(make(site), log);
   };
   config.dataset->open();

@@ -75,10 +75,17 @@ class TrainingJob {
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    algorithm_ =
-        algorithms().make(settings.algorithm, "sync.algorithm",
-                          AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
-                                        settings.overlap, settings.check_overflow, settings.bf16_exchange, settings.start_at_begin});
+    algorithm_ = make_algorithm(algorithm_of(settings.algorithm), {.backend = backend,
+                                                                   .transport = transport,
+                                                                   .rule = *rule_,
+                                                                   .buckets = buckets_,
+                                                                   .topology = topology_.get(),
+                                                                   .clip = settings.clip,
+                                                                   .in_backward = settings.in_backward,
+                                                                   .overlap = settings.overlap,
+                                                                   .check_overflow = settings.check_overflow,
+                                                                   .bf16_exchange = settings.bf16_exchange,
+                                                                   .start_at_begin = settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
     images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);

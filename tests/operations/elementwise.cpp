@@ -16,8 +16,6 @@ Operation activation(Activation kind, const std::string& name, Index n) {
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
-  op.forward_moved = 2.0 * static_cast<double>(n);
-  op.backward_moved = 3.0 * static_cast<double>(n);
   op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
   };
@@ -40,7 +38,6 @@ Operation sum_of_two(Index n) {
   op.name = fmt::format("add of {}", n);
   op.inputs = {{n}, {n}};
   op.outputs = {{n}};
-  op.forward_moved = 3.0 * static_cast<double>(n);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.add({.a = in[0], .b = in[1], .y = out[0]}); };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
@@ -53,7 +50,6 @@ Operation sum_with_weights(Index n) {
   op.name = fmt::format("weighted_sum of {}", n);
   op.inputs = {{n}, {n}, {n}};
   op.outputs = {{n}};
-  op.forward_moved = 4.0 * static_cast<double>(n);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     WeightedSum args{.terms = 3, .out = out[0]};
     for (std::size_t i = 0; i < 3; ++i) args.in[i] = in[i];
@@ -72,7 +68,6 @@ Operation sums_of_rows(Index rows, Index channels) {
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}};
   op.output_roles = {Role::kParameter};
-  op.forward_moved = count(op.inputs[0]);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.sum_rows({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];
@@ -86,7 +81,6 @@ Operation dropout(Index n, double p) {
   op.name = fmt::format("dropout of {}, {}", n, p);
   op.inputs = {{n}};
   op.outputs = {{n}};
-  op.forward_moved = op.backward_moved = 2.0 * static_cast<double>(n);
   op.forward = [p](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter});
   };
@@ -110,8 +104,6 @@ Operation cast(Index n, Role from, Role to) {
   op.outputs = {{n}};
   op.input_roles = {from};
   op.output_roles = {to};
-  op.forward_moved = op.backward_moved = static_cast<double>(n);
-  op.forward_bytes = 4.0 * static_cast<double>(n);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.cast({.x = in[0], .y = out[0]}); };
   op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) { out[0] = in[0]; };
   op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {

@@ -18,7 +18,6 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
   op.name = fmt::format("{} pooling of {}, {}", max ? "max" : "average", x.shape().text(), text(s));
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
-  op.forward_moved = op.backward_moved = count(x.shape()) + count(y.shape());
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     if (max && saved.empty()) saved = {Tensor(b, y.shape(), DType::kInt32)};
     b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = max ? saved[0] : Tensor(), .window = s});
@@ -46,7 +45,6 @@ Operation global_pooling(const Image& x) {
   op.name = fmt::format("global average pooling of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c}};
-  op.forward_moved = op.backward_moved = count(x.shape());
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.global_avg_pool_forward({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
@@ -69,9 +67,6 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
   op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(), stride, channels, before);
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
-  const double taken = count(y.shape()) * static_cast<double>(x.c) / static_cast<double>(channels);
-  op.forward_moved = taken + count(y.shape());
-  op.backward_moved = taken + count(x.shape());
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.subsample_pad_forward({.x = in[0], .y = out[0], .stride = stride, .pad_before = before});
   };
@@ -95,7 +90,6 @@ Operation flatten(const Image& x) {
   op.name = fmt::format("flatten of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c * x.h * x.w}};
-  op.forward_moved = op.backward_moved = 2.0 * count(x.shape());
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.flatten_channels_first({.x = in[0], .y = out[0]}); };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index n = 0; n < x.n; ++n) {
@@ -121,8 +115,6 @@ Operation augmentation(const Image& x, Index crop_padding) {
     for (std::size_t i = 0; i < in[1].size(); ++i)
       in[1][i] = std::min(in[1][i], i % 3 == 2 ? 1.0 : 2.0 * static_cast<double>(crop_padding));
   };
-  op.forward_moved = count(x.shape());
-  op.forward_bytes = count(x.shape());
   constexpr std::array<double, 4> kMean{0.5, 0.4, 0.3, 0.2}, kStd{0.25, 0.5, 0.2, 0.3};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.augment_images({.x = in[0], .params = in[1], .y = out[0], .crop_padding = crop_padding, .mean = kMean, .std = kStd});

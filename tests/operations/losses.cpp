@@ -17,8 +17,6 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   op.input_roles = {Role::kActivation, Role::kIndex};
   op.bounds = {0, classes};
   op.outputs = {{}};
-  op.forward_moved = count(op.inputs[0]);
-  op.backward_moved = 2.0 * count(op.inputs[0]);
   op.output_roles = {Role::kParameter};
   const double scale = 1.0 / static_cast<double>(rows);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
@@ -52,7 +50,6 @@ Operation metrics(Index rows, Index classes) {
   op.bounds = {0, classes};
   op.outputs = {{4}};
   op.output_roles = {Role::kExact};
-  op.forward_moved = count(op.inputs[0]);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
     b.classification_metrics({.logits = in[0], .labels = in[1], .totals = out[0]});
@@ -84,7 +81,6 @@ Operation squared_distance(Index n, bool of_two) {
   op.inputs.assign(of_two ? 2 : 1, Shape{n});
   op.outputs = {{3}};
   op.output_roles = {Role::kExact};
-  op.forward_moved = (of_two ? 2.0 : 1.0) * static_cast<double>(n);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.fill(out[0], kBefore);
     b.squared_distance({.x = in[0], .y = of_two ? in[1] : Tensor(), .totals = out[0], .index = 1});

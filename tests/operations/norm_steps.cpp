@@ -38,8 +38,6 @@ Operation batch_norm_in_steps(Index rows, Index channels) {
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.forward_moved = 3.0 * count(op.inputs[0]);
-  op.backward_moved = 6.0 * count(op.inputs[0]);
   op.tolerance = 3e-5;
   op.carried = 1;  // the masked gradient
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
@@ -104,7 +102,6 @@ Operation channel_sums(Index rows, Index channels) {
   op.inputs = {{rows, channels}};
   op.outputs = {{channels}, {channels}};
   op.output_roles = {Role::kParameter, Role::kParameter};
-  op.forward_moved = count(op.inputs[0]);
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.channel_sums({.x = in[0], .sum = out[0], .square_sum = out[1]});
   };
@@ -185,7 +182,6 @@ Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, 
     op.input_roles.insert(op.input_roles.end(), {Role::kParameter, Role::kParameter});
   }
   op.outputs = {{rows, channels}};
-  op.forward_moved = (residual == Residual::kNone ? 2.0 : 3.0) * count(op.inputs[0]);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     if (in_place) b.copy(in[0], out[0]);
     ScaleShift args{.x = in_place ? out[0] : in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu};
@@ -215,7 +211,6 @@ Operation batch_norm_backward_sums(Index rows, Index channels) {
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.forward_moved = 3.0 * count(op.inputs[0]);
   op.tolerance = 3e-5;
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
   op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
@@ -249,7 +244,6 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate)
   op.input_roles[0] = op.input_roles[1] = Role::kActivation;
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.forward_moved = 3.0 * count(op.inputs[0]);
   op.tolerance = 3e-5;
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[4]); };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {

@@ -22,10 +22,9 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
   op.input_roles.assign(op.inputs.size(), Role::kActivation);
   if (affine) op.input_roles[1] = op.input_roles[2] = Role::kParameter;
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  // Both passes read their inputs twice: for the sums over rows, and then with these.
-  const bool reads_y = relu && mask == MaskFrom::kOutput;
-  op.forward_moved = (3.0 + (residual ? 1.0 : 0.0)) * count(op.inputs[0]);
-  op.backward_moved = (5.0 + (reads_y ? 2.0 : 0.0) + (residual ? 1.0 : 0.0)) * count(op.inputs[0]);
+  // The rates here count y in both walks of the backward pass; what the operation says of itself lets the second one read dresidual
+  // instead.
+  if (residual && relu && mask == MaskFrom::kOutput) op.backward_again = count(op.inputs[0]);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     if (saved.empty()) {
       const DType statistics = parameter_dtype(in[0].dtype());
@@ -78,8 +77,6 @@ Operation layer_norm(Index rows, Index channels) {
   op.name = fmt::format("layer norm {}x{}", rows, channels);
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.outputs = {{rows, channels}};
-  op.forward_moved = 2.0 * count(op.inputs[0]);
-  op.backward_moved = 3.0 * count(op.inputs[0]);
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     const DType statistics = parameter_dtype(in[0].dtype());

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
+#include "core/forwarding_backend.h"
 #include "core/philox.h"
 #include "tests/operations/operation_table.h"
 
@@ -84,6 +86,60 @@ Numbers random_seed(const Operation& op, DType dtype) {
   Numbers seed = random_numbers(op.outputs[0].elements(), 9);
   for (double& v : seed) v = rounded(v, op.output_dtype(0, dtype));
   return seed;
+}
+
+namespace {
+
+/// Adds up what passes.
+class Adding final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  std::set<std::string> names;
+  Work take() { return std::exchange(work_, {}); }
+
+ private:
+  bool notes_accesses() const override { return true; }
+  void before(std::string_view name, const Accesses& accesses) override {
+    names.emplace(name);
+    work_.bytes += accesses.bytes;
+    work_.flops += accesses.flops;
+  }
+  Work work_;
+};
+
+/// Both passes on shapes alone.
+PassWork trace(const Operation& op, DType dtype, Adding& backend) {
+  std::vector<Tensor> in, out, saved, gradients;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) in.emplace_back(backend, op.inputs[i], op.input_dtype(i, dtype));
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
+  PassWork work;
+  op.forward(backend, in, out, saved);
+  work.forward = backend.take();
+  if (op.forward_bytes > 0.0) work.forward.bytes = op.forward_bytes;
+  if (!op.backward) return work;
+  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+    gradients.push_back(op.differentiable(i) ? Tensor(backend, op.inputs[i], op.gradient_dtype(i, dtype)) : Tensor());
+  }
+  const Tensor dy(backend, op.outputs[0], op.output_dtype(0, dtype));
+  op.backward(backend, in, out, saved, dy, gradients);
+  work.backward = backend.take();
+  work.backward.bytes += op.backward_again * static_cast<double>(size_of(dtype));
+  return work;
+}
+
+}  // namespace
+
+PassWork work_of(const Operation& op, DType dtype) {
+  const auto meta = make_meta_backend();
+  Adding backend(*meta);
+  return trace(op, dtype, backend);
+}
+
+std::set<std::string> names_in(const Operation& op) {
+  const auto meta = make_meta_backend();
+  Adding backend(*meta);
+  trace(op, DType::kBFloat16, backend);
+  return backend.names;
 }
 
 Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@ namespace starling::tests {
 
 using Numbers = std::vector<double>;
 
-/// What a tensor's dtype is where activations are bf16 or fp16 (core/backend.h, "Low precision"). In fp32 and fp64 all are alike.
+/// What a tensor's dtype is where activations are bf16 or fp16 (core/operations.h, "Low precision"). In fp32 and fp64 all are alike.
 enum class Role : std::uint8_t {
   kActivation,  ///< of the low precision, as is its gradient
   kWeight,      ///< of the low precision, its gradient fp32
@@ -42,9 +43,9 @@ struct Operation {
       backward;
   double tolerance = 1e-5;  ///< of fp32 against fp64, relative to the largest output
   double carried = 0.0;     ///< roundings of low-precision numbers that its results carry on, beside their own
-  double flops = 0.0;       ///< of the forward pass where arithmetic bounds the operation; the backward pass takes twice as many
-  /// Otherwise memory does: how many elements of activations each pass must read and write, and how many bytes of other kinds.
-  double forward_moved = 0.0, backward_moved = 0.0, forward_bytes = 0.0;
+  /// What each pass moves and computes is the sum over its operations (Accesses), but where it is said here.
+  double forward_bytes = 0.0;   ///< in place of that sum
+  double backward_again = 0.0;  ///< elements of activations that the backward pass reads once more
 
   Role input_role(std::size_t i) const { return i < input_roles.size() ? input_roles[i] : Role::kActivation; }
   Role output_role(std::size_t i) const { return i < output_roles.size() ? output_roles[i] : Role::kActivation; }
@@ -55,7 +56,7 @@ struct Operation {
   DType gradient_dtype(std::size_t i, DType dtype) const;
 };
 
-/// Every operation of core/backend.h, over shapes with tails, odd channel counts, strides, padding, dilation and groups.
+/// Every operation of core/operations.h, over shapes with tails, odd channel counts, strides, padding, dilation and groups.
 std::vector<Operation> operation_table();
 /// The same operations at the shapes of ResNet-20 and a few layers more, for samples of `batch`: large enough to be timed. Those of a few
 /// numbers alone are left out.
@@ -79,6 +80,17 @@ double distance(const Numbers& a, const Numbers& b);
 double tolerance(const Operation& op, DType dtype, DType type);
 /// Empty where `found` (activations of `dtype`) agrees with the fp64 results, otherwise what is furthest off.
 std::string difference(const Operation& op, DType dtype, const Results& found, const Results& expected);
+
+/// What the two passes move and compute with activations of `dtype`, from shapes alone.
+struct Work {
+  double bytes = 0.0, flops = 0.0;
+};
+struct PassWork {
+  Work forward, backward;
+};
+PassWork work_of(const Operation& op, DType dtype);
+/// The names of the operations that a row calls.
+std::set<std::string> names_in(const Operation& op);
 
 /// Random numbers in [-1, 1) that fp32 holds exactly; the same for the same seed.
 Numbers random_numbers(std::int64_t n, std::uint64_t seed);

@@ -19,7 +19,6 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   if (bias) op.inputs.push_back({filters});
   op.outputs = {y.shape()};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
-  op.flops = 2.0 * count(y.shape()) * static_cast<double>(s.kernel[0] * s.kernel[1] * in_group);
   op.forward = [s, bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.conv2d_forward({.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
   };
@@ -82,7 +81,6 @@ Operation fused_convolution(const Image& x, Index filters, const Window2d& s, Fu
     op.outputs.insert(op.outputs.end(), {Shape{filters}, Shape{filters}});
     op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   }
-  op.flops = 2.0 * count(y.shape()) * static_cast<double>(s.kernel[0] * s.kernel[1] * x.c);
   op.tolerance = 3e-5;
   op.carried = 4;  // x as loaded, y where sums are of its rounded numbers, and the masked gradient
   const Index values = x.n * x.h * x.w;
@@ -158,7 +156,6 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   op.outputs = {{m, n}};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
   op.output_roles = {result};
-  op.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.matmul({.a = in[0], .b = in[1], .bias = bias ? in[2] : Tensor(), .c = out[0], .transpose_a = ta, .transpose_b = tb, .relu = relu});
   };

@@ -84,6 +84,9 @@ Operation dropout(Index n, double p);
 /// Between activations and parameters: a change of type where these are of two.
 Operation cast(Index n, Role from, Role to);
 
+// embedding.cpp
+Operation embedding(Index tokens, Index rows, Index columns);
+
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing);
 Operation metrics(Index rows, Index classes);

@@ -109,7 +109,7 @@ Operation fused_update(const UpdateCase& how) {
     }
     const bool low = is_low_precision(out[1].dtype());
     if (low) args.low = out[1];
-    b.update(*rule, args);
+    b.update({*rule, args});
     if (!low && how.own_states) b.copy(out[0], out[1]);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {

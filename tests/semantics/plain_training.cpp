@@ -208,7 +208,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   const auto n = static_cast<std::size_t>(ranks);
   const std::int64_t total = config["steps"], K = config["accumulate"], batch = config["batch_size"];
   const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
-  const bool allreduce = config["sync"]["algorithm"] == "allreduce";
+  const bool allreduce = config["sync"]["algorithm"]["type"] == "allreduce";
   std::unique_ptr<starling::Topology> topology;
   if (!allreduce) {
     ConfigSection section(config["sync"]["topology"], "topology");

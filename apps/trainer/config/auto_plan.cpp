@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
+#include "comm/agreement.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
@@ -18,18 +18,17 @@ namespace {
 constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr double kUsualBucket = 25.0;
 
-/// Makes what was chosen: `topology` is a config section, or null for all-reduce.
-void apply(TrainConfig& config, const RunSite& site, const nlohmann::json& topology, double bucket_mb) {
+/// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an algorithm that needs none.
+void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& algorithm, const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
   if (config.auto_topology) {
-    if (topology.is_null()) {
-      config.algorithm = "allreduce";
+    config.algorithm = algorithm_of(algorithm, &sync["algorithm"]);
+    if (config.algorithm.topology == TopologyKind::kNone) {
       config.topology_name.clear();
-      sync["algorithm"] = "allreduce";
       sync.erase("topology");
     } else {
       ConfigSection section(topology, "sync.topology");
-      config.topology = make_topology(section, {site.ranks, site.ranks_on_host});
+      config.topology = make_topology(section, site);
       config.topology_name = section.resolved().value("type", "");
       sync["topology"] = section.resolved();
     }
@@ -53,11 +52,11 @@ void agree(StepModel& step, Transport& transport) {
 
 }  // namespace
 
-std::string choose_by_measurement(TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                                   Transport& transport) {
   if (!config.auto_topology && !config.auto_bucket) return {};
   if (transport.size() == 1) {
-    apply(config, site, {{"type", "base-2"}}, kUsualBucket);
+    apply(config, site, config.resolved["sync"]["algorithm"], {{"type", "base-2"}}, kUsualBucket);
     return {};
   }
   StepModel step;
@@ -76,17 +75,17 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
     const std::vector<double> sizes = config.auto_bucket ? usual_bucket_sizes() : std::vector<double>{config.bucket_bytes / kMebibyte};
     Advice advice;
     if (config.auto_topology) {
-      advice = advise(network, step, sizes);
+      advice = advise(network, step, sizes, &config.algorithm);
     } else {
-      advice = advise_for(config.topology.get(), config.topology_name, network, step, sizes);
+      advice = advise_for(config.algorithm, config.topology.get(), config.topology_name, network, step, sizes);
     }
-    const std::size_t best = config.auto_topology ? advice.best : best_size(advice, config.topology ? config.topology_name : std::string());
-    const PlannedChoice& choice = advice.choices[best];
+    const PlannedChoice& choice = advice.choices[advice.best];
     text =
         fmt::format("auto: {}, bucket_mb {:.4g}: predicted {:.4g} ms a step, {:.4g} ms of it waiting; computation alone {:.4g} ms\n",
                     choice.label(), choice.bucket_mb, choice.prediction.step * 1e3, choice.prediction.exposed * 1e3, advice.compute * 1e3);
     if (config.auto_topology) text += fmt::format("auto: {}\n", advice.reason);
-    nlohmann::json figures{{"topology", choice.label()},
+    nlohmann::json figures{{"algorithm", choice.algorithm},
+                           {"topology", choice.label()},
                            {"bucket_mb", choice.bucket_mb},
                            {"predicted_step_ms", choice.prediction.step * 1e3},
                            {"predicted_exposed_ms", choice.prediction.exposed * 1e3},
@@ -97,20 +96,20 @@ std::string choose_by_measurement(TrainConfig& config, const RunSite& site, cons
   }
   decision = transport.all_gather(decision).front();
   config.auto_figures = nlohmann::json::parse(decision);
-  const auto& name = config.auto_figures["topology"].get_ref<const std::string&>();
-  nlohmann::json topology;
-  if (name != "all-reduce") topology = {{"type", name}};
-  apply(config, site, topology, config.auto_figures["bucket_mb"].get<double>());
+  nlohmann::json algorithm = config.resolved["sync"]["algorithm"];
+  if (config.auto_figures["algorithm"] != config.algorithm.name) algorithm = {{"type", config.auto_figures["algorithm"]}};
+  apply(config, site, algorithm, {{"type", config.auto_figures["topology"]}}, config.auto_figures["bucket_mb"].get<double>());
   return text;
 }
 
-void adopt_choice(TrainConfig& config, const RunSite& site, const nlohmann::json& saved_config, const std::string& source) {
+void adopt_choice(TrainConfig& config, const RankLayout& site, const nlohmann::json& saved_config, const std::string& source) {
   if (!config.auto_topology && !config.auto_bucket) return;
   const auto sync = saved_config.find("sync");
   if (sync == saved_config.end() || !sync->is_object() || !sync->contains("bucket_mb")) {
-    fail(ExitCode::kUsage, "resume", "{}: the checkpoint does not say which topology and bucket size its run had", source);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the checkpoint does not say which topology and bucket size its run had");
   }
-  apply(config, site, sync->value("topology", nlohmann::json()), sync->value("bucket_mb", kUsualBucket));
+  apply(config, site, sync->value("algorithm", nlohmann::json()), sync->value("topology", nlohmann::json()),
+        sync->value("bucket_mb", kUsualBucket));
 }
 
 }  // namespace starling

@@ -31,7 +31,7 @@ Interval read_interval(ConfigSection& section, const std::string& what) {
 
 void read_data(ConfigSection& root, TrainConfig& config) {
   ConfigSection data = root.section("data", "the data set and how it is read");
-  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {"type": "synthetic"})");
+  if (!root.has("data") && !root.describing()) root.error("data", "is missing", R"(needed: an object such as {"type": "synthetic"})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection augment = data.section("augment", "random changes of training images");
@@ -89,7 +89,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
@@ -98,8 +98,8 @@ void read_model(ConfigSection& root, TrainConfig& config) {
 void read_length(ConfigSection& root, TrainConfig& config) {
   config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
-  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
-  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs", "allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing", "needed: epochs or steps");
   if (root.has("epochs") || root.describing())
     config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
   if (root.has("steps") || root.describing()) {
@@ -109,7 +109,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
 
 void read_optimizer(ConfigSection& root, TrainConfig& config) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
-  const std::string type = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
   config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
   config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
@@ -120,24 +120,65 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
   const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
   if (root.describing()) return;
-  const ScheduleSite probe{config.lr, 1, 1.0};
+  const ScheduleInputs probe{config.lr, 1, 1.0};
   schedules().make(schedule_type, schedule.path("type"), schedule, probe);
   schedule.finish();
   // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
-  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleSite& site) {
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& site) {
     ConfigSection section(resolved, "schedule");
     section.text("type", "constant", "");
     return schedules().make(schedule_type, "schedule.type", section, site);
   };
 }
 
-void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
+/// What the algorithm says it does not go with.
+void check_algorithm(const ConfigSection& sync, const TrainConfig& config) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (config.bf16_exchange && !plan.bf16_exchange) {
+    std::vector<std::string> others;
+    for (const AlgorithmPlan& other : known_algorithms()) {
+      if (other.bf16_exchange) others.push_back(other.name);
+    }
+    sync.error("exchange", fmt::format("is bf16, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}",
+                                       plan.label(), fmt::join(others, ", ")));
+  }
+  const auto& fit = plan.optimizers;
+  if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
+    sync.error("algorithm",
+               fmt::format("{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", ")));
+  }
+  if (config.auto_bucket && !plan.predict) {
+    sync.error("bucket_mb", fmt::format("is auto, but {} does not say what a step takes; allowed: a number", plan.label()));
+  }
+}
+
+void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (plan.topology == TopologyKind::kNone) {
+    sync.raw("topology", "object", "not used by this algorithm");
+    return;
+  }
+  ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+  config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+  if (config.auto_topology) {
+    if (!plan.predict) topology.error("type", fmt::format("is auto, but {} does not say what a step takes; allowed: a type", plan.label()));
+    topology.finish();
+    config.topology_name = "auto";
+    return;
+  }
+  config.topology = make_topology(topology, site);
+  config.topology_name = topology.resolved().value("type", "");
+  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), site);
+}
+
+void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
   config.clip = {clip_norm,
                  root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
 
   ConfigSection sync = root.section("sync", "how ranks agree");
-  config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
+  ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
+  config.algorithm = read_algorithm(algorithm);
   config.transport = sync.choice(
       "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
       "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
@@ -158,9 +199,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
                                      "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
                                      "(a run in fp64 exchanges fp64)") == "bf16";
-  if (config.bf16_exchange && config.algorithm == "allreduce") {
-    sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
-  }
+  if (!root.describing()) check_algorithm(sync, config);
   if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
@@ -179,25 +218,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
   config.in_backward = update == "in_backward";
 
   if (!root.describing()) {
-    if (!algorithms().contains(config.algorithm)) {
-      std::string known;
-      for (const auto& name : algorithms().names()) known += (known.empty() ? "" : ", ") + name;
-      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm,
-                                          suggestion(config.algorithm, algorithms().names()), known));
-    }
-    if (config.algorithm == "allreduce") {
-      sync.raw("topology", "object", "not used by all-reduce");
-    } else {
-      ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
-      config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
-      if (config.auto_topology) {
-        topology.finish();
-        config.topology_name = "auto";
-        return sync.finish();
-      }
-      config.topology = make_topology(topology, {site.ranks, site.ranks_on_host});
-      config.topology_name = topology.resolved().value("type", "");
-    }
+    read_topology(sync, config, site);
     sync.finish();
   } else {
     ConfigSection topology = sync.section("topology", "who mixes with whom");
@@ -221,7 +242,7 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
   return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
 }
 
-TrainConfig read_root(ConfigSection& root, const RunSite& site) {
+TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   TrainConfig config;
   load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
   config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
@@ -249,6 +270,9 @@ TrainConfig read_root(ConfigSection& root, const RunSite& site) {
   read_model(root, config);
   read_length(root, config);
   read_optimizer(root, config);
+  if (config.model && config.device == "cuda") {
+    if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
+  }
   read_loss(root, config, metric_names);
   read_sync(root, config, site);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
@@ -287,7 +311,7 @@ std::string describe_types(const R& registry, const std::string& heading, const 
 
 }  // namespace
 
-TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RunSite& site) {
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
   ConfigSection root(given, source);
   TrainConfig config = read_root(root, site);
   config.resolved = root.resolved();
@@ -303,12 +327,13 @@ std::string describe_config() {
       "Keys of a `type` stand in the table of that type below.\n\n";
   text += config_markdown("The config", root.declared()) + "\n";
   text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
-  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelSite{});
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
   text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
-  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleSite{});
-  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", TopologySite{8, 2});
+  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
+  text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2});
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
   return text;
 }
@@ -317,20 +342,27 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
   return trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
 }
 
-void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site) {
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::int64_t samples = config.data.train_samples;
   if (config.batch_size * site.ranks > samples) {
-    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source,
-         config.batch_size, site.ranks, samples, samples / site.ranks);
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
+         "{} on {} ranks is more than the {} training samples; allowed: <= {}", config.batch_size, site.ranks, samples,
+         samples / site.ranks);
   }
   const std::int64_t batches = samples / site.ranks / config.batch_size;
   if (config.accumulate > batches) {
-    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source,
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"}, "{} is more than the {} batches of an epoch; allowed: <= {}",
          config.accumulate, batches, batches);
+  }
+  const std::int64_t steps = run_length(config, site).total_steps;
+  for (const auto& [key, count] : config.algorithm.step_keys) {
+    if (count <= steps) continue;
+    fail(ExitCode::kUsage, "config", "{}: sync.algorithm.{}: is {}, but the run has {} steps; allowed: <= {}", source, key, count, steps,
+         steps);
   }
 }
 
-RunLength run_length(const TrainConfig& config, const RunSite& site) {
+RunLength run_length(const TrainConfig& config, const RankLayout& site) {
   RunLength length;
   length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
   length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
@@ -345,7 +377,12 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
     epochs |= setting.rfind("epochs=", 0) == 0;
   }
   if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
-  for (const std::string& setting : settings) apply_setting(config, setting);
+  for (const std::string& setting : settings) {
+    const nlohmann::json::json_pointer algorithm("/sync/algorithm");
+    const bool of_algorithm = setting.starts_with("sync.algorithm.") && config.is_object() && config.contains(algorithm);
+    if (of_algorithm && config[algorithm].is_string()) config[algorithm] = {{"type", config[algorithm]}};  // a text is its type
+    apply_setting(config, setting);
+  }
 }
 
 }  // namespace starling

@@ -33,12 +33,6 @@ struct Interval {
 /// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
 enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 
-/// The ranks that a config is read for.
-struct RunSite {
-  int ranks = 1;
-  int ranks_on_host = 1;
-};
-
 /// A whole config, read and checked: plain settings as values, everything with a `type` as the object it names.
 struct TrainConfig {
   std::uint64_t seed = 1;
@@ -63,12 +57,13 @@ struct TrainConfig {
   std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
 
+  std::string optimizer;  ///< its type
   std::unique_ptr<OptimizerRule> rule;
   double lr = 0.1;
   bool decay_all = false;
-  std::function<std::unique_ptr<Schedule>(const ScheduleSite&)> make_schedule;
+  std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
 
-  std::string algorithm;
+  AlgorithmPlan algorithm;
   std::string topology_name;
   std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
@@ -90,9 +85,9 @@ struct TrainConfig {
 };
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.
-TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RunSite& site);
+TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site);
 /// Checks what depends on the data set's real size, as declared at first and again once it is open.
-void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site);
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 
 /// A trace of what this config trains, before any memory is taken.
 ShapeTrace trace_shapes(const TrainConfig& config);
@@ -103,7 +98,7 @@ struct RunLength {
   std::int64_t steps_per_epoch = 0;    ///< updates
   std::int64_t total_steps = 0;
 };
-RunLength run_length(const TrainConfig& config, const RunSite& site);
+RunLength run_length(const TrainConfig& config, const RankLayout& site);
 
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);

@@ -116,7 +116,7 @@ class Cifar final : public BuiltinDataset {
       const std::uint8_t* record = bytes.data() + i * size;
       const int found = record[variant_.label_bytes - 1];
       if (found >= variant_.classes) {
-        fail(ExitCode::kUsage, "data", "{}: record {} has label {}, {} has the classes 0 to {}", file.path(), i, found, variant_.name,
+        fail(ExitCode::kUsage, "data", {.file = file.path()}, "record {} has label {}, {} has the classes 0 to {}", i, found, variant_.name,
              variant_.classes - 1);
       }
       records.push_back(record);

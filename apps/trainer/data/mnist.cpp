@@ -53,9 +53,10 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
     fail(ExitCode::kUsage, "data", "{} is not an IDX file: it starts with bytes {} and {} where two zeros belong", path, header[0],
          header[1]);
   }
-  if (header[2] != 8) fail(ExitCode::kUsage, "data", "{}: IDX element type {}, expected 8 (unsigned bytes)", path, header[2]);
+  if (header[2] != 8) fail(ExitCode::kUsage, "data", {.file = path}, "IDX element type {}, expected 8 (unsigned bytes)", header[2]);
   if (header[3] != dimensions) {
-    fail(ExitCode::kUsage, "data", "{}: {} dimensions, expected {} ({})", path, header[3], dimensions, item.empty() ? "labels" : "images");
+    fail(ExitCode::kUsage, "data", {.file = path}, "{} dimensions, expected {} ({})", header[3], dimensions,
+         item.empty() ? "labels" : "images");
   }
   const auto dimension = [&](std::size_t i) {
     const std::uint8_t* p = header.data() + 4 + 4 * i;
@@ -66,15 +67,17 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
   std::int64_t item_size = 1;
   for (std::size_t i = 0; i < item.size(); ++i) {
     if (dimension(i + 1) != item[i]) {
-      fail(ExitCode::kUsage, "data", "{}: images of {}×{} pixels, expected {}×{}", path, dimension(1), dimension(2), item[0], item[1]);
+      fail(ExitCode::kUsage, "data", {.file = path}, "images of {}×{} pixels, expected {}×{}", dimension(1), dimension(2), item[0],
+           item[1]);
     }
     item_size *= item[i];
   }
   const auto bytes = static_cast<std::uint64_t>(file.count * item_size);
   file.elements = reader.read(bytes + 1);  // one more: the end must be here, and an archive checks its sum only there
   if (file.elements.size() != bytes) {
-    fail(ExitCode::kUsage, "data", "{}: the header declares {} samples of {} bytes, {} follow; is the file cut short or damaged?", path,
-         file.count, item_size, file.elements.size() < bytes ? fmt::format("only {} bytes", file.elements.size()) : "more bytes than that");
+    fail(ExitCode::kUsage, "data", {.file = path},
+         "the header declares {} samples of {} bytes, {} follow; is the file cut short or damaged?", file.count, item_size,
+         file.elements.size() < bytes ? fmt::format("only {} bytes", file.elements.size()) : "more bytes than that");
   }
   return file;
 }
@@ -122,7 +125,7 @@ class Mnist final : public BuiltinDataset {
     }
     for (std::size_t i = 0; i < labels.elements.size(); ++i) {
       if (labels.elements[i] >= kClasses) {
-        fail(ExitCode::kUsage, "data", "{}: record {} has label {}, {} has the classes 0 to {}", labels.path, i, labels.elements[i],
+        fail(ExitCode::kUsage, "data", {.file = labels.path}, "record {} has label {}, {} has the classes 0 to {}", i, labels.elements[i],
              variant_.name, kClasses - 1);
       }
     }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
 #include "core/log.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/gpu_update.h"
@@ -77,7 +77,11 @@ std::unique_ptr<Backend> choose_backend(const TrainConfig& config, Transport& tr
     together(transport, [&] { backend = open_backend(DeviceType::kCuda, settings); });
     return backend;
   }
-  if (config.device == "auto" && runs_on_gpu(*config.rule)) {
+  const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
+  if (config.device == "auto" && unsupported) {
+    if (has_gpu_driver() && transport.rank() == 0)
+      log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
+  } else if (config.device == "auto" && runs_on_gpu(*config.rule)) {
     backend = gpu_on_every_rank(settings, transport);
   } else if (config.device == "auto" && has_gpu_driver() && transport.rank() == 0) {
     log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");

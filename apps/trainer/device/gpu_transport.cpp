@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "apps/trainer/agreement.h"
 #include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
 #include "comm/nccl/transport.h"
 #include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
@@ -103,13 +103,11 @@ std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings,
     try {
       return make_nccl_transport(std::move(control), backend, std::move(nccl), {settings.timeout_seconds, settings.max_ctas});
     } catch (const NcclSetupError& error) {  // on every rank
-      const std::string text = error.what();
-      reason = text.substr(text.find("] ") + 2);
+      reason = error.message();
     }
   }
   if (settings.wanted == "nccl") {
-    throw AgreedError(ExitCode::kUsage, "transport",
-                      fmt::format("sync.transport is nccl, but {}; or sync.transport auto or staged", reason));
+    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is nccl, but {}; or sync.transport auto or staged", reason);
   }
   return make_staged_transport(std::move(control));
 }
@@ -125,11 +123,11 @@ std::unique_ptr<Transport> choose_gpu_transport(const GpuTransportSettings& sett
     peers = make_peer_transport(std::move(transport), backend, {settings.timeout_seconds}, no_peers);
   }
   if (!no_peers.empty() && settings.wanted == "direct") {
-    throw AgreedError(
-        ExitCode::kUsage, "transport",
-        fmt::format("sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport "
-                    "auto, nccl or staged",
-                    no_peers));
+    fail_on_all_ranks(
+        ExitCode::kUsage, "transport", {},
+        "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport auto, nccl or "
+        "staged",
+        no_peers);
   }
   const std::string shared = peers ? shared_gpu(*peers, backend) : std::string();
   const bool first = (peers ? peers : transport)->rank() == 0;

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
+#include "comm/agreement.h"
 #include "core/choosing_graph.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -37,8 +37,7 @@ std::string too_many(std::int64_t period, std::int64_t graphs) {
 
 /// An error's text without its component, on one line.
 std::string text_of(const std::exception& error) {
-  std::string text = error.what();
-  if (const auto end = text.find("] "); text.starts_with("[") && end != std::string::npos) text.erase(0, end + 2);
+  std::string text = message_of(error);
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }
@@ -53,29 +52,28 @@ bool may_choose() {
 
 /// The lowest rank's reason; empty where none has one. Collective.
 std::string lowest(const std::string& mine, Transport& transport) {
-  if (transport.size() == 1) return mine;
-  const std::vector<std::string> all = transport.all_gather(mine);
-  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& reason) { return !reason.empty(); });
-  return first == all.end() ? std::string() : *first;
+  const auto reason = lowest_reason(transport, mine);
+  return reason ? reason->reason : std::string();
 }
 
 /// The same of reasons known before training; with "cuda_graphs": true one is an error on every rank.
 std::string agreed(const std::string& mine, GraphChoice choice, Transport& transport) {
   const std::string why = lowest(mine, transport);
   if (!why.empty() && choice == GraphChoice::kOn)
-    throw AgreedError(ExitCode::kUsage, "config", fmt::format("cuda_graphs: is true, but {}; allowed here: auto, false", why));
+    fail_on_all_ranks(ExitCode::kUsage, "config", {.key = "cuda_graphs"}, "is true, but {}; allowed here: auto, false", why);
   return why;
 }
 
 }  // namespace
 
-GraphPlan plan_graphs(const TrainConfig& config, const RunSite& site) {
+GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   GraphPlan plan;
   const bool through_host = config.transport == "staged" || config.transport == "mpi";
   if (site.ranks > 1 && through_host) plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport);
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
-  plan.period = repeat_period(topology, *config.rule, 1, never);
+  plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);
+  if (config.algorithm.period == 0) never = fmt::format("{} does not say after how many steps its work repeats", config.algorithm.label());
   if (plan.why_not.empty()) plan.why_not = never;
   if (plan.why_not.empty() && topology && free_phases(config) > 1) {
     plan.why_not = "in fp16 the steps of an accumulating rule differ from rank to rank once one has overflowed";
@@ -86,7 +84,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RunSite& site) {
   return plan;
 }
 
-std::string graph_text(const TrainConfig& config, const RunSite& site) {
+std::string graph_text(const TrainConfig& config, const RankLayout& site) {
   if (config.cuda_graphs == GraphChoice::kOff) return "graphs: none, because cuda_graphs is false\n";
   if (site.ranks > 1 && config.auto_topology) return "graphs: as the topology allows, which is chosen at the start\n";
   const GraphPlan plan = plan_graphs(config, site);
@@ -101,14 +99,14 @@ std::string graph_text(const TrainConfig& config, const RunSite& site) {
   return text + "; none where exchanges pass through the host\n";
 }
 
-std::string agree_on_graphs(const TrainConfig& config, const RunSite& site, Backend& backend, Transport& transport) {
+std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport) {
   if (config.cuda_graphs == GraphChoice::kOff || backend.device() != DeviceType::kCuda) return {};
   std::string why = transport.size() > 1 ? transport.why_not_captured() : std::string();
   if (why.empty()) why = plan_graphs(config, site).why_not;
   return agreed(why, config.cuda_graphs, transport);
 }
 
-StepGraphs::StepGraphs(const TrainConfig& config, const RunSite& site, Backend& backend, Transport& transport)
+StepGraphs::StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport)
     : choice_(config.cuda_graphs),
       backend_(backend),
       transport_(transport),

@@ -24,13 +24,13 @@ struct GraphPlan {
   std::string why_not;  ///< empty where steps can be graphs
 };
 /// `topology` that is still to be chosen counts as none.
-GraphPlan plan_graphs(const TrainConfig& config, const RunSite& site);
+GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site);
 /// The line of --dry-run.
-std::string graph_text(const TrainConfig& config, const RunSite& site);
+std::string graph_text(const TrainConfig& config, const RankLayout& site);
 
 /// Why steps cannot be graphs on this device and transport, the same on all ranks: the lowest rank's reason; empty where they can.
 /// Collective where there are several ranks with GPUs. With "cuda_graphs": true a reason is an error.
-std::string agree_on_graphs(const TrainConfig& config, const RunSite& site, Backend& backend, Transport& transport);
+std::string agree_on_graphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport);
 
 /// A micro-batch's place in its step.
 struct MicroBatch {
@@ -49,7 +49,7 @@ struct MicroBatch {
 class StepGraphs {
  public:
   /// Collective, before the algorithm is made. The rest outlives it.
-  StepGraphs(const TrainConfig& config, const RunSite& site, Backend& backend, Transport& transport);
+  StepGraphs(const TrainConfig& config, const RankLayout& site, Backend& backend, Transport& transport);
   /// AlgorithmSite's, and whether the step's scalars must be known before its work is issued. Stays as it is when graphs are given up.
   bool start_at_begin() const { return start_at_begin_; }
   /// Collective, once the algorithm is made.

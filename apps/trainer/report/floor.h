@@ -26,7 +26,7 @@ Ceilings h200_ceilings();
 /// The least that an operation moves through device memory, each input read once and each output written once, and what it multiplies and
 /// adds. What a batch needs as a whole before it can go on (batch norm's statistics) is read twice.
 struct OperationWork {
-  std::string name;  ///< as in core/backend.h
+  std::string name;  ///< as in core/operations.h
   double bytes = 0.0;
   double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
 };

@@ -15,9 +15,9 @@ namespace starling {
 
 namespace {
 
-std::string topology_text(const TrainConfig& config, const RunSite& site) {
+std::string topology_text(const TrainConfig& config, const RankLayout& site) {
   if (config.auto_topology) return "auto (chosen at the start, by measurement)";
-  if (!config.topology) return "none (all-reduce)";
+  if (!config.topology) return fmt::format("none ({})", config.algorithm.label());
   const TopologyReport report = analyse(*config.topology);
   std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
   text += config.topology->period() > 0 ? fmt::format("period {}, ", config.topology->period()) : "no period, ";
@@ -28,7 +28,7 @@ std::string topology_text(const TrainConfig& config, const RunSite& site) {
 }
 
 /// Receive buffers that a bucket needs: the most of any round and rank.
-std::size_t receive_buffers(const TrainConfig& config, const RunSite& site) {
+std::size_t receive_buffers(const TrainConfig& config, const RankLayout& site) {
   if (site.ranks == 1) return 0;
   if (!config.topology) return 1;
   std::size_t most = 0;
@@ -44,6 +44,7 @@ std::string memory_text(const MemoryNeed& need) {
   std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
                                 size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
+  if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
   return out + fmt::format(", {} activations, {} batches; {} in all\n", size_text(need.activations), size_text(need.batches),
                            size_text(need.total()));
 }
@@ -57,7 +58,7 @@ std::string floor_text(const std::string& name, const Floor& floor, double image
 }
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
-std::string nccl_text(const TrainConfig& config, const RunSite& site) {
+std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
   if (site.ranks == 1 || (config.transport != "auto" && config.transport != "nccl")) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
   if (config.topology) {
@@ -79,12 +80,13 @@ std::string nccl_text(const TrainConfig& config, const RunSite& site) {
 }
 
 /// Which rank takes which GPU, and what a step takes there at least. Asks no device.
-std::string device_text(const TrainConfig& config, const RunSite& site, double elements) {
-  std::string out = fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_on_host, site.ranks_on_host == 1 ? "" : "s");
+std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
+  std::string out =
+      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node, site.ranks_per_node == 1 ? "" : "s");
   constexpr int kShown = 8;
-  for (int rank = 0; rank < std::min(site.ranks_on_host, kShown); ++rank)
+  for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
     out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
-  if (site.ranks_on_host > kShown) out += ", …";
+  if (site.ranks_per_node > kShown) out += ", …";
   out += fmt::format("; precision {}\n", name_of(config.compute));
   out += nccl_text(config, site);
   out += graph_text(config, site);
@@ -113,7 +115,7 @@ std::string device_text(const TrainConfig& config, const RunSite& site, double e
 
 }  // namespace
 
-double MemoryNeed::total() const { return parameters + gradients + states + low + receive + activations + batches; }
+double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches; }
 
 std::string size_text(double bytes) {
   const char* unit = "B";
@@ -125,18 +127,18 @@ std::string size_text(double bytes) {
   return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes)) : fmt::format("{:.1f} {}", bytes, unit);
 }
 
-std::string run_headline(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
+std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(),
-                     plan.buckets.size() == 1 ? "" : "s", config.algorithm, topology_text(config, site));
+                     plan.buckets.size() == 1 ? "" : "s", config.algorithm.name, topology_text(config, site));
 }
 
-std::string dry_run_report(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   const RunLength length = run_length(config, site);
   const auto element = static_cast<double>(size_of(config.dtype));
   std::string out =
-      fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_on_host, config.model->parameter_count());
+      fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_per_node, config.model->parameter_count());
   out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
                      config.data.sample_text());
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
@@ -155,7 +157,7 @@ std::string dry_run_report(const TrainConfig& config, const RunSite& site, const
   return out;
 }
 
-MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const ShapeTrace& trace) {
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   double elements = 0.0;
   for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
@@ -167,11 +169,14 @@ MemoryNeed memory_need(const TrainConfig& config, const RunSite& site, const Sha
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
+  for (const AlgorithmPlan::State& state : config.algorithm.states) {
+    need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
+  }
   const bool direct = config.transport == "auto" || config.transport == "direct";
-  if (config.topology && direct && site.ranks_on_host > 1) {
+  if (config.topology && direct && site.ranks_per_node > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
-    if (config.device != "cuda" && site.ranks_on_host == site.ranks) need.receive = 0.0;
+    if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;
   }
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.tensors) {

@@ -7,7 +7,7 @@ namespace {
 
 class ConstantSchedule : public Schedule {
  public:
-  ConstantSchedule(ConfigSection& config, const ScheduleSite& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {}
+  ConstantSchedule(ConfigSection& config, const ScheduleInputs& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {}
   double lr(std::int64_t t) const override { return base_ * warmup_.multiplier(t); }
 
  private:
@@ -20,7 +20,7 @@ class ConstantSchedule : public Schedule {
 void register_constant_schedule() {
   schedules().add(
       "constant",
-      [](ConfigSection& config, const ScheduleSite& site) -> std::unique_ptr<Schedule> {
+      [](ConfigSection& config, const ScheduleInputs& site) -> std::unique_ptr<Schedule> {
         return std::make_unique<ConstantSchedule>(config, site);
       },
       "the same rate throughout");

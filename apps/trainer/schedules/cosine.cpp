@@ -10,7 +10,7 @@ namespace {
 /// Half a cosine from the base rate down to `min_lr` over the updates after the warm-up (Loshchilov & Hutter 2017, arXiv 1608.03983).
 class CosineSchedule : public Schedule {
  public:
-  CosineSchedule(ConfigSection& config, const ScheduleSite& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {
+  CosineSchedule(ConfigSection& config, const ScheduleInputs& site) : base_(site.base_lr), warmup_(Warmup::read(config)) {
     min_lr_ = config.number("min_lr", 1e-6, Range::at_least(0.0), "rate at the end of the run");
     length_ = site.total_steps - warmup_.steps;
   }
@@ -35,7 +35,7 @@ class CosineSchedule : public Schedule {
 void register_cosine_schedule() {
   schedules().add(
       "cosine",
-      [](ConfigSection& config, const ScheduleSite& site) -> std::unique_ptr<Schedule> {
+      [](ConfigSection& config, const ScheduleInputs& site) -> std::unique_ptr<Schedule> {
         return std::make_unique<CosineSchedule>(config, site);
       },
       "half a cosine down to min_lr");

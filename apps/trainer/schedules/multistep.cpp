@@ -13,7 +13,7 @@ namespace {
 /// base·gamma^(milestones passed); milestones are in epochs, fractions allowed.
 class MultistepSchedule : public Schedule {
  public:
-  MultistepSchedule(ConfigSection& config, const ScheduleSite& site)
+  MultistepSchedule(ConfigSection& config, const ScheduleInputs& site)
       : base_(site.base_lr), steps_per_epoch_(site.steps_per_epoch), warmup_(Warmup::read(config)) {
     milestones_ = config.numbers("milestones", {}, Range::positive(), "epochs at which the rate is reduced, ascending");
     for (std::size_t i = 1; i < milestones_.size(); ++i) {
@@ -44,7 +44,7 @@ class MultistepSchedule : public Schedule {
 void register_multistep_schedule() {
   schedules().add(
       "multistep",
-      [](ConfigSection& config, const ScheduleSite& site) -> std::unique_ptr<Schedule> {
+      [](ConfigSection& config, const ScheduleInputs& site) -> std::unique_ptr<Schedule> {
         return std::make_unique<MultistepSchedule>(config, site);
       },
       "times gamma at each of the milestones");

@@ -8,8 +8,8 @@
 
 namespace starling {
 
-/// The length of a run, which schedules refer to.
-struct ScheduleSite {
+/// What every schedule is made from: the rate it starts from, and the length of the run.
+struct ScheduleInputs {
   double base_lr = 0.1;
   std::int64_t total_steps = 1;
   double steps_per_epoch = 1.0;
@@ -22,7 +22,7 @@ class Schedule {
   virtual double lr(std::int64_t t) const = 0;
 };
 
-using ScheduleRegistry = Registry<std::unique_ptr<Schedule>, ConfigSection&, const ScheduleSite&>;
+using ScheduleRegistry = Registry<std::unique_ptr<Schedule>, ConfigSection&, const ScheduleInputs&>;
 ScheduleRegistry& schedules();
 void register_builtin_schedules();
 

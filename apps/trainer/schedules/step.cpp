@@ -9,7 +9,7 @@ namespace {
 /// base·gamma^floor(epoch / step_size).
 class StepSchedule : public Schedule {
  public:
-  StepSchedule(ConfigSection& config, const ScheduleSite& site)
+  StepSchedule(ConfigSection& config, const ScheduleInputs& site)
       : base_(site.base_lr), steps_per_epoch_(site.steps_per_epoch), warmup_(Warmup::read(config)) {
     step_size_ = config.number("step_size", 30.0, Range::positive(), "epochs between two reductions");
     gamma_ = config.number("gamma", 0.1, Range::positive(), "factor of a reduction");
@@ -31,7 +31,7 @@ class StepSchedule : public Schedule {
 void register_step_schedule() {
   schedules().add(
       "step",
-      [](ConfigSection& config, const ScheduleSite& site) -> std::unique_ptr<Schedule> {
+      [](ConfigSection& config, const ScheduleInputs& site) -> std::unique_ptr<Schedule> {
         return std::make_unique<StepSchedule>(config, site);
       },
       "times gamma every step_size epochs");

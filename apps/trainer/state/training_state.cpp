@@ -4,6 +4,7 @@
 #include <set>
 
 #include "apps/trainer/state/model_file.h"
+#include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"
 
@@ -32,14 +33,9 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
     return;
   }
   if (saved == given) return;
-  fail(ExitCode::kUsage, "resume",
-       "{}: the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder", source,
-       given.dump(), path, saved.dump());
-}
-
-/// Tensor of one parameter within one of its bucket's state buffers.
-Tensor state_view(const Bucket& bucket, const BucketSlot& slot, std::size_t state) {
-  return bucket.states[state].slice(slot.offset, slot.parameter->shape);
+  fail(ExitCode::kUsage, "resume", {.file = source},
+       "the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder", given.dump(), path,
+       saved.dump());
 }
 
 template <class Visit>
@@ -48,7 +44,11 @@ void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, c
   for (const Bucket& bucket : buckets) {
     for (const BucketSlot& slot : bucket.layout->slots) {
       for (std::size_t state = 0; state < names.size(); ++state) {
-        visit("optimizer." + names[state] + "." + slot.parameter->name, state_view(bucket, slot, state), *slot.parameter);
+        visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(slot.offset, slot.parameter->shape),
+              *slot.parameter);
+      }
+      for (const SyncState& state : bucket.sync) {
+        visit("sync." + state.name + "." + slot.parameter->name, state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
       }
     }
   }
@@ -57,7 +57,7 @@ void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, c
 std::string metadata(const SafetensorsFile& file, const std::string& source, const std::string& key) {
   const auto it = file.metadata.find(key);
   if (it == file.metadata.end())
-    fail(ExitCode::kUsage, "resume", "{}: is not a checkpoint of a training run: it lacks the entry '{}'", source, key);
+    fail(ExitCode::kUsage, "resume", {.file = source}, "is not a checkpoint of a training run: it lacks the entry '{}'", key);
   return it->second;
 }
 
@@ -91,7 +91,7 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
   load_model_tensors(file, source, "model.", model);
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
     const auto it = file.tensors.find(name);
-    if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", "{}: tensor {} is missing", source, name);
+    if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
     from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
   });
   RunCounters counters;
@@ -114,21 +114,23 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
                      DType compute) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
-    fail(ExitCode::kUsage, "resume", "{}: has format '{}', needed: starling-checkpoint-1", source, metadata(file, source, "format"));
+    fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
   }
   if (metadata(file, source, "ranks") != std::to_string(ranks)) {
-    fail(ExitCode::kUsage, "resume", "{}: ranks: the checkpoint was made by {} ranks, this run has {}; start as many", source,
-         metadata(file, source, "ranks"), ranks);
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
+         "the checkpoint was made by {} ranks, this run has {}; start as many", metadata(file, source, "ranks"), ranks);
   }
   nlohmann::json saved = saved_config(file, source);
   // Checkpoints that name no task are of a version that knew one alone.
   if (!saved.contains("task")) saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
+  // Older ones have a text, or not every key.
+  if (saved.contains("sync")) (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
   if (made != name_of(compute)) {
-    fail(ExitCode::kUsage, "resume", "{}: precision: the checkpoint was made in {}, this run computes in {}; add --set precision={}",
-         source, made, name_of(compute), made);
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
+         "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made, name_of(compute), made);
   }
   compare(saved, resolved_config, "", source);
 }

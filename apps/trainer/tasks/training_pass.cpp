@@ -31,6 +31,7 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
 }
 
 ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, bool allow_unused) {
+  if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta)) throw Error(*error);
   const auto meta = make_meta_backend();
   ShapeTrace trace;
   model.allocate(*meta, shape.dtype, shape.compute);

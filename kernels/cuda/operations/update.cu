@@ -95,7 +95,9 @@ GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>>(rule);
 }
 
-void CudaBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
+void CudaBackend::update(const Update& call) {
+  const OptimizerRule& rule = call.rule;
+  const UpdateArgs& args = call.args;
   check_update(rule, args);
   require(!args.sum_received, "update", "the terms of a sum are summed before a GPU's update");
   GpuUpdateLauncher launcher = builtin_update(rule);

@@ -82,7 +82,7 @@ struct UpdateBuffers {
   std::int64_t packs = 0;  ///< of 16 bytes
   int terms = 0;
   bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
-  bool evict_first = true;        ///< see GpuSite
+  bool evict_first = true;        ///< see GpuUpdateContext
 };
 
 namespace detail {
@@ -361,7 +361,7 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
 }
 
 template <class Launcher, int kTerms, bool kAligned, class Step, class T>
-void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTerms>& values, const GpuSite& site) {
+void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTerms>& values, const GpuUpdateContext& site) {
   static_assert(sizeof(buffers) + sizeof(values) <= 4096, "a launch has 4 KiB of parameters");
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * packs_in_flight<Step, kTerms>();
   const std::int64_t tiles = (buffers.packs + kTile - 1) / kTile;
@@ -385,7 +385,7 @@ std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args, const starling::deta
 }
 
 template <class Launcher, class T, class Rule>
-void launch_update(const Rule& rule, const UpdateArgs& args, const GpuSite& site) {
+void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
   const auto mixture = starling::detail::mixture_of(args);
   bool aligned = true;
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
@@ -440,7 +440,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuSite& site
 
 /// The GpuUpdateLauncher of RuleKernel<Rule, CpuLaunch>.
 template <class Rule, class CpuLaunch, class Launcher>
-void launch_rule(const OptimizerRule& rule, const UpdateArgs& args, const GpuSite& site) {
+void launch_rule(const OptimizerRule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
   const Rule& settings = static_cast<const RuleKernel<Rule, CpuLaunch>&>(rule).rule();
   if (args.x.dtype() == DType::kFloat32) {
     detail::launch_update<Launcher, float>(settings, args, site);

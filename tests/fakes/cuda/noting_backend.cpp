@@ -78,11 +78,6 @@ void NotingBackend::fill(const Tensor& x, double value) {
   ForwardingBackend::fill(x, value);
 }
 
-void NotingBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
-  before("update", accesses_of(args));
-  ForwardingBackend::update(rule, args);
-}
-
 void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
   Accesses accesses;
   for (const Tensor& tensor : x) accesses.read({tensor});

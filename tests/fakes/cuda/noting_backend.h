@@ -20,7 +20,6 @@ class NotingBackend final : public ForwardingBackend, public SquaredNorms {
 
   std::shared_ptr<Storage> allocate(std::size_t bytes) override;
   void fill(const Tensor& x, double value) override;
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override;
   void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
   PeerMemory* peer_memory() override;  ///< whose signals and waits are noted
 

@@ -22,6 +22,7 @@
 #include "comm/transport_checks.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 namespace starling {
 namespace {
@@ -346,7 +347,7 @@ class FakeWorld::State {
       const bool ever = when != Clock::time_point{};
       list.push_back({j, ever ? std::chrono::duration<double>(Clock::now() - when).count() : -1.0, {}});
     }
-    fail_wait(rank, what, options_.timeout_seconds, std::move(list));
+    fail_wait(rank, what, {}, options_.timeout_seconds, std::move(list));
   }
 
   const FakeWorldOptions options_;

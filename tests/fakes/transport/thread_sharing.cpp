@@ -1,3 +1,5 @@
+#include "tests/fakes/transport/thread_sharing.h"
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -6,7 +8,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/shared/memory_sharing.h"
+#include "comm/agreement.h"
 #include "core/error.h"
 
 namespace starling {
@@ -47,8 +49,10 @@ class ThreadSharing final : public MemorySharing {
 
   SharedBlocks share(Transport& control, const std::vector<int>& local, std::size_t bytes) override {
     SharedBlocks result;
-    result.refusal = first_failure(control.all_gather(refuse_ ? "memory for the parameters: refused" : ""));
-    if (!result.refusal.empty()) return result;
+    if (const auto refused = lowest_reason(control, refuse_ ? "memory for the parameters: refused" : "")) {
+      result.refusal = refused->text();
+      return result;
+    }
     std::uint64_t number = 0;
     {
       const std::scoped_lock lock(table().mutex);
@@ -72,13 +76,6 @@ class ThreadSharing final : public MemorySharing {
 };
 
 }  // namespace
-
-std::string first_failure(const std::vector<std::string>& texts) {
-  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
-    if (!texts[rank].empty()) return fmt::format("rank {}: {}", rank, texts[rank]);
-  }
-  return {};
-}
 
 std::unique_ptr<MemorySharing> make_thread_sharing(std::string host, bool refuse) {
   return std::make_unique<ThreadSharing>(std::move(host), refuse);

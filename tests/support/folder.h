@@ -25,6 +25,7 @@ class Folder {
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
 
+  std::string path() const { return path_.string(); }
   std::string operator/(const std::string& name) const { return (path_ / name).string(); }
   std::string write(const std::string& name, const std::string& content) const {
     std::ofstream(*this / name, std::ios::binary) << content;

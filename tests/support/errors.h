@@ -25,6 +25,18 @@ std::string error_of(ExitCode code, const Call& call, std::size_t longest = 600)
   return {};
 }
 
+/// The text of the Error that `call` throws; "" if it throws none. For threads and ranks of which some may be spared.
+template <class Call>
+std::string error_text(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return {};
+}
+
+/// Whether `text` has `part`; shows the text where it has not.
 inline bool contains(const std::string& text, const std::string& part) {
   const bool found = text.find(part) != std::string::npos;
   if (!found) MESSAGE("'" << part << "' is not in: " << text);
