@@ -89,7 +89,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");

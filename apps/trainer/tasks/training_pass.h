@@ -39,7 +39,7 @@ struct ShapeTrace {
   std::size_t activation_bytes = 0;     ///< peak of activations and their gradients in a pass
 };
 /// Runs one on the meta backend. The model's tensors have no memory afterwards. An unused parameter is Error(kUsage) with its name unless
-/// `allow_unused`.
+/// `allow_unused`, and so is a layer that does not compute in that format.
 ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, bool allow_unused = false);
 
 }  // namespace starling
