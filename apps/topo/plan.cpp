@@ -11,6 +11,7 @@
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
+#include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -117,7 +118,7 @@ void plan(const PlanOptions& options) {
   StepModel step = !options.model.empty() ? step_of_config(options, network)
                                           : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
                                                       1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
-  if (!options.exchange.empty()) step.gossip_wire = options.exchange == "bf16" ? 0.5 : 1.0;
+  if (!options.exchange.empty()) step.gossip_wire = mixers().make(options.exchange, "--exchange").wire;
   if (step.gossip_wire < 1.0) network.direct = false;  // what is encoded is sent, also inside a host
   const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb);
   const std::string text = options.json ? advice_json(advice) : network_text(network) + advice_text(advice, options.all);
