@@ -168,7 +168,7 @@ SafetensorsFile Trainer::state() {
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
       save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
-  file.metadata["batch_norms_in_convolutions"] = config_.defer_norms ? "1" : "0";
+  file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }
 

@@ -110,7 +110,7 @@ void TrainingRun::check_finite() {
   constexpr double kNever = 1e18;
   const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
   double first[2] = {negated(losses().diverged_step()), negated(scale_diverged_step())};
-  if (transport_.size() > 1) transport_.max(first, 2);
+  if (transport_.size() > 1) transport_.world().max(first, 2);
   const auto step_of = [](double value) { return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value); };
   if (first[0] != -kNever || first[1] != -kNever) report_diverged(step_of(first[0]), step_of(first[1]));
 }
@@ -241,10 +241,10 @@ void TrainingRun::write_summary() {
   double skipped = scaler ? static_cast<double>(step() + 1 - scaler->settle().optimizer_step) : 0.0;
   std::vector<std::string> hosts{host_name()};
   if (transport_.size() > 1) {
-    transport_.max(&peak, 1);
-    transport_.max(&seconds, 1);
-    transport_.max(&skipped, 1);
-    hosts = transport_.all_gather(host_name());
+    transport_.world().max(&peak, 1);
+    transport_.world().max(&seconds, 1);
+    transport_.world().max(&skipped, 1);
+    hosts = transport_.world().all_gather(host_name());
   }
   together(transport_, [&] {
     if (transport_.rank() != 0) return;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "core/forwarding_backend.h"
-#include "tests/core/errors.h"
+#include "tests/support/errors.h"
 #include "tests/core/host_backend.h"
 
 using namespace starling;
