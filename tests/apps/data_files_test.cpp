@@ -81,7 +81,7 @@ void write_cifar10(const std::string& folder) {
 }
 
 std::string cifar_error(const std::string& folder) {
-  return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"path", folder}})->open(); });
+  return test::error_text([&] { make_dataset({{"type", "cifar10"}, {"path", folder}})->open(); });
 }
 
 }  // namespace

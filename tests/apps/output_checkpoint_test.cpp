@@ -17,7 +17,7 @@ SafetensorsFile file_of(float value) {
   FileTensor tensor{DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
   std::memcpy(tensor.bytes.data(), &value, 4);
   file.tensors["model.weight"] = tensor;
-  file.metadata["step"] = "7";
+  file.metadata["step"] = std::to_string(7);
   return file;
 }
 

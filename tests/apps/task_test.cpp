@@ -99,7 +99,7 @@ nlohmann::json line_config(const char* patch = "{}") {
   register_parts();
   nlohmann::json config = nlohmann::json::parse(R"({
     "model": {"type": "sequential", "layers": [{"type": "linear", "out_features": 2}]}, "data": {"type": "test_lines"},
-    "batch_size": 8, "epochs": 40, "optimizer": {"type": "sgd", "lr": 0.2}, "threads": 1, "log_every": 4, "tensorboard": false,
+    "batch_size": 8, "epochs": 120, "optimizer": {"type": "sgd", "lr": 0.2}, "threads": 1, "log_every": 4, "tensorboard": false,
     "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}})");
   config.merge_patch(nlohmann::json::parse(patch));
   return config;

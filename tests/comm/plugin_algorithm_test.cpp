@@ -112,7 +112,8 @@ TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, z
   test::TinyModel model({Shape{4}, Shape{40}});
   const BucketPlan layout = plan_buckets(model.order, {}, DType::kFloat32, 1);
   std::vector<Bucket> buckets = make_buckets(layout, *backend, DType::kFloat32, 0, false);
-  const AlgorithmSite site{.backend = *backend, .transport = *transport, .rule = *rule, .buckets = buckets};
+  const auto mixer = transport->make_mixer(*backend);
+  const AlgorithmSite site{.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets};
   make_algorithm(plan, site);
   REQUIRE(buckets.size() == 2);
   for (const Bucket& bucket : buckets) {

@@ -8,6 +8,7 @@
 #include "core/custom_operation.h"
 #include "core/error.h"
 #include "examples/plugin/softsign.cpp"
+#include "layers/functions.h"
 #include "tests/layers/support.h"
 
 // What an author of a layer or an operation meets: the example of docs/extending.md, and what goes wrong.
@@ -48,7 +49,7 @@ void register_once() {
     mine::register_softsign();
     layers().add("author", [](ConfigSection& section) {
       return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 5), "which one")));
-    });
+    }, "makes one mistake");
     return true;
   }();
   (void)done;
@@ -70,7 +71,8 @@ void trace(Model& model) {
   model.allocate(*meta, DType::kFloat32);
   Tape tape(*meta);
   Pass pass{*meta, &tape, true};
-  tape.backward(weighted_total(model.forward(Variable(Tensor(*meta, Shape{2, 5}, DType::kFloat32)), pass), pass));
+  const Variable logits = model.forward(Variable(Tensor(*meta, Shape{2, 5}, DType::kFloat32)), pass);
+  tape.backward(functions::cross_entropy(logits, Tensor(*meta, Shape{2}, DType::kInt32), 0.0, 1.0, pass));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "core/error.h"
 #include "layers/functions.h"
+#include "tests/support/errors.h"
 #include "tests/layers/support.h"
 
 using namespace starling;
@@ -78,7 +79,7 @@ TEST_CASE("layers/embedding: a table that is not trained gets no gradient, and a
   CHECK(!functions::embedding(tokens_of(kFirst, kShape), table, pass).requires_grad());
   CHECK(tape.nodes() == 0);
   for (const std::int32_t token : {-1, 5}) {
-    const std::string text = error_of([&] { functions::embedding(tokens_of({0, token}, {2}), table, pass); });
+    const std::string text = test::error_text([&] { functions::embedding(tokens_of({0, token}, {2}), table, pass); });
     CHECK(text.find(std::to_string(token) + " at position 1") != std::string::npos);
     CHECK(text.find("5 rows") != std::string::npos);
   }

@@ -6,6 +6,7 @@
 #include "core/random.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using namespace starling::testing;
@@ -291,7 +292,7 @@ TEST_CASE("layers/mse: value and gradient are the formula's, in fp64, fp32 and b
     }
   }
   Pass pass{cpu()};
-  CHECK(error_of([&] {
+  CHECK(test::error_text([&] {
           functions::mean_squared_error(Variable(in(a, DType::kFloat64)), noise_tensor(1, {kWidth, kRows}), 1.0, pass);
         }).find("5×3") != std::string::npos);
 }

@@ -124,7 +124,8 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
   // Checkpoints that name no task are of a version that knew one alone.
   if (!saved.contains("task")) saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
   // Older ones have a text, or not every key.
-  if (saved.contains("sync")) (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
+  if (saved.contains("sync") && saved["sync"].contains("algorithm"))
+    (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
   // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
   const auto entry = file.metadata.find("precision");
   const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
