@@ -217,6 +217,8 @@ Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, D
 }
 
 Numbers to_numbers(const Tensor& tensor) {
+  // A trace on shapes has none.
+  if (tensor.backend().device() == DeviceType::kMeta) return Numbers(static_cast<std::size_t>(tensor.elements()), 0.0);
   Numbers result;
   const auto download = [&](auto integer) {
     std::vector<decltype(integer)> whole(static_cast<std::size_t>(tensor.elements()));
