@@ -96,7 +96,7 @@ StepItems items_of(const Subject& subject, bool libraries) {
   register_builtins();
   const Skipping skipping;
   const Libraries chosen(libraries);
-  json settings = read_json_file(std::string(STARLING_CONFIGS) + "/" + subject.config);
+  json settings = read_json_file(fmt::format("{}/{}", STARLING_CONFIGS, subject.config));
   const std::int64_t batch = settings["batch_size"];
   settings["data"] = {{"type", "synthetic"},
                       {"image_size", subject.image_size},

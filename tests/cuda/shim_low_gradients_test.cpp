@@ -11,6 +11,7 @@
 
 #include "comm/low_gradients.h"
 #include "comm/staged_transport.h"
+#include "layers/functions.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/fake_libraries.h"
