@@ -65,7 +65,8 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const std::unique_ptr<Algorithm> algorithm = make_algorithm(
-      algorithm_of({}), {.backend = backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets, .topology = topology.get()});
+      algorithm_of({}),
+      {.backend = backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets, .topology = topology.get()});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });

@@ -17,8 +17,8 @@ TEST_CASE("comm/agreement: every rank gets the error of the lowest rank that fai
     CHECK_FALSE(try_together(t, [] {}).has_value());
     const auto error = try_together(t, [&] {
       if (t.rank() == 0) return;
-      fail(ExitCode::kOutput, "output", {.file = "a b; c", .key = "k:", .rank = 7, .step = 12 + t.rank(), .bucket = 3}, "no {}: 9 x\n; do {}",
-           "room", t.rank());
+      fail(ExitCode::kOutput, "output", {.file = "a b; c", .key = "k:", .rank = 7, .step = 12 + t.rank(), .bucket = 3},
+           "no {}: 9 x\n; do {}", "room", t.rank());
     });
     REQUIRE(error.has_value());
     CHECK(error->code() == ExitCode::kOutput);
@@ -37,7 +37,11 @@ TEST_CASE("comm/agreement: every rank gets the error of the lowest rank that fai
 TEST_CASE("comm/agreement: what is no Error has an exit code, too") {
   FakeWorld world(2);
   world.run([](Transport& t) {
-    CHECK_THROWS_WITH_AS(together(t, [&] { if (t.rank() == 1) throw std::runtime_error("odd"); }), "[internal] odd", AgreedError);
+    CHECK_THROWS_WITH_AS(together(t,
+                                  [&] {
+                                    if (t.rank() == 1) throw std::runtime_error("odd");
+                                  }),
+                         "[internal] odd", AgreedError);
     const auto memory = try_together(t, [] { throw std::bad_alloc(); });
     REQUIRE(memory.has_value());
     CHECK(memory->code() == ExitCode::kMemory);

@@ -250,8 +250,8 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   ConfigSection section(config, "test");
   const auto rule = optimizers().make("sgd", "type", section);
   const auto mixer = transport->make_mixer(*backend);
-  const auto gossip = make_algorithm(
-      algorithm_of("gossip"), {.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets});
+  const auto gossip = make_algorithm(algorithm_of("gossip"),
+                                     {.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets});
   gossip->begin({3, 4, 1.0, 0.1});
   CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);
   gossip->resume(3);

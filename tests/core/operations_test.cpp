@@ -3,8 +3,8 @@
 #include <string>
 
 #include "core/forwarding_backend.h"
-#include "tests/support/errors.h"
 #include "tests/core/host_backend.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 

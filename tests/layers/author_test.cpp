@@ -47,9 +47,12 @@ void register_once() {
   static const bool done = [] {
     register_builtin_layers();
     mine::register_softsign();
-    layers().add("author", [](ConfigSection& section) {
-      return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 5), "which one")));
-    }, "makes one mistake");
+    layers().add(
+        "author",
+        [](ConfigSection& section) {
+          return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 5), "which one")));
+        },
+        "makes one mistake");
     return true;
   }();
   (void)done;

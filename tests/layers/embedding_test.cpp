@@ -5,8 +5,8 @@
 
 #include "core/error.h"
 #include "layers/functions.h"
-#include "tests/support/errors.h"
 #include "tests/layers/support.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using namespace starling::testing;

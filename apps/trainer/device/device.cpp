@@ -79,8 +79,7 @@ std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world)
   }
   const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
   if (config.device == "auto" && unsupported) {
-    if (has_gpu_driver() && world.rank() == 0)
-      log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
+    if (has_gpu_driver() && world.rank() == 0) log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
   } else if (config.device == "auto" && runs_on_gpu(*config.rule)) {
     backend = gpu_on_every_rank(settings, world);
   } else if (config.device == "auto" && has_gpu_driver() && world.rank() == 0) {

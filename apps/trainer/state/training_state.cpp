@@ -122,7 +122,8 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
   }
   nlohmann::json saved = saved_config(file, source);
   // Checkpoints that name no task are of a version that knew one alone.
-  if (!saved.contains("task") && resolved_config.contains("task")) saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
+  if (!saved.contains("task") && resolved_config.contains("task"))
+    saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
   // Older ones have a text, or not every key.
   if (saved.contains("sync") && saved["sync"].contains("algorithm"))
     (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
