@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "topology/check.h"
 #include "topology/topology.h"
 
 namespace starling {
@@ -26,6 +25,6 @@ void register_custom(TopologyRegistry& registry);
 
 /// Names of the registered topologies that take this site without further keys: "base-2, complete, random-matching". For errors of
 /// makers that do not.
-std::string topologies_that_take(const RankLayout& site, TopologyKind kind = TopologyKind::kDoublyStochastic);
+std::string topologies_that_take(const TopologySite& site);
 
 }  // namespace starling

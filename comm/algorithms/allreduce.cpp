@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,7 +7,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/updater.h"
 #include "comm/low_gradients.h"
-#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -26,7 +24,6 @@ class AllReduce final : public Algorithm {
   void begin(const StepInfo& info) override {
     info_ = info;
     started_ = updated_ = 0;
-    std::fill(tickets_.begin(), tickets_.end(), Ticket{0});
   }
 
   void bucket_ready(int bucket) override {
@@ -60,6 +57,10 @@ class AllReduce final : public Algorithm {
     if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
     return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
   }
+  void replayed(const StepInfo& info) override { info_ = info; }
+  void abandoned() override {
+    for (std::size_t b = 0; b < tickets_.size(); ++b) wait_once(b);  // lets go of the tickets: there is nothing to wait for
+  }
 
  private:
   bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
@@ -85,12 +86,6 @@ class AllReduce final : public Algorithm {
 
 }  // namespace
 
-AlgorithmPlan plan_all_reduce(ConfigSection&) {
-  return {.title = "all-reduce",
-          .period = 1,
-          .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-                        double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
-          .make = [](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }};
-}
+std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }
 
 }  // namespace starling

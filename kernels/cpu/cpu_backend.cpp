@@ -85,9 +85,9 @@ void CpuBackend::fill(const Tensor& x, double value) {
   }
 }
 
-void CpuBackend::update(const Update& args) {
+void CpuBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
   threads_.enter();
-  cpu::update(threads_, args.rule, args.args);
+  cpu::update(threads_, rule, args);
 }
 
 }  // namespace starling

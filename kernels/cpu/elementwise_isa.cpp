@@ -1,4 +1,3 @@
-#include "core/operations.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_isa.h"
 #include "kernels/math/activations.h"

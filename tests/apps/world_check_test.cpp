@@ -1,12 +1,11 @@
 #include "apps/trainer/world_check.h"
-#include "comm/agreement.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "tests/fakes/transport/fake_transport.h"
-#include "tests/support/errors.h"
+#include "apps/trainer/agreement.h"
+#include "comm/fake_transport.h"
 
 namespace starling {
 namespace {
@@ -24,13 +23,13 @@ std::string agreed_error(const Body& body) {
       CHECK(error.code() == ExitCode::kUsage);
       mine = error.what();
     }
-    for (const std::string& other : transport.world().all_gather(mine)) CHECK(other == mine);  // all end, with the same words
+    for (const std::string& other : transport.all_gather(mine)) CHECK(other == mine);  // all end, with the same words
     if (transport.rank() == 1) text = mine;
   });
   return text;
 }
 
-using test::contains;
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "tests/fakes/cuda/recorder.h"
+#include "kernels/cuda/shim/recorder.h"
 
 // Questions to a record of calls.
 namespace starling::tests {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "tests/fakes/cuda/recorder.h"
+#include "kernels/cuda/shim/recorder.h"
 
 namespace starling::tests {
 

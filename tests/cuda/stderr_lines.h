@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/support/folder.h"
+#include "tests/core/folder.h"
 
 namespace starling::tests {
 

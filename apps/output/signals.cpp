@@ -1,0 +1,47 @@
+#include "apps/output/signals.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <initializer_list>
+#include <thread>
+
+namespace starling {
+namespace {
+
+std::atomic<bool> stop{false};
+std::atomic<bool> end_at_next{false};  ///< SIGTERM or SIGINT came once
+
+void receive(int signal) {
+  stop.store(true);
+  if (signal != SIGUSR1 && end_at_next.exchange(true)) ::_exit(128 + signal);
+}
+
+}  // namespace
+
+// No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
+// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
+void install_stop_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    ::pthread_setname_np(::pthread_self(), "signals");
+    while (true) {
+      int signal = 0;
+      if (::sigwait(&signals, &signal) == 0) receive(signal);
+    }
+  }).detach();
+}
+
+bool stop_requested() { return stop.load(); }
+
+void request_stop(bool wanted) {
+  stop.store(wanted);
+  end_at_next.store(false);
+}
+
+}  // namespace starling

@@ -1,0 +1,329 @@
+#include "apps/trainer/train_config.h"
+
+#include <algorithm>
+
+#include "apps/trainer/device.h"
+#include "apps/trainer/plugins.h"
+#include "apps/trainer/step_graphs.h"
+#include "core/config_doc.h"
+#include "core/error.h"
+#include "kernels/gpu_update.h"
+
+namespace starling {
+
+namespace {
+
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
+Interval read_interval(ConfigSection& section, const std::string& what) {
+  Interval interval;
+  const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
+  interval.every_epochs = section.integer("every_epochs", 1, Range::at_least(0), what + " every so many epochs; 0: never");
+  interval.every_steps = section.integer("every_steps", 0, Range::at_least(0),
+                                         what + " every so many steps; 0: never; given alone, it replaces the default `every_epochs`");
+  if (steps_alone) {
+    interval.every_epochs = 0;
+    section.resolve("every_epochs", 0);
+  }
+  return interval;
+}
+
+void read_data(ConfigSection& root, TrainConfig& config) {
+  ConfigSection data = root.section("data", "the data set and how it is read");
+  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {"type": "synthetic"})");
+  const std::string type = data.required_text("type", "the data set, see `--list data`");
+  config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
+  ConfigSection augment = data.section("augment", "random changes of training images");
+  config.crop_padding = augment.integer("crop_padding", 0, Range::closed(0, 64), "pad by so many zero pixels and crop at random");
+  config.flip = augment.boolean("flip", false, "mirror at random");
+  augment.finish();
+  ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
+  if (partition.choice("type", "shared", {"shared", "dirichlet"},
+                       "shared: all ranks draw from one shuffled order; dirichlet: a fixed label-skewed share each") == "dirichlet" ||
+      root.describing()) {
+    config.dirichlet_alpha = partition.number("alpha", 1.0, Range::positive(), "dirichlet: the smaller, the more skewed");
+  }
+  partition.finish();
+  if (root.describing()) return;
+  config.dataset = datasets().make(type, data.path("type"), data, config.seed);
+  data.finish();
+  config.data = config.dataset->info();
+  for (int axis = 0; axis < 2; ++axis) {
+    if (config.crop_padding >= config.data.image[axis]) {
+      data.error("augment.crop_padding",
+                 fmt::format("is {}, allowed: less than the image's size {}", config.crop_padding, config.data.image.text()));
+    }
+  }
+}
+
+void read_model(ConfigSection& root, TrainConfig& config) {
+  ConfigSection model = root.section("model", "the network");
+  if (root.describing()) {
+    model.required_text("type", "the model, see `--list models`");
+    model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
+    return;
+  }
+  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {"type": "resnet20"})");
+  config.model = make_model(model, config.data.image, config.data.classes);
+  const std::int64_t outputs = config.model->output_shape().back();
+  if (config.model->output_shape().rank() != 1) {
+    model.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", config.model->output_shape().text()));
+  }
+  if (outputs < config.data.classes) {
+    model.error("num_classes", fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", outputs,
+                                           config.data.classes, config.data.classes));
+  }
+  if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
+}
+
+void read_length(ConfigSection& root, TrainConfig& config) {
+  config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
+  config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
+  if (root.has("epochs") || root.describing())
+    config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
+  if (root.has("steps") || root.describing()) {
+    config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
+  }
+}
+
+void read_optimizer(ConfigSection& root, TrainConfig& config) {
+  ConfigSection optimizer = root.section("optimizer", "the rule of the update");
+  const std::string type = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
+  config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
+                                      "weight decay on tensors of two or more dimensions only, or on all") == "all";
+  if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  if (!root.describing()) optimizer.finish();
+  if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
+
+  ConfigSection schedule = root.section("schedule", "how the learning rate changes");
+  const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
+  if (root.describing()) return;
+  const ScheduleSite probe{config.lr, 1, 1.0};
+  schedules().make(schedule_type, schedule.path("type"), schedule, probe);
+  schedule.finish();
+  // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleSite& site) {
+    ConfigSection section(resolved, "schedule");
+    section.text("type", "constant", "");
+    return schedules().make(schedule_type, "schedule.type", section, site);
+  };
+}
+
+void read_sync(ConfigSection& root, TrainConfig& config, const RunSite& site) {
+  const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
+  config.clip = {clip_norm,
+                 root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
+
+  ConfigSection sync = root.section("sync", "how ranks agree");
+  config.algorithm = sync.text("algorithm", "gossip", "see `--list algorithms`");
+  config.transport = sync.choice(
+      "transport", "auto", {"auto", "direct", "mpi", "nccl", "staged"},
+      "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
+      "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
+      "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
+      "that, and is an error where they do not");
+  if ((config.transport == "nccl" || config.transport == "staged") && config.device == "cpu") {
+    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: auto, direct or mpi", config.transport));
+  }
+  config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
+  config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
+  std::string word;
+  const double bucket_mb =
+      sync.number_or_word("bucket_mb", 25.0, Range::positive(), {"auto"}, word,
+                          "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
+  config.auto_bucket = word == "auto";
+  config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
+  config.bf16_exchange = sync.choice("exchange", "fp32", {"fp32", "bf16"},
+                                     "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to rounding "
+                                     "(a run in fp64 exchanges fp64)") == "bf16";
+  if (config.bf16_exchange && config.algorithm == "allreduce") {
+    sync.error("exchange", "is bf16, but all-reduce sums gradients in full precision; allowed: fp32, or \"algorithm\": \"gossip\"");
+  }
+  if (config.bf16_exchange && config.dtype == DType::kFloat64) sync.error("exchange", "is bf16 in a run in fp64; allowed: fp32");
+  config.max_ctas = static_cast<int>(
+      sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
+
+  const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
+  const bool needs_whole_gradient = fp16 || (clip_norm > 0.0 && !config.clip.per_bucket);
+  const bool given = sync.has("update");
+  const std::string update =
+      sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
+                  "update each bucket the moment its last gradient is ready, or all after the pass");
+  if (given && update == "in_backward" && needs_whole_gradient) {
+    sync.error("update", fp16 ? "is in_backward, but precision fp16 checks the whole gradient for overflow; allowed: after_backward"
+                              : "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: "
+                                "after_backward, or \"clip\": \"bucket\"");
+  }
+  config.in_backward = update == "in_backward";
+
+  if (!root.describing()) {
+    if (!algorithms().contains(config.algorithm)) {
+      std::string known;
+      for (const auto& name : algorithms().names()) known += (known.empty() ? "" : ", ") + name;
+      sync.error("algorithm", fmt::format("unknown algorithm '{}'{}; known: {}", config.algorithm,
+                                          suggestion(config.algorithm, algorithms().names()), known));
+    }
+    if (config.algorithm == "allreduce") {
+      sync.raw("topology", "object", "not used by all-reduce");
+    } else {
+      ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+      config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+      if (config.auto_topology) {
+        topology.finish();
+        config.topology_name = "auto";
+        return sync.finish();
+      }
+      config.topology = make_topology(topology, {site.ranks, site.ranks_on_host});
+      config.topology_name = topology.resolved().value("type", "");
+    }
+    sync.finish();
+  } else {
+    ConfigSection topology = sync.section("topology", "who mixes with whom");
+    topology.text("type", "base-2", "see `--list topologies`; `auto`: chosen by measurement at the start");
+  }
+}
+
+/// A word or a boolean.
+GraphChoice read_cuda_graphs(ConfigSection& root) {
+  const std::string key = "cuda_graphs",
+                    doc =
+                        "on GPUs: whole steps are captured as CUDA graphs and replayed; auto: where possible, otherwise one line says why "
+                        "not; true: what is known beforehand to make it impossible is an error. No effect on a CPU";
+  if (!root.has(key)) {
+    root.choice(key, "auto", {"auto", "true", "false"}, doc);
+    return GraphChoice::kAuto;
+  }
+  const nlohmann::json graphs = root.raw(key, "`auto` or boolean", doc);
+  if (graphs == true) return GraphChoice::kOn;
+  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
+}
+
+TrainConfig read_root(ConfigSection& root, const RunSite& site) {
+  TrainConfig config;
+  load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
+  config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
+  config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of every host gets one, else the CPU");
+  config.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
+                                 "number format of the computation; bf16 and fp16 keep fp32 masters of the parameters; auto: bf16 where "
+                                 "the device is fast in it, else fp32; fp64 is for checks");
+  config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
+  config.compute = expected_compute(config.precision, config.device);
+  if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", fp16_needs_gpu());
+  config.threads = static_cast<int>(
+      root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
+  config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
+  config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
+  config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
+  config.cuda_graphs = read_cuda_graphs(root);
+  config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
+  config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
+  config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.init = root.text("init", "", "a .safetensors file with initial values");
+  config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
+
+  read_data(root, config);
+  read_model(root, config);
+  read_length(root, config);
+  read_optimizer(root, config);
+  ConfigSection loss = root.section("loss", "what is minimised");
+  loss.choice("type", "cross_entropy", {"cross_entropy"}, "softmax cross entropy");
+  config.label_smoothing = loss.number("label_smoothing", 0.0, Range::half_open(0.0, 1.0), "share of the target spread over all classes");
+  loss.finish();
+  read_sync(root, config, site);
+  if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
+    if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
+      root.error("cuda_graphs", fmt::format("is true, but {}; allowed here: auto, false", why));
+  }
+  ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
+  config.evaluate = read_interval(evaluate, "test");
+  evaluate.finish();
+  ConfigSection checkpoint = root.section("checkpoint", "saved states of the run; one more comes at the end");
+  config.checkpoint = read_interval(checkpoint, "save");
+  config.keep = static_cast<int>(checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  checkpoint.finish();
+  root.finish();
+  return config;
+}
+
+/// The keys of every type of one kind, a table each.
+template <class R, class... Args>
+std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix, Args&&... args) {
+  std::string text = "# " + heading + "\n\n";
+  for (const std::string& name : registry.names()) {
+    ConfigSection section = ConfigSection::describe();
+    try {
+      registry.make(name, prefix, section, args...);
+    } catch (const Error&) {
+      // A maker may refuse the placeholders of required keys; by then it has declared them.
+    }
+    const std::vector<ConfigKey> keys = section.declared();
+    text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name,
+                                       registry.summary(name).empty() ? "" : registry.summary(name) + " ")
+                         : config_markdown(name, keys) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RunSite& site) {
+  ConfigSection root(given, source);
+  TrainConfig config = read_root(root, site);
+  config.resolved = root.resolved();
+  check_data_size(config, source, site);
+  return config;
+}
+
+std::string describe_config() {
+  ConfigSection root = ConfigSection::describe();
+  read_root(root, {});
+  std::string text =
+      "# Config keys\n\nWritten by `starling-train --describe-config` from the declarations that read a config; do not edit.\n"
+      "Keys of a `type` stand in the table of that type below.\n\n";
+  text += config_markdown("The config", root.declared()) + "\n";
+  text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelSite{});
+  text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
+  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleSite{});
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", TopologySite{8, 2});
+  while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
+  return text;
+}
+
+void check_data_size(const TrainConfig& config, const std::string& source, const RunSite& site) {
+  const std::int64_t samples = config.data.train_samples;
+  if (config.batch_size * site.ranks > samples) {
+    fail(ExitCode::kUsage, "config", "{}: batch_size: {} on {} ranks is more than the {} training samples; allowed: <= {}", source,
+         config.batch_size, site.ranks, samples, samples / site.ranks);
+  }
+  const std::int64_t batches = samples / site.ranks / config.batch_size;
+  if (config.accumulate > batches) {
+    fail(ExitCode::kUsage, "config", "{}: accumulate: {} is more than the {} batches of an epoch; allowed: <= {}", source,
+         config.accumulate, batches, batches);
+  }
+}
+
+RunLength run_length(const TrainConfig& config, const RunSite& site) {
+  RunLength length;
+  length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
+  length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
+  length.total_steps = config.steps > 0 ? config.steps : config.epochs * length.steps_per_epoch;
+  return length;
+}
+
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {
+  bool steps = false, epochs = false;
+  for (const std::string& setting : settings) {
+    steps |= setting.rfind("steps=", 0) == 0;
+    epochs |= setting.rfind("epochs=", 0) == 0;
+  }
+  if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
+  for (const std::string& setting : settings) apply_setting(config, setting);
+}
+
+}  // namespace starling
