@@ -11,9 +11,9 @@
 #include "apps/bench/scheduler.h"
 #include "apps/bench/step.h"
 #include "apps/bench/update.h"
-#include "apps/output/arguments.h"
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/output/arguments.h"
+#include "comm/agreement.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
@@ -155,8 +155,8 @@ int main(int argc, char** argv) {
     kernel_settings.json = json;
     return bench_kernels(kernel_settings);
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    fmt::print(stderr, "{}\n", failure.message);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    fmt::print(stderr, "{}\n", failure.what());
+    return static_cast<int>(failure.code());
   }
 }

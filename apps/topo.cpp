@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "apps/output/arguments.h"
 #include "apps/topo/measure.h"
 #include "apps/topo/plan.h"
 #include "apps/topo/show.h"
 #include "apps/topo/simulate.h"
+#include "apps/trainer/output/arguments.h"
 #include "core/error.h"
 #include "core/registry.h"
 

@@ -22,21 +22,32 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
 
 add_library(starling_flags INTERFACE)
 target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-                       $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>  # g++ 12 warns wrongly of string concatenations (PR 105651)
+                       "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds>"  # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
+# What is compiled for speed says so (starling_kernels, starling_comm); for all else -O3 is compile time alone.
+target_compile_options(starling_flags INTERFACE $<$<CONFIG:Release>:-O2>)
 if(STARLING_SANITIZE)
   target_compile_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
 endif()
 
-# One shared library per folder: a plug-in links the same ones and so adds to the same registries.
+# One shared library per folder: a plug-in links the same ones and so adds to the same registries. FAST: its loops are worth -O3. What nearly every
+# file includes is compiled once, and once more for each set of flags.
 function(starling_library name)
-  cmake_parse_arguments(arg "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "FAST" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
   add_library(${name} SHARED ${arg_SOURCES})
   add_library(starling::${name} ALIAS ${name})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
+  if(arg_FAST)
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O3>)
+  endif()
+  if(arg_FAST)
+    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+  else()
+    target_precompile_headers(${name} REUSE_FROM starling_precompiled)
+  endif()
   set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
 endfunction()

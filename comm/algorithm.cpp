@@ -1,32 +1,52 @@
 #include "comm/algorithm.h"
 
-#include <chrono>
 #include <cstddef>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "comm/algorithms/builtin.h"
-#include "core/trace.h"
+#include "core/error.h"
 
 namespace starling {
+namespace {
 
-template <class Wait>
-void Algorithm::timed(const char* verb, int bucket, const Wait& wait_for_it) {
-  const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
-  const StreamScope scope(site_.backend, StreamKind::kUpdate);
-  const auto begin = std::chrono::steady_clock::now();
-  wait_for_it();
-  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+/// The plan of a type with default keys, which `section`, in describe mode, has heard of then; empty where a maker refuses what stands for
+/// a key without default.
+std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& section) {
+  try {
+    AlgorithmPlan plan = algorithms().make(type, "type", section);
+    plan.name = type;
+    return plan;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
-void Algorithm::wait(Ticket ticket, int bucket) {
-  timed("exchange", bucket, [&] { site_.transport.wait(ticket); });
+/// A key that this type does not have may be one of another type.
+void refuse_others_keys(const ConfigSection& section, const std::string& type) {
+  std::set<std::string> own;
+  for (const ConfigKey& key : section.declared()) own.insert(key.path);
+  std::map<std::string, std::string> owners;
+  for (const std::string& other : algorithms().names()) {
+    if (other == type) continue;
+    ConfigSection description = ConfigSection::describe();
+    (void)described(other, description);
+    for (const ConfigKey& key : description.declared()) {
+      if (!section.has(key.path) || own.count(section.path(key.path)) != 0) continue;
+      std::string& names = owners[key.path];
+      names += (names.empty() ? "" : ", ") + other;
+    }
+  }
+  if (owners.empty()) return;
+  const auto& [key, names] = *owners.begin();
+  section.error(key, fmt::format("is not a key of {}, but of {}", type, names));
 }
 
-void Algorithm::wait_until_writable(const ExchangeLabel& label) {
-  if (!site_.buckets[static_cast<std::size_t>(label.bucket)].spare) return;  // in place
-  timed("readers of", label.bucket, [&] { site_.transport.wait_until_writable(label); });
-}
+}  // namespace
 
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why) {
   if (topology && topology->period() == 0) {
@@ -42,9 +62,53 @@ AlgorithmRegistry& algorithms() {
 }
 
 void register_builtin_algorithms() {
-  if (algorithms().contains("gossip")) return;
-  algorithms().add("gossip", make_gossip, "mix parameters with a round's neighbours, overlapped with the next forward and backward pass");
-  algorithms().add("allreduce", make_all_reduce, "average gradients over all ranks, overlapped with the backward pass");
+  static const bool done = [] {
+    algorithms().add("gossip", plan_gossip, "mix parameters with a round's neighbours, overlapped with the next forward and backward pass");
+    algorithms().add("allreduce", plan_all_reduce, "average gradients over all ranks, overlapped with the backward pass");
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+AlgorithmPlan read_algorithm(ConfigSection& section) {
+  const std::string type = section.text("type", "gossip", "see `--list algorithms`");
+  if (section.describing()) return {};
+  AlgorithmPlan plan = algorithms().make(type, section.path("type"), section);
+  plan.name = type;
+  refuse_others_keys(section, type);
+  section.finish();
+  return plan;
+}
+
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved) {
+  const nlohmann::json config{{"sync", {{"algorithm", value}}}};
+  ConfigSection section = ConfigSection(config, "saved config").section("sync", "").section("algorithm", "", "type");
+  AlgorithmPlan plan = read_algorithm(section);
+  if (resolved) *resolved = section.resolved();
+  return plan;
+}
+
+std::vector<AlgorithmPlan> known_algorithms() {
+  std::vector<AlgorithmPlan> result;
+  for (const std::string& type : algorithms().names()) {
+    ConfigSection description = ConfigSection::describe();
+    if (std::optional<AlgorithmPlan> plan = described(type, description)) result.push_back(std::move(*plan));
+  }
+  return result;
+}
+
+std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site) {
+  for (Bucket& bucket : site.buckets) {
+    if (!bucket.sync.empty()) continue;
+    for (const AlgorithmPlan::State& state : plan.states) {
+      for (int copy = 0; copy < state.copies; ++copy) {
+        Tensor numbers(site.backend, bucket.parameters.shape(), state.dtype.value_or(bucket.parameters.dtype()));
+        site.backend.fill(numbers, 0.0);
+        bucket.sync.push_back({state.copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy), std::move(numbers)});
+      }
+    }
+  }
+  return plan.make(site);
 }
 
 }  // namespace starling

@@ -8,14 +8,23 @@
 #include <vector>
 
 #include "comm/bucket.h"
+#include "comm/exchange_wait.h"
+#include "comm/mixer.h"
 #include "comm/transport.h"
 #include "core/backend.h"
+#include "core/config.h"
 #include "core/device_trace.h"
 #include "core/registry.h"
 #include "kernels/optimizer.h"
+#include "topology/check.h"
 #include "topology/topology.h"
 
 namespace starling {
+
+struct NetworkModel;  // comm/planner
+struct Prediction;
+struct RoundCost;
+struct StepModel;
 
 /// Clipping by gradient norm; norm = 0 switches it off.
 struct ClipSettings {
@@ -27,14 +36,14 @@ struct ClipSettings {
 struct AlgorithmSite {
   Backend& backend;
   Transport& transport;
+  Mixer& mixer;  ///< for algorithms that mix parameters
   const OptimizerRule& rule;
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null for algorithms that need none
-  ClipSettings clip;
+  ClipSettings clip = {};
   bool in_backward = true;      ///< false: update all buckets after the pass
   bool overlap = true;          ///< false: wait for every exchange right after its start
   bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
-  bool bf16_exchange = false;   ///< gossip: parameters travel as bf16, see comm/bf16_exchange.h
   /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
   bool start_at_begin = false;
 };
@@ -53,7 +62,8 @@ struct StepInfo {
 class Algorithm {
  public:
   virtual ~Algorithm() = default;
-  explicit Algorithm(const AlgorithmSite& site) : site_(site) {}
+  explicit Algorithm(const AlgorithmSite& site) : site_(site), wait_(site.backend) {}
+  /// The last step may have been given up in its midst, by a capture that failed: then this is the same step again.
   virtual void begin(const StepInfo& info) = 0;
   virtual void bucket_ready(int bucket) = 0;
   virtual void backward_done() = 0;
@@ -70,33 +80,65 @@ class Algorithm {
     why = "the algorithm does not say after how many steps its work repeats (Algorithm::graph_period())";
     return 0;
   }
-  /// Instead of begin … backward_done: a graph captured graph_period() steps ago, or a multiple of it, was launched for this step.
-  virtual void replayed(const StepInfo& info) { (void)info; }
-  /// The capture of a graph failed in the midst of this step, and nothing of it was done: begin comes again.
-  virtual void abandoned() {}
   /// Seconds this rank has waited for exchanges since the last call.
-  double take_wait_seconds() { return std::exchange(wait_seconds_, 0.0); }
+  double take_wait_seconds() { return wait_.take_seconds() + site_.mixer.take_wait_seconds(); }
 
  protected:
-  /// transport.wait with the time counted and traced. On a device the update stream waits, so that the rest of the pass does not.
-  void wait(Ticket ticket, int bucket);
-  /// The same for transport.wait_until_writable.
-  void wait_until_writable(const ExchangeLabel& label);
+  /// transport.wait, counted and traced.
+  void wait(Ticket ticket, int bucket) {
+    wait_("exchange", bucket, [&] { site_.transport.wait(ticket); });
+  }
   AlgorithmSite site_;
 
  private:
-  template <class Wait>
-  void timed(const char* verb, int bucket, const Wait& wait_for_it);
-  double wait_seconds_ = 0.0;
+  ExchangeWait wait_;
 };
 
 /// After how many steps updates with this rule, of buckets with so many buffers each, mixed by this topology (null: not mixed) do the same
 /// work again; 0 with the reason in `why` where they never do.
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
 
-using AlgorithmRegistry = Registry<std::unique_ptr<Algorithm>, const AlgorithmSite&>;
+/// What an algorithm needs and can do, once its keys are read and before there are buckets or other ranks; and how it is made then. A
+/// maker names the members that it has something to say of.
+struct AlgorithmPlan {
+  std::string name = {};   ///< as the config has it; read_algorithm() fills it in
+  std::string title = {};  ///< as reports have it; empty: the name
+  TopologyKind topology = TopologyKind::kNone;
+  std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
+  bool encoded_exchange = false;             ///< takes a `sync.exchange` that encodes what travels
+
+  /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
+  struct State {
+    std::string name;
+    int copies = 1;                             ///< several are saved as name.0, name.1, …
+    std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
+  };
+  std::vector<State> states = {};
+  /// Keys that give a number of steps, with their values: more than the run has is an error.
+  std::vector<std::pair<std::string, std::int64_t>> step_keys = {};
+  /// After so many steps the algorithm's own work comes again, beside the topology's and the rule's; 0: not said, so there are no graphs.
+  std::int64_t period = 0;
+  /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is
+  /// chosen by measurement.
+  std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&, double bucket_bytes)> predict = {};
+  std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
+
+  const std::string& label() const { return title.empty() ? name : title; }
+};
+
+/// A maker reads the algorithm's keys but `type`.
+using AlgorithmRegistry = Registry<AlgorithmPlan, ConfigSection&>;
 AlgorithmRegistry& algorithms();
 void register_builtin_algorithms();
+/// Reads `type` and the type's keys; a key that belongs to other types is an error that names them.
+AlgorithmPlan read_algorithm(ConfigSection& section);
+/// The same from a value as `sync.algorithm` takes it: an object, or a type; null: the default. `resolved` becomes the object with every
+/// key, whatever an older config said.
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr);
+/// Every registered type's plan with default keys, by name: for the planner, and for errors that say what would be right.
+std::vector<AlgorithmPlan> known_algorithms();
+/// Gives the site's buckets the plan's states, where they have none yet, and makes the algorithm.
+std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site);
 
 /// Counts gradients as they become ready and hands whole buckets to the algorithm, in bucket order, as early as possible.
 class BucketScheduler {

@@ -87,7 +87,7 @@ ConsensusDistance consensus_distance(Transport& transport, Backend& backend, con
   }
   std::vector<double> squares(buckets.size());
   backend.copy_to_host(totals, squares.data());
-  transport.sum(squares.data(), squares.size());
+  transport.world().sum(squares.data(), squares.size());
   double total = 0.0;
   for (const double square : squares) {
     result.per_bucket.push_back(std::sqrt(square / transport.size()));

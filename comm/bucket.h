@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 #include "core/backend.h"
 #include "core/parameter.h"
 #include "kernels/optimizer.h"
@@ -35,7 +35,7 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
                         double bucket_bytes);
 /// Compares order, names, shapes and dtypes of the plan across ranks by digest. On a mismatch every rank throws Error(kUsage)
 /// that gives the first differing name on each side, and the ranks.
-void agree_on_plan(const BucketPlan& plan, DType dtype, Transport& transport);
+void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
 
 /// A flat buffer beside a bucket's fp32 gradients, for those that a backward pass leaves in low precision (Parameter::grad_in_low);
 /// comm/low_gradients.h reads it.
@@ -50,16 +50,23 @@ struct LowGradients {
   std::vector<std::uint8_t> decay;  ///< Bucket::decay on the host
 };
 
+/// A tensor that an algorithm keeps beside a bucket from step to step (AlgorithmPlan::states).
+struct SyncState {
+  std::string name;  ///< checkpoints hold it as "sync.<name>"
+  Tensor numbers;    ///< as many as the bucket's elements
+};
+
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
   Tensor parameters, gradients;
   Tensor spare;  ///< where other ranks read the parameters where they lie: what the next update writes; otherwise empty, the update is in
                  ///< place
-  std::vector<Tensor> states;  ///< one per state of the optimizer's rule
-  Tensor decay;                ///< uint8, one per 32 elements
-  Tensor low;                  ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
-  LowGradients low_gradients;  ///< where backward passes may leave gradients in low precision
+  std::vector<Tensor> states;   ///< one per state of the optimizer's rule
+  std::vector<SyncState> sync;  ///< the algorithm's, in its order; copies one after another
+  Tensor decay;                 ///< uint8, one per 32 elements
+  Tensor low;                   ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
+  LowGradients low_gradients;   ///< where backward passes may leave gradients in low precision
 
   /// What an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }

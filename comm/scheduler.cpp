@@ -63,7 +63,7 @@ void BucketScheduler::end_backward() {
       Parameter& parameter = *slot.parameter;
       if (seen_[static_cast<std::size_t>(parameter.index)]) continue;
       if (!allow_unused_) {
-        fail(ExitCode::kUsage, "scheduler",
+        fail(ExitCode::kUsage, "scheduler", {.step = step_, .bucket = static_cast<int>(b)},
              "step {}: parameter '{}' got no gradient; remove it from the model, or set \"unused_parameters\": \"allow\" to count it as "
              "zero",
              step_, parameter.name);

@@ -3,19 +3,31 @@
 #include <string>
 #include <vector>
 
+#include "comm/capture.h"
+#include "comm/mixers/messages.h"
 #include "comm/transport.h"
 #include "core/error.h"
 
 namespace starling {
 namespace {
 
-/// The transport of a program that runs alone: sums are copies, exchanges do not occur.
-class SingleTransport final : public Transport {
+class SingleWorld final : public World {
  public:
   int rank() const override { return 0; }
   int size() const override { return 1; }
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
+  void barrier() override {}
+  void broadcast(void*, std::size_t, int root) override { require(root == 0, "transport", "a single rank cannot hear rank {}", root); }
+  std::vector<std::string> all_gather(const std::string& mine) override { return {mine}; }
+  void sum(double*, std::size_t) override {}
+  void max(double*, std::size_t) override {}
+};
+
+/// The transport of a program that runs alone: sums are copies, exchanges do not occur.
+class SingleTransport final : public Transport {
+ public:
+  SingleTransport() : Transport(world_) {}
   std::string name() const override { return "single"; }
 
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel&,
@@ -37,16 +49,16 @@ class SingleTransport final : public Transport {
   bool done(Ticket ticket) override { return ticket <= tickets_; }
   void wait(Ticket ticket) override { require(ticket <= tickets_, "transport", "ticket {} was never given", ticket); }
 
-  void barrier() override {}
-  void broadcast(void*, std::size_t, int root) override { require(root == 0, "transport", "a single rank cannot hear rank {}", root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return {mine}; }
-  void sum(double*, std::size_t) override {}
-  void max(double*, std::size_t) override {}
+  void prepare(const std::vector<std::vector<int>>&) override {}
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::string why_not_captured() const override { return through_the_host(*this); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) {
     require(!flow, "transport", "a single rank copies at once: it takes no numbers that come piece by piece");
   }
+  SingleWorld world_;
   Ticket tickets_ = 0;
 };
 

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/capture.h"
+#include "comm/mixers/messages.h"
 #include "core/backend.h"
 #include "core/device_trace.h"
 #include "core/error.h"
@@ -195,16 +197,12 @@ class Transfer final : public Flow {
 class StagedTransport final : public Transport {
  public:
   explicit StagedTransport(std::unique_ptr<Transport> inner)
-      : host_(open_backend(DeviceType::kCpu, 1)), buffers_(*host_), inner_(std::move(inner)) {}
+      : Transport(inner->world()), host_(open_backend(DeviceType::kCpu, 1)), buffers_(*host_), inner_(std::move(inner)) {}
   ~StagedTransport() override {
     inner_.reset();  // it waits for what is under way, unless an error is on its way
     for (const auto& [ticket, transfer] : pending_) transfer->close();
   }
 
-  int rank() const override { return inner_->rank(); }
-  int size() const override { return inner_->size(); }
-  int local_rank() const override { return inner_->local_rank(); }
-  int local_size() const override { return inner_->local_size(); }
   std::string name() const override { return inner_->name() + ", through host memory"; }
   void prepare(const std::vector<std::vector<int>>& groups) override { inner_->prepare(groups); }
 
@@ -244,11 +242,9 @@ class StagedTransport final : public Transport {
     pending_.erase(it);
   }
 
-  void barrier() override { inner_->barrier(); }
-  void broadcast(void* data, std::size_t bytes, int root) override { inner_->broadcast(data, bytes, root); }
-  std::vector<std::string> all_gather(const std::string& mine) override { return inner_->all_gather(mine); }
-  void sum(double* values, std::size_t count) override { inner_->sum(values, count); }
-  void max(double* values, std::size_t count) override { inner_->max(values, count); }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::string why_not_captured() const override { return through_the_host(*this); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
   static void refuse(const std::shared_ptr<Flow>& flow) { require(!flow, "transport", "a device's tensors come piece by piece already"); }

@@ -1,10 +1,6 @@
 #include "comm/transport.h"
 
-#include <cstddef>
 #include <string>
-
-#include "comm/bucket.h"
-#include "core/error.h"
 
 namespace starling {
 
@@ -13,14 +9,6 @@ std::string timeline_name(const ExchangeLabel& label) {
   return (label.step < 0 ? "mean " : "bucket ") + std::to_string(label.bucket);
 }
 
-Ticket Transport::start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
-                            std::vector<Tensor>& received, const ExchangeLabel& label) {
-  received.clear();
-  if (exchange.kind == Exchange::Kind::kNone) return 0;
-  require(buffers.size() >= exchange.received(), "transport", "{} buffers for an exchange that receives {}", buffers.size(),
-          exchange.received());
-  received.assign(buffers.begin(), buffers.begin() + static_cast<std::ptrdiff_t>(exchange.received()));
-  return start_exchange(exchange, bucket.parameters, received, label);
-}
+std::string through_the_host(const Transport& transport) { return "exchanges by " + transport.name() + " pass through the host"; }
 
 }  // namespace starling

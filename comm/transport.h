@@ -6,12 +6,14 @@
 #include <string>
 #include <vector>
 
+#include "comm/world.h"
 #include "core/backend.h"
 #include "core/tensor.h"
 
 namespace starling {
 
-struct Bucket;
+class CapturePart;
+class Mixer;
 
 /// What one rank does in one round of a topology: the cheapest way to get its row of the mixing matrix, made by plan_exchange().
 struct Exchange {
@@ -73,11 +75,16 @@ class Flow {
 /// All functions are called from one thread.
 class Transport {
  public:
+  /// `world`: of the ranks that this connects; it may be a part of the transport.
+  explicit Transport(World& world) : world_(world) {}
   virtual ~Transport() = default;
-  virtual int rank() const = 0;
-  virtual int size() const = 0;
-  virtual int local_rank() const = 0;  ///< among the ranks of this host
-  virtual int local_size() const = 0;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  World& world() const { return world_; }
+  int rank() const { return world_.rank(); }
+  int size() const { return world_.size(); }
+  /// A transport stands for its world where only that is asked for.
+  operator World&() const { return world_; }
   virtual std::string name() const = 0;
 
   /// With a flow, nothing leaves before the flow calls it ready, and the flow hears of what came.
@@ -89,50 +96,30 @@ class Transport {
   virtual bool done(Ticket ticket) = 0;
   /// What came is valid from here on, and what was sent may change: for the host, or, of a device's tensors, for work issued from here on
   /// to the stream that is current now. That stream waits, not the others, nor need the host: call it on the stream that goes on with the
-  /// numbers. A ticket from a capture is good within that capture alone; after one that was abandoned there is nothing to wait for.
+  /// numbers. A ticket from a capture is good within that capture alone.
   virtual void wait(Ticket ticket) = 0;
 
   /// Collective, before the first exchange: the groups of all rounds to come, each once, in one order on all ranks. What needs a
   /// communicator for a group makes it now.
-  virtual void prepare(const std::vector<std::vector<int>>& groups) { (void)groups; }
+  virtual void prepare(const std::vector<std::vector<int>>& groups) = 0;
 
-  // Buckets whose parameters the ranks of one host read where they lie (comm/direct_transport.h). Elsewhere, as here by default, nothing is
-  // shared and everything goes through start_exchange() and its buffers.
-
-  /// Collective. Where ranks can read each other's memory, the buckets' parameters move there, with a second buffer each (Bucket::spare);
-  /// their numbers stay. Buckets that are shared already stay as they are.
-  virtual void share(Backend&, std::vector<Bucket>&) {}
-  /// Whether every rank reads every other one's parameters: then a round over nodes is best made of its flat matrix.
-  virtual bool shares_with_all() const { return false; }
-  /// How many buffers start_mix() needs for what the exchange brings.
-  virtual std::size_t buffers_for(const Exchange& exchange) const { return exchange.received(); }
-  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold what came, from the wait for the ticket
-  /// until release(): some of `buffers`, or other ranks' own parameters. Of a group sum they are either the sum, or all members' terms in
-  /// rank order, this rank's included. Called for rounds of kind kNone too (ticket 0: nothing to wait for), in the same order on all ranks.
-  virtual Ticket start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers,
-                           std::vector<Tensor>& received, const ExchangeLabel& label);
-  /// What the last exchange of the label's bucket brought is mixed or dropped; it is not read any more.
-  virtual void release(const ExchangeLabel&) {}
-  /// Waits until no rank reads what the label's bucket holds in Bucket::spare.
-  virtual void wait_until_writable(const ExchangeLabel&) {}
+  /// How parameters are mixed best over this transport. The transport outlives its mixers.
+  virtual std::unique_ptr<Mixer> make_mixer(Backend& backend) = 0;
 
   /// Why a device's graph cannot hold this transport's exchanges; empty where it can: then start and wait only issue work to streams. All
   /// ranks capture and launch alike, in the same order, and their graphs go before the transport does.
-  virtual std::string why_not_captured() const { return "exchanges by " + name() + " pass through the host"; }
-  /// A graph was launched that holds the exchanges this transport was told of while it was captured; now they are those of `step`.
-  virtual void launched(std::int64_t step) { (void)step; }
+  virtual std::string why_not_captured() const = 0;
+  /// The capture of `step` begins. The part hears of the launches; null where a graph holds nothing that this transport has to follow.
+  virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;
 
-  // Collective calls of the control plane: blocking, in the same order on all ranks.
-  virtual void barrier() = 0;
-  virtual void broadcast(void* data, std::size_t bytes, int root) = 0;
-  /// Every rank's bytes, in rank order, on every rank.
-  virtual std::vector<std::string> all_gather(const std::string& mine) = 0;
-  /// values[i] = Σ over ranks in rank order.
-  virtual void sum(double* values, std::size_t count) = 0;
-  virtual void max(double* values, std::size_t count) = 0;
+ private:
+  World& world_;
 };
 
-/// Transport over MPI_COMM_WORLD (MPI must be initialised, see comm/mpi_session.h).
+/// Why a graph cannot hold what a thread of the host moves.
+std::string through_the_host(const Transport& transport);
+
+/// Transport over MPI_COMM_WORLD (MPI must be initialised, see comm/mpi/session.h).
 std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds);
 /// The transport of a program that runs alone.
 std::unique_ptr<Transport> make_single_transport();

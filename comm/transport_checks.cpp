@@ -58,7 +58,7 @@ std::string with_copies(const std::string& what, Flow* flow) {
   return fmt::format("{} (the device has copied {} of {} bytes)", what, copied, flow->bytes());
 }
 
-void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited) {
+void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds, std::vector<AwaitedRank> awaited) {
   // The missing first, and of them the longest silent: most likely the one that is lost.
   std::stable_sort(awaited.begin(), awaited.end(), [](const AwaitedRank& a, const AwaitedRank& b) {
     if (a.missing != b.missing) return a.missing;
@@ -80,8 +80,10 @@ void fail_wait(int rank, const std::string& what, double limit_seconds, std::vec
   const std::string missing = list(true), present = list(false);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
-  fail(ExitCode::kLost, "transport", "rank {} waited {:g} s (sync.timeout_s) on host {} for {}; missing: {}{}{}", rank, limit_seconds, host,
-       what, missing.empty() ? std::string("nobody") : missing, present.empty() ? "" : "; there: ", present);
+  const std::string who =
+      fmt::format("; missing: {}{}{}", missing.empty() ? "nobody" : missing, present.empty() ? "" : "; there: ", present);
+  fail(ExitCode::kLost, "transport", {.rank = rank, .step = label.step, .bucket = label.bucket},
+       "rank {} waited {:g} s (sync.timeout_s) on host {} for {}{}", rank, limit_seconds, host, what, who);
 }
 
 void check_exchange(int rank, int size, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,

@@ -28,7 +28,8 @@ std::string describe_sum(const ExchangeLabel& label);
 std::string with_copies(const std::string& what, Flow* flow);
 
 /// Throws Error(kLost): a wait passed its limit.
-[[noreturn]] void fail_wait(int rank, const std::string& what, double limit_seconds, std::vector<AwaitedRank> awaited);
+[[noreturn]] void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, double limit_seconds,
+                            std::vector<AwaitedRank> awaited);
 
 /// What every transport asks of its arguments: peers in range and ascending, one receive buffer per neighbour, same dtype and size, memory
 /// of the device that it is for.

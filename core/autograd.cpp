@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -136,7 +137,7 @@ Variable Tape::record(std::string_view name, Tensor output, const std::vector<Va
   if (!wanted) return result;
   result.slot_ = std::make_shared<detail::GradSlot>();
   result.slot_->max_terms = max_terms;
-  Node node{name, result.slot_, {}, parameters, std::move(backward)};
+  Node node{name, layer_, result.slot_, {}, parameters, std::move(backward)};
   node.inputs.reserve(inputs.size());
   for (const Variable& input : inputs) {
     if (input.slot_) ++input.slot_->readers;
@@ -197,7 +198,12 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
       node.output->terms.clear();
       gradients.inputs_ = std::move(node.inputs);
       gradients.parameters_ = node.parameters;
-      node.backward(gradients);
+      try {
+        node.backward(gradients);
+      } catch (const Error& error) {
+        if (error.parts().component != "tensor") throw;  // only a layer's own code asks a tensor for what it has not
+        throw told_by("layer", fmt::format("{} (backward of {})", shown(node.layer), node.name), error);
+      }
     }
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
     leave(node, report);

@@ -12,12 +12,32 @@
 
 #include "core/backend.h"
 #include "core/parameter.h"
-#include "core/pending_norm.h"
 #include "core/tensor.h"
 
 namespace starling {
 
 class Tape;
+
+/// A value that is computed when somebody reads it, once. Who knows its kind may read what it is made from instead: Variable::pending().
+class LazyValue {
+ public:
+  virtual ~LazyValue() = default;
+  /// Issues the computation to the current stream on the first call.
+  const Tensor& value() {
+    if (!value_) value_ = compute();
+    return value_;
+  }
+  bool computed() const { return static_cast<bool>(value_); }
+
+ private:
+  virtual Tensor compute() = 0;
+  Tensor value_;
+};
+
+/// What an operation has found out about its output on the way, for a reader that knows of it.
+struct ValueNotes {
+  virtual ~ValueNotes() = default;
+};
 
 namespace detail {
 /// Where the gradient of one value gathers until the node that made the value runs.
@@ -34,28 +54,34 @@ class Variable {
  public:
   Variable() = default;
   explicit Variable(Tensor value) : value_(std::move(value)) {}
-  /// The value of this operand, whoever reads it: where a batch norm is pending it is carried out now.
+  /// The value of this operand, whoever reads it: where it is pending it is computed now.
   const Tensor& value() const { return pending_ ? pending_->value() : value_; }
   bool has_value() const { return static_cast<bool>(value_); }
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   bool requires_grad() const { return slot_ != nullptr; }
 
-  /// A batch norm that the reader may carry out itself; null where there is none, or where it has been written out by now. Gradients are
-  /// those of the normalised value either way.
-  const DeferredNorm* pending_norm() const { return pending_ && !pending_->written() ? &pending_->norm() : nullptr; }
-  /// Makes this the output of `norm`; the value so far is norm.x. `backend`: what writes it out, should it come to that.
-  void set_pending_norm(Backend& backend, DeferredNorm norm) { pending_ = std::make_shared<PendingNorm>(backend, std::move(norm)); }
-  /// Null where nobody gathered them.
-  const ChannelStatistics* statistics() const { return statistics_.get(); }
-  void set_statistics(ChannelStatistics statistics) { statistics_ = std::make_shared<const ChannelStatistics>(std::move(statistics)); }
+  /// The pending value if it is of kind T; null where it is of another, where nothing is pending, or where it has been computed by now.
+  /// Gradients are those of the value either way.
+  template <class T>
+  const T* pending() const {
+    return pending_ && !pending_->computed() ? dynamic_cast<const T*>(pending_.get()) : nullptr;
+  }
+  /// Makes `value` what this stands for; the tensor so far has its shape and dtype.
+  void set_pending(std::shared_ptr<LazyValue> value) { pending_ = std::move(value); }
+  /// Null where there are none of kind T.
+  template <class T>
+  const T* notes() const {
+    return dynamic_cast<const T*>(notes_.get());
+  }
+  void set_notes(std::shared_ptr<const ValueNotes> notes) { notes_ = std::move(notes); }
 
  private:
   friend class Tape;
   friend class Gradients;
-  Tensor value_;  // without the pending norm
-  std::shared_ptr<PendingNorm> pending_;
-  std::shared_ptr<const ChannelStatistics> statistics_;
+  Tensor value_;  // where something is pending, a tensor of its shape and dtype
+  std::shared_ptr<LazyValue> pending_;
+  std::shared_ptr<const ValueNotes> notes_;
   std::shared_ptr<detail::GradSlot> slot_;
 };
 
@@ -158,6 +184,22 @@ class Tape {
   /// Whether a backward pass has forked since the last question.
   bool take_forked() { return std::exchange(forked_, false); }
 
+  /// Nodes recorded while it lives are of this layer, whose name is in errors of their backward functions. The layer outlives the tape's
+  /// nodes. Scopes nest.
+  class Scope {
+   public:
+    Scope(Tape* tape, std::string_view layer) : tape_(tape), before_(tape ? std::exchange(tape->layer_, layer) : layer) {}
+    ~Scope() {
+      if (tape_) tape_->layer_ = before_;
+    }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Tape* tape_;
+    std::string_view before_;
+  };
+
   /// Forgets everything recorded.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
@@ -165,7 +207,7 @@ class Tape {
  private:
   friend class Gradients;
   struct Node {
-    std::string_view name;
+    std::string_view name, layer;
     std::shared_ptr<detail::GradSlot> output;
     std::vector<std::shared_ptr<detail::GradSlot>> inputs;
     std::vector<Parameter*> parameters;
@@ -194,9 +236,10 @@ class Tape {
   bool may_fork_, forked_ = false;
   std::deque<Fork> forks_;  ///< in the order of issue
   std::vector<Node> nodes_;
-  Tensor one_;             ///< what most passes start from, written once
-  std::vector<Use> uses_;  ///< by Parameter::index
-  bool last_ = false;      ///< the backward pass under way ends its group of micro-batches
+  std::string_view layer_;  ///< of the nodes that are recorded now
+  Tensor one_;              ///< what most passes start from, written once
+  std::vector<Use> uses_;   ///< by Parameter::index
+  bool last_ = false;       ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
 };
 

@@ -122,9 +122,8 @@ struct ConfigSection::Node {
     known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
     return *known;
   }
-  [[noreturn]] void error(const std::string& key, const std::string& message) const {
-    const std::string where = path_of(key);
-    fail(ExitCode::kUsage, "config", "{}: {}{}{}", shown(source, 200), where, where.empty() ? "" : ": ", message);
+  [[noreturn]] void error(const std::string& key, const std::string& message, const std::string& remedy = {}) const {
+    throw Error(ExitCode::kUsage, {"config", message, remedy, {.file = shown(source, 200), .key = path_of(key)}});
   }
   [[noreturn]] void missing(const std::string& key, const std::string& expected) const {
     // A misspelt required key would otherwise only be noticed after this one.
@@ -427,7 +426,9 @@ void ConfigSection::resolve(const std::string& key, const json& value) { node_->
 
 std::string ConfigSection::path(const std::string& key) const { return node_->path_of(key); }
 
-void ConfigSection::error(const std::string& key, const std::string& message) const { node_->error(key, message); }
+void ConfigSection::error(const std::string& key, const std::string& message, const std::string& remedy) const {
+  node_->error(key, message, remedy);
+}
 
 void ConfigSection::finish() const {
   std::vector<std::string> known;

@@ -79,8 +79,8 @@ class ConfigSection {
   void resolve(const std::string& key, const nlohmann::json& value);
 
   std::string path(const std::string& key = {}) const;  ///< "sync.topology.type"
-  /// Throws Error(kUsage) "[config] FILE: PATH: message".
-  [[noreturn]] void error(const std::string& key, const std::string& message) const;
+  /// Throws Error(kUsage) "[config] FILE: PATH: message; remedy".
+  [[noreturn]] void error(const std::string& key, const std::string& message, const std::string& remedy = {}) const;
 
   /// Refuses unknown keys of this object.
   void finish() const;

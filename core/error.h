@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -20,28 +22,65 @@ enum class ExitCode : int {
   kStopped = 75,  ///< stopped by a signal after a checkpoint
 };
 
-/// The one exception type that Starling throws on purpose. Its text is a single line that reads
-/// "[component] what happened, where, what would be right".
+/// Where an error happened, as far as that is known.
+struct ErrorPlace {
+  std::string file = {};
+  std::string key = {};  ///< of a config; or the name of the layer or tensor
+  int rank = -1;         ///< this and what follows: -1 where it does not apply; the sentence itself says them
+  std::int64_t step = -1;
+  int bucket = -1;
+};
+
+/// What an error says, part by part.
+struct ErrorParts {
+  std::string component;
+  std::string what;         ///< what happened
+  std::string remedy = {};  ///< what would be right; may be empty
+  ErrorPlace where = {};
+  /// "file: key: what": the text without the component and the remedy.
+  std::string sentence() const;
+  /// "file: key: what; remedy": the text without the component.
+  std::string message() const;
+};
+
+/// The one exception type that Starling throws on purpose. Its text is a single line: "[component] file: key: what; remedy", without the
+/// parts that are empty. Copying it throws nothing.
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, std::string_view component, std::string_view message)
-      : std::runtime_error(fmt::format("[{}] {}", component, message)), code_(code) {}
+  Error(ExitCode code, ErrorParts parts);
   ExitCode code() const noexcept { return code_; }
+  const ErrorParts& parts() const noexcept { return *parts_; }
+  std::string message() const { return parts_->message(); }
 
  private:
   ExitCode code_;
+  std::shared_ptr<const ErrorParts> parts_;
 };
 
-/// Throws Error(code, component, formatted message).
+/// The same error, told by who called: "[component] key: [its component] its sentence; its remedy".
+Error told_by(std::string_view component, std::string key, const Error& error);
+/// An exception's text, an Error's without its component.
+std::string message_of(const std::exception& error);
+
+namespace detail {
+/// The parts that a formatted text stands for: what follows the last "; " of the format itself is the remedy.
+ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format, fmt::format_args arguments);
+}  // namespace detail
+
+/// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at most {} are possible".
+template <class... Args>
+[[noreturn]] void fail(ExitCode code, std::string_view component, ErrorPlace where, fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(code, detail::error_parts(component, std::move(where), format, fmt::make_format_args(args...)));
+}
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, std::string_view component, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(code, component, fmt::format(format, std::forward<Args>(args)...));
+  throw Error(code, detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
 }
 
 /// Checks a condition that only a defect of the program (or of a plug-in's code) can break.
 template <class... Args>
 void require(bool condition, std::string_view component, fmt::format_string<Args...> format, Args&&... args) {
-  if (!condition) throw Error(ExitCode::kInternal, component, fmt::format(format, std::forward<Args>(args)...));
+  if (!condition) throw Error(ExitCode::kInternal, detail::error_parts(component, {}, format, fmt::make_format_args(args...)));
 }
 
 }  // namespace starling

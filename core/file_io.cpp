@@ -56,7 +56,7 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::refuse(int error) const {
-  fail(ExitCode::kOutput, "output", "{}: could not be written: {}; {}", shown(path_, 200), std::generic_category().message(error),
+  fail(ExitCode::kOutput, "output", {.file = shown(path_, 200)}, "could not be written: {}; {}", std::generic_category().message(error),
        remedy(error));
 }
 

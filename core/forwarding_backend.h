@@ -4,7 +4,6 @@
 #include <memory>
 #include <string_view>
 
-#include "core/accesses.h"
 #include "core/backend.h"
 
 namespace starling {
@@ -44,61 +43,10 @@ class ForwardingBackend : public Backend {
   std::unique_ptr<DeviceClock> device_clock() override { return inner_.device_clock(); }
   PeerMemory* peer_memory() override { return inner_.peer_memory(); }
 
-  void conv2d_forward(const Conv2dForward& args) override { call("conv2d_forward", &Backend::conv2d_forward, args); }
-  void conv2d_backward_data(const Conv2dBackwardData& args) override { call("conv2d_backward_data", &Backend::conv2d_backward_data, args); }
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override {
-    call("conv2d_backward_weights", &Backend::conv2d_backward_weights, args);
-  }
-  void matmul(const Matmul& args) override { call("matmul", &Backend::matmul, args); }
-  void sum_rows(const SumRows& args) override { call("sum_rows", &Backend::sum_rows, args); }
-  void activation_forward(const ActivationForward& args) override { call("activation_forward", &Backend::activation_forward, args); }
-  void activation_backward(const ActivationBackward& args) override { call("activation_backward", &Backend::activation_backward, args); }
-  void batch_norm_forward(const BatchNormForward& args) override { call("batch_norm_forward", &Backend::batch_norm_forward, args); }
-  void batch_norm_backward(const BatchNormBackward& args) override { call("batch_norm_backward", &Backend::batch_norm_backward, args); }
-  void channel_sums(const ChannelSums& args) override { call("channel_sums", &Backend::channel_sums, args); }
-  void batch_norm_finish(const BatchNormFinish& args) override { call("batch_norm_finish", &Backend::batch_norm_finish, args); }
-  void scale_shift(const ScaleShift& args) override { call("scale_shift", &Backend::scale_shift, args); }
-  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override {
-    call("batch_norm_backward_sums", &Backend::batch_norm_backward_sums, args);
-  }
-  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override {
-    call("batch_norm_backward_apply", &Backend::batch_norm_backward_apply, args);
-  }
-  void layer_norm_forward(const LayerNormForward& args) override { call("layer_norm_forward", &Backend::layer_norm_forward, args); }
-  void layer_norm_backward(const LayerNormBackward& args) override { call("layer_norm_backward", &Backend::layer_norm_backward, args); }
-  void pool2d_forward(const Pool2dForward& args) override { call("pool2d_forward", &Backend::pool2d_forward, args); }
-  void pool2d_backward(const Pool2dBackward& args) override { call("pool2d_backward", &Backend::pool2d_backward, args); }
-  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override {
-    call("global_avg_pool_forward", &Backend::global_avg_pool_forward, args);
-  }
-  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override {
-    call("global_avg_pool_backward", &Backend::global_avg_pool_backward, args);
-  }
-  void add(const Add& args) override { call("add", &Backend::add, args); }
-  void subsample_pad_forward(const SubsamplePadForward& args) override {
-    call("subsample_pad_forward", &Backend::subsample_pad_forward, args);
-  }
-  void subsample_pad_backward(const SubsamplePadBackward& args) override {
-    call("subsample_pad_backward", &Backend::subsample_pad_backward, args);
-  }
-  void flatten_channels_first(const FlattenChannelsFirst& args) override {
-    call("flatten_channels_first", &Backend::flatten_channels_first, args);
-  }
-  void dropout(const Dropout& args) override { call("dropout", &Backend::dropout, args); }
-  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override {
-    call("softmax_cross_entropy", &Backend::softmax_cross_entropy, args);
-  }
-  void classification_metrics(const ClassificationMetrics& args) override {
-    call("classification_metrics", &Backend::classification_metrics, args);
-  }
-  void cast(const Cast& args) override { call("cast", &Backend::cast, args); }
-  void augment_images(const AugmentImages& args) override { call("augment_images", &Backend::augment_images, args); }
-  void weighted_sum(const WeightedSum& args) override { call("weighted_sum", &Backend::weighted_sum, args); }
-  void squared_distance(const SquaredDistance& args) override { call("squared_distance", &Backend::squared_distance, args); }
-  void gradient_control(const GradientControl& args) override { call("gradient_control", &Backend::gradient_control, args); }
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override {
-    around("update", [&] { inner_.update(rule, args); });
-  }
+#define STARLING_FORWARD_OPERATION(Arguments, name) \
+  void name(const Arguments& args) override { call(#name, &Backend::name, args); }
+  STARLING_OPERATIONS(STARLING_FORWARD_OPERATION)
+#undef STARLING_FORWARD_OPERATION
 
  protected:
   /// Called in place of every operation; must call `operation` once.
@@ -106,8 +54,7 @@ class ForwardingBackend : public Backend {
     (void)name;
     operation();
   }
-  /// Called before every operation with what it reads and writes, where notes_accesses(); before update() only by who overrides that, for
-  /// its arguments are not known here.
+  /// Called before every operation with what it reads and writes, where notes_accesses().
   virtual void before(std::string_view name, const Accesses& accesses) { (void)name, (void)accesses; }
   virtual bool notes_accesses() const { return false; }
   Backend& inner() { return inner_; }
@@ -115,7 +62,7 @@ class ForwardingBackend : public Backend {
  private:
   template <class Args>
   void call(std::string_view name, void (Backend::*operation)(const Args&), const Args& args) {
-    if (notes_accesses()) before(name, accesses_of(args));
+    if (notes_accesses()) before(name, args.accesses());
     around(name, [&] { (inner_.*operation)(args); });
   }
   Backend& inner_;

@@ -113,7 +113,7 @@ class StrictReader {
     refuse(message, read == 0 ? 0 : read - 1);
   }
   [[noreturn]] void refuse(const std::string& message, std::size_t offset) {
-    fail(ExitCode::kUsage, "config", "{}: {}: {}", shown(source_, 200), position_text(text_, offset), message);
+    fail(ExitCode::kUsage, "config", {.file = shown(source_, 200)}, "{}: {}", position_text(text_, offset), message);
   }
   json* place(json value) {
     if (open_.empty()) {
@@ -155,20 +155,20 @@ class StrictReader {
 json parse_json(std::string_view text, const std::string& source) {
   // The parser takes a zero byte for the end and would not look at what follows.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos) {
-    fail(ExitCode::kUsage, "config", "{}: {}: not valid JSON: a zero byte", shown(source, 200), position_text(text, zero));
+    fail(ExitCode::kUsage, "config", {.file = shown(source, 200)}, "{}: not valid JSON: a zero byte", position_text(text, zero));
   }
   const char* furthest = text.data();
   StrictReader reader(text, furthest, source);
   const char* begin = text.data();
   if (!json::sax_parse(CountingIterator(begin, &furthest), CountingIterator(begin + text.size(), nullptr), &reader)) {
-    fail(ExitCode::kUsage, "config", "{}: not valid JSON", shown(source, 200));
+    fail(ExitCode::kUsage, "config", {.file = shown(source, 200)}, "not valid JSON");
   }
   return reader.take();
 }
 
 json read_json_file(const std::string& path) {
   const auto refuse = [&path](std::string_view reason) {
-    fail(ExitCode::kUsage, "config", "{}: cannot be read: {}", shown(path, 200), reason);
+    fail(ExitCode::kUsage, "config", {.file = shown(path, 200)}, "cannot be read: {}", reason);
   };
   struct Descriptor {
     int fd;

@@ -27,7 +27,7 @@ class PeerBlock {
 };
 
 /// How ranks of one host get at each other's device memory, and tell each other by counters there that they may: see
-/// comm/peer_transport.h. Belongs to a backend; one thread uses it.
+/// comm/shared/peer_transport.h. Belongs to a backend; one thread uses it.
 class PeerMemory {
  public:
   virtual ~PeerMemory() = default;

@@ -42,7 +42,8 @@ class Registry {
     if (it == entries_.end()) {
       std::string known;
       for (const auto& [other, entry] : entries_) known += (known.empty() ? "" : ", ") + other;
-      fail(ExitCode::kUsage, "config", "{}: unknown {} '{}'{}; known: {}", where, kind_, shown(name), suggestion(name, names()), known);
+      fail(ExitCode::kUsage, "config", {.key = std::string(where)}, "unknown {} '{}'{}; known: {}", kind_, shown(name),
+           suggestion(name, names()), known);
     }
     return it->second.maker(std::forward<Args>(args)...);
   }

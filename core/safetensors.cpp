@@ -73,10 +73,11 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
 
   [[noreturn]] void refuse(const std::string& message) const {
-    fail(ExitCode::kUsage, "safetensors", "{}: {}", shown(path_, 200), message);
+    throw Error(ExitCode::kUsage, {"safetensors", message, {}, {.file = shown(path_, 200)}});
   }
   [[noreturn]] void refuse(const std::string& tensor, const std::string& message) const {
-    refuse(fmt::format("tensor '{}': {}", shown(tensor, 100), message));
+    const std::string name = fmt::format("tensor '{}'", shown(tensor, 100));
+    throw Error(ExitCode::kUsage, {"safetensors", message, {}, {.file = shown(path_, 200), .key = name}});
   }
   std::uint64_t size() const { return size_; }
   void read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
@@ -98,9 +99,9 @@ class Reader {
     try {
       return parse_json(text, path_ + ": header");
     } catch (const Error& error) {
-      std::string_view what = error.what();
-      if (const auto at = what.find("] "); at != std::string_view::npos) what.remove_prefix(at + 2);
-      throw Error(ExitCode::kUsage, "safetensors", what);
+      ErrorParts parts = error.parts();
+      parts.component = "safetensors";
+      throw Error(ExitCode::kUsage, std::move(parts));
     }
   }
 
@@ -231,7 +232,7 @@ SafetensorsFile read_safetensors(const std::string& path) {
   try {
     return read_checked(path);
   } catch (const std::bad_alloc&) {
-    fail(ExitCode::kMemory, "safetensors", "{}: not enough memory to read it; use a machine with more", shown(path, 200));
+    fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)}, "not enough memory to read it; use a machine with more");
   }
 }
 
@@ -258,7 +259,7 @@ void write_safetensors(const std::string& path, const SafetensorsFile& file) {
   try {
     text = header.dump();
   } catch (const json::exception&) {
-    fail(ExitCode::kInternal, "safetensors", "{}: a name or a metadata text is not UTF-8", shown(path, 200));
+    fail(ExitCode::kInternal, "safetensors", {.file = shown(path, 200)}, "a name or a metadata text is not UTF-8");
   }
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts 8-byte aligned
   const auto length = static_cast<std::uint64_t>(text.size());

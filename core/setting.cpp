@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 [[noreturn]] void refuse(std::string_view path, std::string_view message) {
-  fail(ExitCode::kUsage, "config", "--set {}: {}", shown(path, 100), message);
+  throw Error(ExitCode::kUsage, {"config", std::string(message), {}, {.key = "--set " + shown(path, 100)}});
 }
 
 /// JSON where it parses, else the text itself. What starts like an object or a list was meant as one, so its error is shown.

@@ -32,4 +32,12 @@ Tensor Tensor::slice(std::int64_t first, const Shape& shape) const {
   return Tensor(storage_, offset_ + static_cast<std::size_t>(first) * size_of(dtype_), shape, dtype_);
 }
 
+void Tensor::fail_without_memory() const {
+  fail(ExitCode::kInternal, "tensor",
+       "the numbers of a {} {} tensor were asked for on the backend '{}', where tensors have no memory; compute with layers/functions.h or "
+       "an "
+       "operation of the backend, or leave the reading out where Backend::device() is DeviceType::kMeta (docs/extending.md)",
+       shape_.text(), name_of(dtype_), storage_->backend().description());
+}
+
 }  // namespace starling

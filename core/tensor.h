@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "core/dtype.h"
 #include "core/error.h"
@@ -19,13 +20,22 @@ enum class DeviceType : std::uint8_t {
   kCuda,
 };
 
+constexpr std::string_view name_of(DeviceType device) {
+  switch (device) {
+    case DeviceType::kMeta: return "meta";
+    case DeviceType::kCpu: return "cpu";
+    case DeviceType::kCuda: return "cuda";
+  }
+  return "?";
+}
+
 /// A block of memory of one backend. Freed (given back to the backend's caching allocator) with the last handle.
 class Storage {
  public:
   virtual ~Storage() = default;
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
-  /// First byte, aligned to at least 64 bytes; null on the meta backend.
+  /// First byte, aligned to at least 64 bytes; null on the meta backend, where Tensor::raw() says so by an error.
   std::byte* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Backend& backend() const { return *backend_; }
@@ -58,13 +68,19 @@ class Tensor {
   /// True where no other handle shares the storage, so that it may be overwritten.
   bool exclusive() const { return storage_.use_count() == 1; }
 
-  /// Start of the numbers (device memory on a GPU; null on the meta backend). T must be the tensor's dtype.
+  /// Start of the numbers (device memory on a GPU). T must be the tensor's dtype. On the meta backend, where a layer is traced before
+  /// training, there are no numbers: this, raw() and span() throw Error(kInternal) that says what to do instead.
   template <class T>
   T* data() const {
     require(DTypeOf<T>::value == dtype_, "tensor", "a {} tensor was read as {}", name_of(dtype_), name_of(DTypeOf<T>::value));
     return reinterpret_cast<T*>(raw());
   }
-  std::byte* raw() const { return storage_ && storage_->data() ? storage_->data() + offset_ : nullptr; }
+  /// The same whatever the dtype; null for an empty handle.
+  std::byte* raw() const {
+    if (storage_ && storage_->data()) return storage_->data() + offset_;
+    if (elements() != 0 && storage_) fail_without_memory();
+    return nullptr;
+  }
   /// The numbers of a CPU tensor.
   template <class T>
   std::span<T> span() const {
@@ -77,6 +93,8 @@ class Tensor {
   Tensor slice(std::int64_t first, const Shape& shape) const;
 
  private:
+  [[noreturn]] void fail_without_memory() const;
+
   std::shared_ptr<Storage> storage_;
   std::size_t offset_ = 0;
   Shape shape_;

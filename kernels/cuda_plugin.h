@@ -5,8 +5,8 @@
 
 #include "core/backend.h"
 
-// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and open_nccl() (comm/nccl.h) look up in it. The
-// library is opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
+// The seam to the CUDA plug-in, libstarling_cuda.so: the C functions that open_backend() and open_nccl() (comm/nccl/nccl.h) look up in it.
+// The library is opened at run time, so that programs start, and run on CPUs, where neither the library nor CUDA is installed.
 
 namespace starling {
 class Nccl;
@@ -18,8 +18,9 @@ void* cuda_plugin_function(const char* name, std::string& why);
 
 extern "C" {
 
-/// Rises with every change of core/backend.h or of this header; a plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 6;
+/// Changes with the list of operations, and rises by 1000 with any other change of core/backend.h, core/operations.h or this header; a
+/// plug-in of another version is refused.
+constexpr std::uint32_t kStarlingCudaAbi = 7000 + starling::kOperations;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.

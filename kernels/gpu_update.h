@@ -8,13 +8,13 @@
 #include "kernels/optimizer.h"
 
 // How a GPU's backend finds the kernels of an optimizer's rule. The built-in rules' kernels are in the CUDA library; a plug-in registers
-// its own here (STARLING_CUDA_RULE in kernels/cuda/update_kernel.h), by the rule's C++ type, and takes what it needs of the backend from a
-// GpuSite: so a plug-in links no symbol of the CUDA library, and works where that library is absent.
+// its own here (STARLING_CUDA_RULE in kernels/cuda/operations/update_kernel.h), by the rule's C++ type, and takes what it needs of the
+// backend from a GpuUpdateContext: so a plug-in links no symbol of the CUDA library, and works where that library is absent.
 
 namespace starling {
 
 /// What the backend lends to a launcher for one update.
-struct GpuSite {
+struct GpuUpdateContext {
   void* stream = nullptr;   ///< cudaStream_t: where the work goes
   int multiprocessors = 1;  ///< of the device
   /// The step's numbers travel in the launch's parameters. Otherwise, for a launch that is kept and done again, upload() takes them all.
@@ -31,7 +31,7 @@ struct GpuSite {
 };
 
 /// Issues the fused update of one bucket. The arguments are checked; their tensors lie on the device.
-using GpuUpdateLauncher = void (*)(const OptimizerRule& rule, const UpdateArgs& args, const GpuSite& site);
+using GpuUpdateLauncher = void (*)(const OptimizerRule& rule, const UpdateArgs& args, const GpuUpdateContext& site);
 
 /// Adds a plug-in's launcher for a rule's dynamic type. Returns true, so that a static object can call it.
 bool register_gpu_update(std::type_index rule, GpuUpdateLauncher launcher);

@@ -12,37 +12,6 @@
 
 namespace starling {
 
-/// Elements that share one entry of UpdateArgs::decay.
-inline constexpr std::int64_t kDecayBlock = 32;
-/// Bits of an entry.
-inline constexpr std::uint8_t kDecays = 1, kGradientIsLow = 2;
-
-/// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
-///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
-///     c = self_weight · x + weights[0] · (received[0] + received[1] + …)     (where sum_received)
-///     g = gradient_scale · control[0] · gradient          (control[0] = 1 where control is empty)
-///     x_out, states = rule(c, g, states)                   (x_out = c, states kept, where control[1] is not 0)
-///     low = x_out rounded                                  (where low is given)
-/// All other tensors hold the same number of elements (a multiple of 32) of one dtype.
-struct UpdateArgs {
-  Tensor x;                      ///< read
-  Tensor x_out;                  ///< written; may be x
-  Tensor gradient;               ///< read
-  std::vector<Tensor> states;    ///< as many as the rule's state_names(); all zero before the first step
-  std::vector<Tensor> received;  ///< what the neighbours sent
-  std::vector<double> weights;   ///< theirs, one each
-  bool sum_received = false;     ///< `received` are a sum's terms, added in this order; weights has one entry. A CPU's update only
-  double self_weight = 1.0;
-  double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
-  Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl
-  Tensor low;                   ///< optional, bf16 or fp16: receives x_out
-  Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies, kGradientIsLow as below
-  Tensor gradient_low;          ///< optional, bf16 or fp16: the gradient of blocks with kGradientIsLow. A GPU's update of fp32 only
-  double lr = 0.0;              ///< of this update
-  std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
-};
-
-class OptimizerRule;
 /// Throws Error(kInternal) where the arguments do not fit the rule or each other: what every backend's update begins with.
 void check_update(const OptimizerRule& rule, const UpdateArgs& args);
 

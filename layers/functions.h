@@ -6,7 +6,7 @@
 #include "core/backend.h"
 
 // Functions with gradients: what layers are written with. Each runs its operation on the pass's backend and, where a
-// gradient is wanted, records how to go back. Shapes are those of core/backend.h; parameters may be null where optional.
+// gradient is wanted, records how to go back. Shapes are those of core/operations.h; parameters may be null where optional.
 namespace starling::functions {
 
 /// In training with Pass::defer_norms: does a pending batch norm of x as it loads, and without a bias gathers the output's statistics.
@@ -24,10 +24,12 @@ struct BatchNormState {
   double eps = 1e-5, momentum = 0.1;
 };
 /// In training every channel needs two values at least (Error(kUsage)). Otherwise the running statistics are constants.
-/// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending_norm).
+/// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending).
 Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
 /// Over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
+/// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape, columns] of the table's operand's type.
+Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
@@ -39,7 +41,11 @@ Variable flatten(const Variable& x, Pass& pass);
 /// Keeps a value with probability 1 - p and scales it by 1/(1 - p) in training; the identity otherwise. Takes one number of
 /// pass.dropout_counter.
 Variable dropout(const Variable& x, double p, Pass& pass);
+/// x in another floating format, without a gradient; itself where it is in that one.
+Tensor in_format(const Tensor& x, DType format, Backend& backend);
 /// Mean over the batch times `scale`; a scalar. labels: int32 [N].
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass);
+/// Mean over all elements of (x - target)², times `scale`; a scalar, in fp32 where x is in low precision. target: floating, as large as x.
+Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass);
 
 }  // namespace starling::functions

@@ -29,12 +29,19 @@ void apply_gathered(const BatchNormSaved& saved, const GatheredSums& sums, Gradi
 
 }  // namespace
 
+Tensor PendingNorm::compute() {
+  Tensor y(*backend_, norm_.x.shape(), norm_.x.dtype());
+  backend_->scale_shift({.x = norm_.x, .scale = norm_.scale, .shift = norm_.shift, .y = y, .relu = norm_.relu});
+  return y;
+}
+
 Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
   const Tensor& input = x.value();
   const Shape channels{input.shape().back()};
   const auto vector = [&] { return Tensor(pass.backend, channels, state.running_mean->value.dtype()); };
-  const BatchNormFinish finish{.sum = x.statistics()->sum,
-                               .square_sum = x.statistics()->square_sum,
+  const auto& statistics = *x.notes<ChannelStatistics>();
+  const BatchNormFinish finish{.sum = statistics.sum,
+                               .square_sum = statistics.square_sum,
                                .gamma = state.gamma->value,
                                .beta = state.beta->value,
                                .running_mean = state.running_mean->value,
@@ -53,7 +60,7 @@ Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, boo
   if (residual.has_value()) {
     ScaleShift apply{
         .x = input, .scale = finish.scale, .shift = finish.shift, .y = Tensor(pass.backend, input.shape(), input.dtype()), .relu = relu};
-    if (const DeferredNorm* other = residual.pending_norm(); other && !other->relu) {
+    if (const DeferredNorm* other = pending_norm(residual); other && !other->relu) {
       apply.residual = other->x;
       apply.residual_scale = other->scale;
       apply.residual_shift = other->shift;
@@ -78,15 +85,16 @@ Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, boo
     }
   };
   Variable y = pass.record("batch_norm", input, {x}, {state.gamma, state.beta}, std::move(backward), 2);
-  y.set_pending_norm(pass.backend, {.x = input,
-                                    .scale = finish.scale,
-                                    .shift = finish.shift,
-                                    .mean = finish.saved_mean,
-                                    .inv_std = finish.saved_inv_std,
-                                    .gamma = finish.gamma,
-                                    .beta = finish.beta,
-                                    .relu = relu,
-                                    .sums = sums});
+  DeferredNorm norm{.x = input,
+                    .scale = finish.scale,
+                    .shift = finish.shift,
+                    .mean = finish.saved_mean,
+                    .inv_std = finish.saved_inv_std,
+                    .gamma = finish.gamma,
+                    .beta = finish.beta,
+                    .relu = relu,
+                    .sums = sums};
+  y.set_pending(std::make_shared<PendingNorm>(pass.backend, std::move(norm)));
   return y;
 }
 

@@ -77,7 +77,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
   }
   // scale = gamma/σ goes through the tensors' own type on its way into a convolution: a tiny eps could send it out of range.
   const bool in_range = !is_low_precision(x.dtype()) || state.eps >= 1e-7;
-  if (pass.defer_norms && pass.training && x.statistics() && in_range) return detail::deferred_batch_norm(x, state, relu, residual, pass);
+  if (pass.defer_norms && pass.training && x.notes<detail::ChannelStatistics>() && in_range)
+    return detail::deferred_batch_norm(x, state, relu, residual, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,

@@ -1,5 +1,5 @@
 #include "core/error.h"
-#include "layers/functions.h"
+#include "layers/functions_norm.h"
 
 namespace starling::functions {
 
@@ -27,8 +27,8 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   Conv2dForward args{
       .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = Tensor(pass.backend, out, x.dtype()), .window = window};
   // A batch norm with ReLU that is still pending is done as x is loaded.
-  DeferredNorm norm;
-  if (const DeferredNorm* pending = x.pending_norm(); pending && pending->relu) norm = *pending;
+  detail::DeferredNorm norm;
+  if (const detail::DeferredNorm* pending = detail::pending_norm(x); pending && pending->relu) norm = *pending;
   if (norm.x) {
     args.x = norm.x;
     args.norm = {norm.scale, norm.shift};
@@ -82,7 +82,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
     if (!beside) weights();
   };
   Variable y = record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
-  if (args.sum) y.set_statistics({args.sum, args.square_sum});
+  if (args.sum) y.set_notes(std::make_shared<detail::ChannelStatistics>(args.sum, args.square_sum));
   return y;
 }
 

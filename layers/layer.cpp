@@ -102,7 +102,10 @@ void Layer::check_input(const Variable& x) const {
 }
 
 Variable Layer::forward(const Variable& x, Pass& pass) {
-  return shell(x, [&] { return compute(x, pass); });
+  return shell(x, [&] {
+    const Tape::Scope scope(pass.tape, name_);
+    return compute(x, pass);
+  });
 }
 
 Variable Layer::shell(const Variable& x, const std::function<Variable()>& body) const {
@@ -112,9 +115,8 @@ Variable Layer::shell(const Variable& x, const std::function<Variable()>& body) 
     return body();
   } catch (const Error& error) {
     // The innermost layer puts its name to what a backend says.
-    const std::string_view text = error.what();
-    if (text.starts_with("[layer] ")) throw;
-    throw Error(error.code(), "layer", shown(name_) + ": " + std::string(text));
+    if (error.parts().component == "layer") throw;
+    throw told_by("layer", shown(name_), error);
   }
 }
 
@@ -157,7 +159,24 @@ ModelBuffer& Layer::add_buffer(const std::string& name, const Shape& shape, Init
 }
 
 void Layer::bad_shape(const Shape& input, std::string_view needed) const {
-  fail(ExitCode::kUsage, "layer", "{}: an input of {}, but {} is needed", shown(name_), input.text(), needed);
+  fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "an input of {}, but {} is needed", input.text(), needed);
+}
+
+std::optional<Error> Layer::unsupported(DType compute, DeviceType device) const {
+  const auto refusal = [&](std::string_view verb, const auto& can, auto wanted, std::string_view key) -> std::optional<Error> {
+    if (std::find(can.begin(), can.end(), wanted) != can.end()) return std::nullopt;
+    std::string list;
+    for (const auto each : can) list += fmt::format("{}{}", list.empty() ? "" : ", ", name_of(each));
+    return Error(ExitCode::kUsage, {"layer",
+                                    fmt::format("it {} {}, and {} was asked for", verb, list, name_of(wanted)),
+                                    fmt::format("set {} to one of these, or use another layer", key),
+                                    {.key = shown(name_)}});
+  };
+  const LayerSupport mine = support();
+  std::optional<Error> error = refusal("computes in", mine.compute, compute, "precision");
+  if (!error && device != DeviceType::kMeta) error = refusal("runs on", mine.devices, device, "device");
+  for (auto child = children_.begin(); !error && child != children_.end(); ++child) error = (*child)->unsupported(compute, device);
+  return error;
 }
 
 void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input) {

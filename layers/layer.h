@@ -3,6 +3,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -10,10 +11,17 @@
 
 #include "core/autograd.h"
 #include "core/config.h"
+#include "core/error.h"
 #include "core/parameter.h"
 #include "core/registry.h"
 
 namespace starling {
+
+/// What a layer's arithmetic can be run with.
+struct LayerSupport {
+  std::vector<DType> compute{DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16};
+  std::vector<DeviceType> devices{DeviceType::kCpu, DeviceType::kCuda};
+};
 
 /// A function with parameters. Authors derive from it and write two functions, build() and compute(); the public shell checks
 /// shapes and names the layer in every error and trace.
@@ -37,6 +45,10 @@ class Layer {
   const Shape& input_shape() const { return input_; }
   const Shape& output_shape() const { return output_; }
 
+  /// What is wrong with training in `compute` on `device`, the meta backend standing for any: names the layer, or the child, and what it
+  /// can do instead. None where all support it.
+  std::optional<Error> unsupported(DType compute, DeviceType device) const;
+
   /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
   std::vector<Parameter*> parameters();
   std::vector<ModelBuffer*> buffers();
@@ -45,6 +57,9 @@ class Layer {
   /// Declares parameters, buffers and children; returns the output shape. Throws through bad_shape() if `input` does not fit.
   virtual Shape build(const Shape& input) = 0;
   virtual Variable compute(const Variable& x, Pass& pass) = 0;
+  /// Asked before training begins. The default is what the built-in operations can do; a layer with arithmetic of its own that can do less
+  /// says so here, and is refused elsewhere by name.
+  virtual LayerSupport support() const { return {}; }
 
   Parameter& add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout = TensorLayout::kPlain);
   ModelBuffer& add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype = DType::kFloat32);
@@ -76,11 +91,11 @@ using LayerRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&>;
 /// Layers of `sequential` by `type`; a maker reads the layer's keys (all but `type`).
 LayerRegistry& layers();
 /// Models by `model.type`; a model is a layer that takes one input sample to logits {classes}. Makers read all keys but `type` and
-/// `num_classes` (which every model takes as given in ModelSite).
-struct ModelSite {
+/// `num_classes` (which every model takes as given in ModelOutputs).
+struct ModelOutputs {
   std::int64_t num_classes = 10;
 };
-using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelSite&>;
+using ModelRegistry = Registry<std::unique_ptr<Layer>, ConfigSection&, const ModelOutputs&>;
 ModelRegistry& models();
 void register_builtin_layers();
 void register_builtin_models();
@@ -91,6 +106,8 @@ class Model {
   /// `input`: one sample's shape {H, W, C}. Errors are Error(kUsage) that name the layer.
   Model(std::unique_ptr<Layer> root, const Shape& input);
   Variable forward(const Variable& x, Pass& pass) { return root_->forward(x, pass); }
+  /// See Layer::unsupported.
+  std::optional<Error> unsupported(DType compute, DeviceType device) const { return root_->unsupported(compute, device); }
   const Shape& input_shape() const { return root_->input_shape(); }
   const Shape& output_shape() const { return root_->output_shape(); }
   const std::vector<Parameter*>& parameters() const { return parameters_; }

@@ -50,7 +50,7 @@ void register_builtin_models() {
 
 std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, std::int64_t classes) {
   const std::string type = section.required_text("type", "which model; its other keys depend on it");
-  ModelSite site;
+  ModelOutputs site;
   site.num_classes = section.integer("num_classes", classes, Range::closed(1, 1 << 24), "number of classes, that is of logits");
   if (section.describing()) return nullptr;
   auto root = models().make(type, section.path("type"), section, site);

@@ -70,8 +70,8 @@ Shape Residual::build(const Shape& input) {
   if (pending_shortcut_) shortcut_ = &add_child("shortcut", std::move(pending_shortcut_), input);
   const Shape& other = shortcut_ ? shortcut_->output_shape() : input;
   if (body_->output_shape() != other) {
-    fail(ExitCode::kUsage, "layer", "{}: layers give {} but the shortcut gives {}; they must agree", name(), body_->output_shape().text(),
-         other.text());
+    fail(ExitCode::kUsage, "layer", {.key = name()}, "layers give {} but the shortcut gives {}; they must agree",
+         body_->output_shape().text(), other.text());
   }
   return other;
 }

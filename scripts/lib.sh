@@ -1,5 +1,6 @@
 # Functions that the scripts of this folder share; sourced, not run.
-# Environment: STARLING_BUILD (build folder, default <root>/build), STARLING_JOBS (compile jobs), STARLING_SKIP_SETUP=1 (install nothing).
+# Environment: STARLING_BUILD (build folder, default <root>/build), STARLING_JOBS (compile jobs), STARLING_SKIP_SETUP=1 (install nothing),
+#   STARLING_CUDA_ARCHITECTURES (of GPUs to compile for, as CMAKE_CUDA_ARCHITECTURES; default: all that docs/gpu.md names).
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=${STARLING_BUILD:-$root/build}
@@ -34,6 +35,7 @@ configure() {
     arguments+=(-DCMAKE_BUILD_TYPE=Release)
     if command -v ninja >/dev/null; then arguments+=(-G Ninja); fi
   fi
+  if [ -n "${STARLING_CUDA_ARCHITECTURES:-}" ]; then arguments+=(-DSTARLING_CUDA_ARCHITECTURES="$STARLING_CUDA_ARCHITECTURES"); fi
   say "configuring in $build"
   mkdir -p "$build" || die "the build folder cannot be made; name another one in STARLING_BUILD"
   cmake -S "$root" -B "$build" "${arguments[@]}" "$@" >"$build/configure.log" 2>&1 || {

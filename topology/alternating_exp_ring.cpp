@@ -41,7 +41,7 @@ std::vector<Round> alternating_rounds(int nodes, int per_node) {
 void register_alternating_exp_ring(TopologyRegistry& registry) {
   registry.add(
       "alternating-exp-ring",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const int per_node = static_cast<int>(section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
                                                               "L: consecutive ranks that share a node; default: the ranks on one host"));

@@ -94,7 +94,7 @@ std::vector<Round> base2_rounds(int n) {
 void register_base2(TopologyRegistry& registry) {
   registry.add(
       "base-2",
-      [](ConfigSection&, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
         return std::make_unique<RoundTable>(site.ranks, base2_rounds(site.ranks));
       },
       "pairs that reach exact consensus for any number of ranks");

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "topology/check.h"
 #include "topology/topology.h"
 
 namespace starling {
@@ -25,6 +26,6 @@ void register_custom(TopologyRegistry& registry);
 
 /// Names of the registered topologies that take this site without further keys: "base-2, complete, random-matching". For errors of
 /// makers that do not.
-std::string topologies_that_take(const TopologySite& site);
+std::string topologies_that_take(const RankLayout& site, TopologyKind kind = TopologyKind::kDoublyStochastic);
 
 }  // namespace starling

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <utility>
 
 #include "core/error.h"
 #include "core/philox.h"
+#include "topology/builtin.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"
 
@@ -172,6 +174,32 @@ TopologyReport check_topology(const Topology& topology, const std::string& name)
          analysis.mixing_fault);
   }
   return analysis.report;
+}
+
+std::string kind_fault(const Topology& topology, TopologyKind kind) {
+  if (kind < TopologyKind::kSymmetric || topology.ranks() == 1) return {};
+  if (kind == TopologyKind::kSymmetricFixed && topology.period() != 1) return "its rounds differ";
+  const std::vector<MixingMatrix> rounds = one_period(topology);
+  for (std::size_t k = 0; k < rounds.size(); ++k) {
+    if (!rounds[k].by_rows()) continue;  // groups are symmetric
+    for (int i = 0; i < topology.ranks(); ++i) {
+      std::map<int, double> difference;
+      rounds[k].for_row(i, [&](int j, double weight) { difference[j] += weight; });
+      rounds[k].for_column(i, [&](int j, double weight) { difference[j] -= weight; });
+      for (const auto& [j, value] : difference) {
+        if (std::fabs(value) > kTolerance) return fmt::format("in its round {} ranks {} and {} give each other different weights", k, i, j);
+      }
+    }
+  }
+  return {};
+}
+
+void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm,
+                const RankLayout& site) {
+  const std::string fault = kind_fault(topology, kind);
+  if (fault.empty()) return;
+  fail(ExitCode::kUsage, "topology", "'{}' for {} ranks is not for the algorithm {}: {}; these are: {}", name, topology.ranks(), algorithm,
+       fault, topologies_that_take(site, kind));
 }
 
 }  // namespace starling

@@ -18,6 +18,18 @@ struct TopologyReport {
   bool exact = false;                               ///< proven in rationals (n ≤ 64); else on sparse rows within 1e-12
 };
 
+/// What an algorithm asks of its topology, beside what check_topology() asks of every one.
+enum class TopologyKind : std::uint8_t {
+  kNone,              ///< there is none
+  kDoublyStochastic,  ///< any that can be trained with
+  kSymmetric,         ///< W_ij = W_ji in every round
+  kSymmetricFixed,    ///< and the same round in every step
+};
+/// Why the topology is not of this kind; empty where it is. Of one without period the first 64 rounds are looked at.
+std::string kind_fault(const Topology& topology, TopologyKind kind);
+/// Throws Error(kUsage) that names those that `algorithm` could have on this site.
+void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm, const RankLayout& site);
+
 /// How many rounds of disagreement_curve() show the whole fall: to consensus, or to 1e-4, 4 … 64.
 std::int64_t curve_length(const TopologyReport& report);
 /// Analyses a topology: up to n = 64 in exact rational arithmetic, above on sparse rows with random vectors.

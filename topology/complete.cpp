@@ -7,7 +7,7 @@ namespace starling {
 void register_complete(TopologyRegistry& registry) {
   registry.add(
       "complete",
-      [](ConfigSection&, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
         std::vector<Round> rounds(1);
         if (site.ranks > 1) rounds[0].groups.push_back(mean_group(0, site.ranks));
         return std::make_unique<RoundTable>(site.ranks, std::move(rounds));

@@ -151,7 +151,7 @@ class CustomReader {
 void register_custom(TopologyRegistry& registry) {
   registry.add(
       "custom",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const json rounds = section.raw(
             "rounds", "list of rounds",
             "a round is a list of groups {\"ranks\": [0, 1], \"weight\": 0.5} (weight: a rank's own, default 1/size), or "

@@ -9,7 +9,7 @@ namespace starling {
 void register_directed_exp(TopologyRegistry& registry) {
   registry.add(
       "directed-exp",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const NeighbourWeights weights = read_weights(section, NeighbourWeights::Rule::kUniform, "own, received", n, 2);
         std::vector<Round> rounds;

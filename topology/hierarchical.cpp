@@ -32,11 +32,11 @@ std::unique_ptr<Topology> make_inter(ConfigSection& section, int nodes, int per_
   try {
     return make_unchecked_topology(section, {nodes, 1});
   } catch (const Error& error) {
-    constexpr std::string_view kMark = "[topology] ";
-    const std::string_view text = error.what();
-    if (!text.starts_with(kMark)) throw;
-    fail(ExitCode::kUsage, "topology", "hierarchical over {} nodes of {} rank{}, {}: {}", nodes, per_node, per_node == 1 ? "" : "s",
-         section.path(), text.substr(kMark.size()));
+    ErrorParts parts = error.parts();
+    if (parts.component != "topology") throw;
+    parts.what = fmt::format("hierarchical over {} nodes of {} rank{}, {}: {}", nodes, per_node, per_node == 1 ? "" : "s", section.path(),
+                             parts.what);
+    throw Error(ExitCode::kUsage, std::move(parts));
   }
 }
 
@@ -46,7 +46,7 @@ std::unique_ptr<Topology> make_inter(ConfigSection& section, int nodes, int per_
 void register_hierarchical(TopologyRegistry& registry) {
   registry.add(
       "hierarchical",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const int per_node = static_cast<int>(section.integer("ranks_per_node", site.ranks_per_node, Range::closed(1, 1 << 30),
                                                               "L: consecutive ranks that share a node; default: the ranks on one host"));

@@ -9,7 +9,7 @@ namespace starling {
 void register_hypercube(TopologyRegistry& registry) {
   registry.add(
       "hypercube",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks, dimensions = log2_up(n);
         const NeighbourWeights weights =
             read_weights(section, NeighbourWeights::Rule::kUniform, "own, i xor 1, i xor 2, i xor 4, …", n, dimensions + 1);

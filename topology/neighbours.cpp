@@ -38,7 +38,7 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
   const std::string allowed = fmt::format("\"uniform\"{} \"metropolis\"{}", order.empty() ? " or" : ",",
                                           order.empty() ? "" : fmt::format(" or a list of weights ({})", order));
   std::string found = value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (found.size() > 40) found = found.substr(0, 37) + "...";
+  if (found.size() > 40) found.replace(37, std::string::npos, 3, '.');
   if (value.is_string()) {
     const auto name = value.get<std::string>();
     if (name == "uniform") {

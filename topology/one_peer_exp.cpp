@@ -9,7 +9,7 @@ namespace starling {
 void register_one_peer_exp(TopologyRegistry& registry) {
   registry.add(
       "one-peer-exp",
-      [](ConfigSection&, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         if (!is_power_of_two(n)) {
           fail(ExitCode::kUsage, "topology", "one-peer-exp needs a power of two of ranks (1, 2, 4, 8, …), not {}; for {} ranks: {}", n, n,

@@ -36,7 +36,7 @@ class RandomMatching : public Topology {
 void register_random_matching(TopologyRegistry& registry) {
   registry.add(
       "random-matching",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const std::int64_t seed = section.integer("seed", 0, Range::closed(0, 0x1p53), "what the pairs of every round are drawn from");
         if (site.ranks == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         return std::make_unique<RandomMatching>(site.ranks, static_cast<std::uint64_t>(seed));

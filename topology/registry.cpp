@@ -36,7 +36,7 @@ void register_builtin_topologies() {
   static_cast<void>(done);
 }
 
-std::string topologies_that_take(const TopologySite& site) {
+std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
   // Asks every maker. Makers that refuse come back here for their own error's text: the flag ends that at the first level.
   static thread_local bool asking = false;
   if (asking) return {};
@@ -45,7 +45,8 @@ std::string topologies_that_take(const TopologySite& site) {
   for (const std::string& name : topologies().names()) {
     try {
       ConfigSection empty(nlohmann::json::object(), "defaults");
-      topologies().make(name, "type", empty, site);
+      const std::unique_ptr<Topology> topology = topologies().make(name, "type", empty, site);
+      if (!kind_fault(*topology, kind).empty()) continue;
       result += (result.empty() ? "" : ", ") + name;
     } catch (const std::exception&) {  // does not take it, or (custom) needs keys
     }
@@ -54,10 +55,10 @@ std::string topologies_that_take(const TopologySite& site) {
   return result;
 }
 
-std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const TopologySite& site) {
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site) {
   require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology", "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
   const std::string type = section.text("type", "base-2", "the schedule of mixing matrices: see docs/topologies.md");
-  TopologySite actual = site;
+  RankLayout actual = site;
   // Every type may be given it, so that a config can change its type alone; those that use it also note the default.
   if (section.has("ranks_per_node")) {
     actual.ranks_per_node = static_cast<int>(
@@ -68,7 +69,7 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
   return topology;
 }
 
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site) {
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site) {
   std::unique_ptr<Topology> topology = make_unchecked_topology(section, site);
   if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""));
   return topology;

@@ -9,7 +9,7 @@ namespace starling {
 void register_ring(TopologyRegistry& registry) {
   registry.add(
       "ring",
-      [](ConfigSection&, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (n % 2 != 0) {

@@ -28,7 +28,7 @@ class ShiftOne : public Topology {
 void register_shift_one(TopologyRegistry& registry) {
   registry.add(
       "shift-one",
-      [](ConfigSection&, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection&, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         if (n == 1) return std::make_unique<RoundTable>(1, std::vector<Round>{});
         if (n % 2 != 0) {

@@ -8,7 +8,7 @@ namespace starling {
 void register_star(TopologyRegistry& registry) {
   registry.add(
       "star",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const NeighbourWeights weights = read_weights(section, NeighbourWeights::Rule::kMetropolis, "", n, 0);
         if (weights.rule == NeighbourWeights::Rule::kUniform && n > 2) {

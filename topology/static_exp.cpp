@@ -8,7 +8,7 @@ namespace starling {
 void register_static_exp(TopologyRegistry& registry) {
   registry.add(
       "static-exp",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks, distances = log2_up(n);
         const NeighbourWeights weights =
             read_weights(section, NeighbourWeights::Rule::kUniform, "own, i - 1, i - 2, i - 4, …", n, distances + 1);

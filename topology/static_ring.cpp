@@ -8,7 +8,7 @@ namespace starling {
 void register_static_ring(TopologyRegistry& registry) {
   registry.add(
       "static-ring",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const NeighbourWeights weights = read_weights(section, NeighbourWeights::Rule::kUniform, "own, left, right", n, 3);
         std::vector<std::vector<int>> neighbours(static_cast<std::size_t>(n));

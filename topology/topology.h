@@ -53,21 +53,21 @@ class Topology {
   int ranks_;
 };
 
-/// What a topology is made for.
-struct TopologySite {
+/// The ranks of a run, and how many of them share a node.
+struct RankLayout {
   int ranks = 1;
   int ranks_per_node = 1;
 };
 
-using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, const TopologySite&>;
+using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, const RankLayout&>;
 /// The table of topologies by name; a maker throws Error(kUsage) if the number of ranks does not fit, saying which numbers do and which
 /// topologies take this one.
 TopologyRegistry& topologies();
 /// Adds complete, ring, one-peer-exp, … once; safe to call again.
 void register_builtin_topologies();
 /// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h).
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const TopologySite& site);
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site);
 /// The same without the check: for a topology that is part of another, or whose check gives a report that is needed.
-std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const TopologySite& site);
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site);
 
 }  // namespace starling

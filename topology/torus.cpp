@@ -9,7 +9,7 @@ namespace starling {
 void register_torus(TopologyRegistry& registry) {
   registry.add(
       "torus",
-      [](ConfigSection& section, const TopologySite& site) -> std::unique_ptr<Topology> {
+      [](ConfigSection& section, const RankLayout& site) -> std::unique_ptr<Topology> {
         const int n = site.ranks;
         const NeighbourWeights weights = read_weights(section, NeighbourWeights::Rule::kUniform, "own, up, down, left, right", n, 5);
         int rows = 1;

@@ -17,11 +17,12 @@
 #include <vector>
 
 #include "apps/bench/statistics.h"
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/host.h"
+#include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
 #include "comm/bucket.h"
-#include "comm/direct_transport.h"
-#include "comm/mpi_session.h"
+#include "comm/mixer.h"
+#include "comm/mpi/session.h"
+#include "comm/shared/direct_transport.h"
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -97,13 +98,13 @@ class Bench {
     }
     const auto elements = static_cast<std::int64_t>(settings_.mb * 1024 * 1024 / 4);
     Subject direct(*backend_, *rule_, elements, settings_.buckets), plain(*backend_, *rule_, elements, settings_.buckets);
-    transport_->share(*backend_, direct.buckets);
+    const std::unique_ptr<Mixer> mixer = transport_->make_mixer(*backend_);
+    mixer->share(direct.buckets);
     const int peer = rank ^ 1;
     Exchange pair;
     pair.kind = Exchange::Kind::kNeighbours;
     pair.send_to = pair.receive_from = {peer};
-    std::vector<Tensor> buffers(direct.received.begin(),
-                                direct.received.begin() + static_cast<std::ptrdiff_t>(transport_->buffers_for(pair)));
+    std::vector<Tensor> buffers(direct.received.begin(), direct.received.begin() + static_cast<std::ptrdiff_t>(mixer->buffers_for(pair)));
     std::vector<Tensor> places;
 
     std::int64_t step = 0;
@@ -115,14 +116,14 @@ class Bench {
       const auto index = static_cast<std::size_t>(at);
       work(subject.buckets[index], subject.received[index], at);
     };
-    lines.push_back({transport_->name() == "direct" ? "direct exchange + update" : "exchange + update (not direct)", [&] {
+    lines.push_back({!direct.buckets[0].spare ? "exchange + update (not direct)" : "direct exchange + update", [&] {
                        on_next(direct, [&](Bucket& bucket, const Tensor&, int at) {
                          const ExchangeLabel label{step++, at, step};
-                         const Ticket ticket = transport_->start_mix(pair, bucket, buffers, places, label);
-                         waits.push_back(seconds_of([&] { transport_->wait(ticket); }));
-                         transport_->wait_until_writable(label);
+                         const Ticket ticket = mixer->start(pair, bucket, buffers, places, label);
+                         waits.push_back(seconds_of([&] { mixer->wait(ticket); }));
+                         mixer->wait_until_writable(label);
                          update(bucket, places);
-                         transport_->release(label);
+                         mixer->release(label);
                        });
                      }});
     lines.push_back({"MPI_Sendrecv + update", [&] {
@@ -151,8 +152,8 @@ class Bench {
         if (repeat >= 0) line.seconds.push_back(took);
       }
     }
-    for (Line& line : lines) transport_->max(line.seconds.data(), line.seconds.size());
-    if (rank == 0) report(lines, elements, median(waited));
+    for (Line& line : lines) transport_->world().max(line.seconds.data(), line.seconds.size());
+    if (rank == 0) report(lines, elements, median(waited), mixer->name());
     return 0;
   }
 
@@ -168,7 +169,7 @@ class Bench {
     args.self_weight = received.empty() ? 1.0 : 0.5;
     args.decay = bucket.decay;
     args.lr = 1e-6;
-    backend_->update(*rule_, args);
+    backend_->update({*rule_, args});
     bucket.flip();
   }
 
@@ -188,15 +189,23 @@ class Bench {
     return median(ratios);
   }
 
-  void report(const std::vector<Line>& lines, std::int64_t elements, double waited) const {
+  void report(const std::vector<Line>& lines, std::int64_t elements, double waited, const std::string& transport) const {
     const double alone = rule_->bytes_per_parameter(4), bytes = (alone + 4.0) / alone;
     const double faster = ratio(lines[1], lines[0]), own = ratio(lines[2], lines[0]);
     const double extra = ratio(lines[0], lines[3]) / bytes, against_local = ratio(lines[0], lines[4]);
     if (settings_.json) {
-      nlohmann::json document = {{"ranks", transport_->size()},  {"transport", transport_->name()},        {"elements", elements},
-                                 {"buckets", settings_.buckets}, {"optimizer", settings_.optimizer},       {"threads", settings_.threads},
-                                 {"repeats", settings_.repeats}, {"speedup_over_sendrecv", faster},        {"speedup_over_own_mpi", own},
-                                 {"extra_over_bytes", extra},    {"ratio_to_local_mixing", against_local}, {"waited_ms", 1e3 * waited}};
+      nlohmann::json document = {{"ranks", transport_->size()},
+                                 {"transport", transport},
+                                 {"elements", elements},
+                                 {"buckets", settings_.buckets},
+                                 {"optimizer", settings_.optimizer},
+                                 {"threads", settings_.threads},
+                                 {"repeats", settings_.repeats},
+                                 {"speedup_over_sendrecv", faster},
+                                 {"speedup_over_own_mpi", own},
+                                 {"extra_over_bytes", extra},
+                                 {"ratio_to_local_mixing", against_local},
+                                 {"waited_ms", 1e3 * waited}};
       for (const Line& line : lines) {
         document["ms"][line.name] = 1e3 * median(line.seconds);
         document["least_ms"][line.name] = 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
@@ -207,7 +216,7 @@ class Bench {
     fmt::print("{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n",
                backend_->description(), transport_->size(),
                settings_.buckets == 1 ? std::string("a bucket") : fmt::format("{} buckets in turn", settings_.buckets), settings_.mb,
-               settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport_->name(), settings_.repeats);
+               settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport, settings_.repeats);
     fmt::print("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
     for (const Line& line : lines) {
       fmt::print("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),
@@ -233,8 +242,8 @@ int bench_exchange(const ExchangeBench& settings) {
   try {
     return Bench(settings, session).run();
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    session.abort(failure.code, failure.message);
+    const Error failure = as_error(std::current_exception());
+    session.abort(failure.code(), failure.what());
   }
 }
 

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "apps/trainer/device.h"
-#include "apps/trainer/floor.h"
-#include "apps/trainer/report.h"
-#include "apps/trainer/train_config.h"
+#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/report/floor.h"
+#include "apps/trainer/report/report.h"
 #include "core/error.h"
 
 namespace starling {
@@ -31,11 +31,10 @@ struct StepFloor {
 enum class Norms { kAsIssued, kByThemselves };
 
 StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings, Norms norms = Norms::kAsIssued) {
-  const RunSite site{settings.ranks, settings.ranks};
+  const RankLayout site{settings.ranks, settings.ranks};
   TrainConfig config = read_train_config(given, source, site);
   config.defer_norms = norms == Norms::kAsIssued && expected_to_defer_norms(config.compute, config.device);
-  const ShapeTrace trace =
-      trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
+  const ShapeTrace trace = trace_shapes(config);
   StepFloor step;
   step.compute = config.compute;
   step.defers_norms = config.defer_norms;
@@ -43,7 +42,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   // One neighbour to mix in, as pair exchanges have it.
   const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
-  const std::vector<OperationWork> pass = count_pass(*config.model, config.batch_size, config.dtype, config.compute, config.defer_norms);
+  const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
   step.work.push_back(
       count_update(*config.rule, parameters, received, config.dtype, config.compute, low_gradient_elements(*config.model, config.compute)));

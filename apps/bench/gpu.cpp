@@ -14,9 +14,8 @@
 
 #include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
-#include "apps/trainer/device.h"
-#include "apps/trainer/floor.h"
-#include "apps/trainer/shape_trace.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/report/floor.h"
 #include "comm/algorithm.h"
 #include "comm/low_gradients.h"
 #include "core/error.h"
@@ -24,7 +23,6 @@
 #include "core/random.h"
 #include "core/squared_norms.h"
 #include "kernels/optimizer.h"
-#include "layers/functions.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -97,8 +95,10 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
-  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
-  std::vector<OperationWork> work = count_pass(*model, settings.batch, DType::kFloat32, compute, defer_norms);
+  const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
+  const PassShape shape{settings.batch, DType::kFloat32, compute, defer_norms};
+  const ShapeTrace trace = trace_shapes(*task, *model, shape);
+  std::vector<OperationWork> work = count_pass(*task, *model, shape);
   const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
   work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute, low_gradients));
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
@@ -107,16 +107,17 @@ int bench_gpu_step(const GpuStepBench& settings) {
   model->initialise(1);
   refresh_low(backend, buckets);
   const std::unique_ptr<Transport> transport = make_single_transport();
+  const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
   const bool scaled = compute == DType::kFloat16;
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make("gossip", "algorithm",
-                                                                 AlgorithmSite{.backend = backend,
-                                                                               .transport = *transport,
-                                                                               .rule = *rule,
-                                                                               .buckets = buckets,
-                                                                               .topology = topology.get(),
-                                                                               .in_backward = !scaled,
-                                                                               .check_overflow = scaled});
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of({}), {.backend = backend,
+                                                                                 .transport = *transport,
+                                                                                 .mixer = *mixer,
+                                                                                 .rule = *rule,
+                                                                                 .buckets = buckets,
+                                                                                 .topology = topology.get(),
+                                                                                 .in_backward = !scaled,
+                                                                                 .check_overflow = scaled});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   if (settings.plain) {
@@ -134,12 +135,14 @@ int bench_gpu_step(const GpuStepBench& settings) {
       args.low = bucket.low;
       args.lr = 1e-3;
       args.step = number;
-      backend.update(*rule, args);
+      backend.update({*rule, args});
     }
   };
 
-  const Tensor images = random_images(backend, model->input_shape().with_batch(settings.batch), compute);
-  const Tensor labels = labels_of(backend, settings.batch, settings.classes);
+  const Batch batch{{{"image", random_images(backend, model->input_shape().with_batch(settings.batch), compute)},
+                     {"label", labels_of(backend, settings.batch, settings.classes)}},
+                    settings.batch,
+                    compute};
   std::int64_t done = 0;
   float last_loss = 0.0f;
   const auto step = [&](bool read_loss) {
@@ -152,18 +155,13 @@ int bench_gpu_step(const GpuStepBench& settings) {
               .dropout_counter = static_cast<std::uint64_t>(done) << 24,
               .defer_norms = defer_norms,
               .loss_scale = scale};
-    Variable loss;
-    {
-      const Variable logits = model->forward(Variable(images), pass);
-      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
-    }
-    tape.backward(loss);
+    const Tensor loss = training_pass(*task, *model, batch, pass);
     if (settings.plain) {
       update_all(done + 1);
     } else {
       scheduler.end_backward();
     }
-    if (read_loss) backend.copy_to_host(loss.value(), &last_loss);
+    if (read_loss) backend.copy_to_host(loss, &last_loss);
     ++done;
   };
 
@@ -288,7 +286,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
                             args.step = i;
-                            backend.update(*rule, args);
+                            backend.update({*rule, args});
                           }
                         },
                         {}});

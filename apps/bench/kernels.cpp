@@ -8,12 +8,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/bench/statistics.h"
 #include "core/backend.h"
-#include "kernels/operations/operation_table.h"
 #include "kernels/optimizer.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling {
 
@@ -51,24 +52,23 @@ class Bench {
     for (std::size_t i = 0; i < op.outputs.size(); ++i) out.push_back(tensor(op.outputs[i], op.output_dtype(i, dtype_)));
     const auto forward = [&] { op.forward(backend_, in, out, saved); };
     forward();
-    double saved_bytes = 0.0;
-    for (const Tensor& t : saved) saved_bytes += static_cast<double>(t.bytes());
-    const auto bytes = [&](double moved, double others) {
-      return op.flops > 0 ? 0.0 : moved * static_cast<double>(size_of(dtype_)) + saved_bytes + others;
-    };
-    time({.name = op.name + ", forward", .bytes = bytes(op.forward_moved, op.forward_bytes), .flops = op.flops}, forward);
+    const tests::PassWork work = tests::work_of(op, dtype_);
+    time(row(op.name + ", forward", work.forward), forward);
     if (!op.backward) return;
     for (std::size_t i = 0; i < op.inputs.size(); ++i) {
       gradients.push_back(op.differentiable(i) ? tensor(op.inputs[i], op.gradient_dtype(i, dtype_)) : Tensor());
     }
     const Tensor dy = tensor(op.outputs[0], op.output_dtype(0, dtype_));
-    time({.name = op.name + ", backward", .bytes = bytes(op.backward_moved, op.forward_bytes), .flops = 2 * op.flops},
-         [&] { op.backward(backend_, in, out, saved, dy, gradients); });
+    time(row(op.name + ", backward", work.backward), [&] { op.backward(backend_, in, out, saved, dy, gradients); });
   }
 
   std::vector<Row> rows;
 
  private:
+  /// Arithmetic bounds what has products, memory the others.
+  static Row row(std::string name, const tests::Work& work) {
+    return {.name = std::move(name), .bytes = work.flops > 0.0 ? 0.0 : work.bytes, .flops = work.flops};
+  }
   /// A repeating pattern, whose upload costs less than random numbers.
   Tensor tensor(const Shape& shape, DType dtype) {
     const auto n = static_cast<std::size_t>(shape.elements());

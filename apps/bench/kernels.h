@@ -12,7 +12,7 @@ struct KernelsBench {
   bool json = false;
 };
 
-/// `starling-bench kernels`: the rows of the operation table (kernels/operations/operation_table.h) at ResNet-20's shapes, forward and
+/// `starling-bench kernels`: the rows of the operation table (tests/operations/operation_table.h) at ResNet-20's shapes, forward and
 /// backward. Operations that only move memory are set against a copy in the same run, convolutions and matrix products against the fastest
 /// product of the run. Prints a table, or one JSON object. Returns the exit status.
 int bench_kernels(const KernelsBench& settings);

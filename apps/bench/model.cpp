@@ -14,6 +14,8 @@ std::unique_ptr<Model> bench_model(const std::string& type, const std::string& s
   return make_model(section, Shape{image, image, 3});
 }
 
+std::unique_ptr<Task> bench_task(std::int64_t image, std::int64_t classes) { return classification_task(Shape{image, image, 3}, classes); }
+
 std::unique_ptr<OptimizerRule> bench_rule(const std::string& type) {
   const nlohmann::json config = nlohmann::json::object();
   ConfigSection section(config, "bench");

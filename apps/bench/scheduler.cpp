@@ -14,8 +14,8 @@
 #include "apps/bench/heap.h"
 #include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
-#include "apps/trainer/shape_trace.h"
 #include "comm/algorithm.h"
+#include "comm/mixers/messages.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/optimizer.h"
@@ -80,31 +80,59 @@ class IdleBackend final : public ForwardingBackend {
     clock_.took(updating_ ? Part::kUpdate : Part::kChoose);
     updating_ = false;
   }
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override { inner().update(rule, args); }
+  void update(const Update& args) override { inner().update(args); }
 
  private:
   PartClock& clock_;
   bool updating_ = false;
 };
 
-/// Rank 0 among `ranks`, whose exchanges are done as soon as they are started.
-class IdleTransport final : public Transport {
+/// Rank 0 among `ranks`.
+class IdleWorld final : public World {
  public:
-  IdleTransport(int ranks, IdleBackend& backend, PartClock& clock) : ranks_(ranks), backend_(backend), clock_(clock) {}
+  explicit IdleWorld(int ranks) : ranks_(ranks) {}
   int rank() const override { return 0; }
   int size() const override { return ranks_; }
   int local_rank() const override { return 0; }
   int local_size() const override { return 1; }
+  void barrier() override {}
+  void broadcast(void*, std::size_t, int) override {}
+  std::vector<std::string> all_gather(const std::string& mine) override {
+    return std::vector<std::string>(static_cast<std::size_t>(ranks_), mine);
+  }
+  void sum(double*, std::size_t) override {}
+  void max(double*, std::size_t) override {}
+
+ private:
+  int ranks_;
+};
+
+/// Tells the clock of its exchanges.
+class IdleMixer final : public MessageMixer {
+ public:
+  IdleMixer(IdleBackend& backend, Transport& transport, PartClock& clock)
+      : MessageMixer(backend, transport), idle_(backend), clock_(clock) {}
+  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
+               const ExchangeLabel& label) override {
+    const Ticket ticket = MessageMixer::start(exchange, bucket, buffers, received, label);
+    clock_.took(Part::kStart);
+    return ticket;
+  }
+  void release(const ExchangeLabel&) override { idle_.issued(); }
+
+ private:
+  IdleBackend& idle_;
+  PartClock& clock_;
+};
+
+/// The exchanges of rank 0, which are done as soon as they are started.
+class IdleTransport final : public Transport {
+ public:
+  IdleTransport(int ranks, IdleBackend& backend, PartClock& clock) : Transport(world_), world_(ranks), backend_(backend), clock_(clock) {}
   std::string name() const override { return "idle"; }
 
   Ticket start_exchange(const Exchange&, const Tensor&, const std::vector<Tensor>&, const ExchangeLabel&, std::shared_ptr<Flow>) override {
     return ++tickets_;
-  }
-  Ticket start_mix(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
-                   const ExchangeLabel& label) override {
-    const Ticket ticket = Transport::start_mix(exchange, bucket, buffers, received, label);
-    clock_.took(Part::kStart);
-    return ticket;
   }
   Ticket start_sum(const Tensor&, const Tensor&, const ExchangeLabel&, std::shared_ptr<Flow>) override {
     clock_.took(Part::kStart);
@@ -118,18 +146,13 @@ class IdleTransport final : public Transport {
     require(ticket <= tickets_, "transport", "ticket {} was never given", ticket);
     clock_.took(Part::kWait);
   }
-  void release(const ExchangeLabel&) override { backend_.issued(); }
-
-  void barrier() override {}
-  void broadcast(void*, std::size_t, int) override {}
-  std::vector<std::string> all_gather(const std::string& mine) override {
-    return std::vector<std::string>(static_cast<std::size_t>(ranks_), mine);
-  }
-  void sum(double*, std::size_t) override {}
-  void max(double*, std::size_t) override {}
+  void prepare(const std::vector<std::vector<int>>&) override {}
+  std::unique_ptr<Mixer> make_mixer(Backend&) override { return std::make_unique<IdleMixer>(backend_, *this, clock_); }
+  std::string why_not_captured() const override { return through_the_host(*this); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }
 
  private:
-  int ranks_;
+  IdleWorld world_;
   IdleBackend& backend_;
   PartClock& clock_;
   Ticket tickets_ = 0;
@@ -174,8 +197,10 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
   IdleBackend backend(*shapes, clock);
   IdleTransport transport(settings.ranks, backend, clock);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), false);
-  const AlgorithmSite site{backend, transport, rule, buckets, &topology, {}};
-  const std::unique_ptr<Algorithm> algorithm = algorithms().make(name, "algorithm", site);
+  const std::unique_ptr<Mixer> mixer = transport.make_mixer(backend);
+  const AlgorithmSite site{
+      .backend = backend, .transport = transport, .mixer = *mixer, .rule = rule, .buckets = buckets, .topology = &topology};
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(algorithm_of(name), site);
   BucketScheduler plain(plan, buckets, *algorithm, false);
   std::int64_t t = 0;
   const auto run = [&](BucketScheduler& scheduler) {
@@ -231,7 +256,7 @@ int bench_scheduler(const SchedulerBench& settings) {
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
   const std::unique_ptr<Topology> topology = bench_topology(settings.topology, settings.ranks);
 
-  const ShapeTrace trace = trace_shapes(*model, 2, DType::kFloat32, false);
+  const ShapeTrace trace = trace_shapes(*bench_task(settings.image, settings.classes), *model, {.batch_size = 2});
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, settings.bucket_mb * 1024 * 1024);
   const std::array<const char*, 2> names{"gossip", "allreduce"};
   std::vector<Cost> costs;

@@ -8,14 +8,12 @@
 #include "apps/bench/conv_bound.h"
 #include "apps/bench/model.h"
 #include "apps/bench/statistics.h"
-#include "apps/trainer/device.h"
-#include "apps/trainer/host.h"
-#include "apps/trainer/shape_trace.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/device/host.h"
 #include "comm/algorithm.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
 #include "kernels/optimizer.h"
-#include "layers/functions.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -56,16 +54,19 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
   const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
-  const ShapeTrace trace = trace_shapes(*model, settings.batch, DType::kFloat32, false, compute, defer_norms);
+  const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
+  const ShapeTrace trace = trace_shapes(*task, *model, {settings.batch, DType::kFloat32, compute, defer_norms});
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
   model->initialise(1);
   model->refresh_low();
   const std::unique_ptr<Transport> transport = make_single_transport();
+  const std::unique_ptr<Mixer> mixer = transport->make_mixer(backend);
   const std::unique_ptr<Topology> topology = bench_topology({}, 1);
-  const std::unique_ptr<Algorithm> algorithm =
-      algorithms().make("gossip", "algorithm", AlgorithmSite{backend, *transport, *rule, buckets, topology.get(), {}});
+  const std::unique_ptr<Algorithm> algorithm = make_algorithm(
+      algorithm_of({}),
+      {.backend = backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets, .topology = topology.get()});
   BucketScheduler scheduler(plan, buckets, *algorithm, false);
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
@@ -82,6 +83,7 @@ int bench_step(const StepBench& settings) {
   const Tensor labels(backend, Shape{settings.batch}, DType::kInt32);
   for (std::int64_t i = 0; i < settings.batch; ++i) labels.data<std::int32_t>()[i] = static_cast<std::int32_t>(i % settings.classes);
 
+  const Batch batch{{{"image", input}, {"label", labels}}, settings.batch, input.dtype()};
   std::int64_t done = 0;
   const auto step = [&] {
     scheduler.begin_step({.step = done, .optimizer_step = done + 1, .lr = 1e-3});
@@ -91,12 +93,7 @@ int bench_step(const StepBench& settings) {
               .dropout_key = 1,
               .dropout_counter = static_cast<std::uint64_t>(done) << 24,
               .defer_norms = defer_norms};
-    Variable loss;
-    {
-      const Variable logits = model->forward(Variable(input), pass);
-      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
-    }
-    tape.backward(loss);
+    training_pass(*task, *model, batch, pass);
     scheduler.end_backward();
     ++done;
   };

@@ -130,7 +130,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       const auto begin = std::chrono::steady_clock::now();
       for (int s = 1; s <= subject.updates; ++s) {
         subject.args.step = s;
-        backend->update(*subject.rule, subject.args);
+        backend->update({*subject.rule, subject.args});
       }
       backend->synchronize();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

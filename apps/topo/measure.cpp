@@ -7,9 +7,9 @@
 #include <memory>
 
 #include "apps/topo/output.h"
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/host.h"
-#include "comm/mpi_session.h"
+#include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
+#include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -39,8 +39,8 @@ int measure(const MeasureOptions& options) {
     }
     MeasureSettings settings;
     settings.seconds = options.seconds;
-    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->local_size());
-    settings.spare_cores = cores_of_rank(transport->local_size()) > threads;
+    const int threads = options.threads > 0 ? options.threads : std::max(1, usable_cores() / transport->world().local_size());
+    settings.spare_cores = cores_of_rank(transport->world().local_size()) > threads;
     const auto backend = open_backend(DeviceType::kCpu, threads);
     const NetworkModel network = measure_network(*transport, *backend, settings);
     together(*transport, [&] {
@@ -55,10 +55,10 @@ int measure(const MeasureOptions& options) {
     if (session.rank() == std::max(error.rank(), 0)) fmt::print(stderr, "starling-topo: {}\n", error.what());
     return static_cast<int>(error.code());
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code, fmt::format("starling-topo: {}", failure.message));
-    fmt::print(stderr, "starling-topo: {}\n", failure.message);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
+    fmt::print(stderr, "starling-topo: {}\n", failure.what());
+    return static_cast<int>(failure.code());
   }
 }
 

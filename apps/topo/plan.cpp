@@ -7,11 +7,11 @@
 #include <cstdio>
 
 #include "apps/topo/output.h"
-#include "apps/trainer/host.h"
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/shape_trace.h"
-#include "apps/trainer/train_config.h"
-#include "apps/trainer/trial.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/config/train_config.h"
+#include "apps/trainer/device/host.h"
+#include "apps/trainer/device/trial.h"
+#include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -52,7 +52,7 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   // The ranks of the plan are not here: sizes and times are of one.
   if (json.is_object() && json.contains("sync") && json["sync"].is_object()) json["sync"].erase("topology");
   TrainConfig config = read_train_config(json, options.model, {1, 1});
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+  const ShapeTrace trace = trace_shapes(config);
   if (options.step_ms <= 0.0) {
     const int threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
     const auto backend = open_backend(DeviceType::kCpu, threads);
@@ -118,7 +118,7 @@ void plan(const PlanOptions& options) {
   StepModel step = !options.model.empty() ? step_of_config(options, network)
                                           : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
                                                       1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
-  if (!options.exchange.empty()) step.gossip_wire = options.exchange == "bf16" ? 0.5 : 1.0;
+  if (!options.exchange.empty()) step.gossip_wire = mixers().make(options.exchange, "--exchange").wire;
   if (step.gossip_wire < 1.0) network.direct = false;  // what is encoded is sent, also inside a host
   const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb);
   const std::string text = options.json ? advice_json(advice) : network_text(network) + advice_text(advice, options.all);

@@ -1,6 +1,7 @@
 #include "apps/trainer/evaluation.h"
 
-#include <cmath>
+#include <span>
+#include <utility>
 
 #include "comm/averaging.h"
 #include "core/autograd.h"
@@ -8,24 +9,36 @@
 
 namespace starling {
 
-EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport) {
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world) {
   const TraceSpan span("evaluate");
-  const Tensor totals(backend, Shape{4}, DType::kFloat64);
-  backend.fill(totals, 0.0);
+  std::vector<Tensor> totals;
+  for (const auto& metric : task.metrics()) {
+    totals.emplace_back(backend, Shape{metric->sums()}, DType::kFloat64);
+    backend.fill(totals.back(), 0.0);
+  }
+  double rows = 0.0, samples = 0.0;
   while (const Batch* batch = loader.next()) {
     Pass pass{backend};
-    const Variable logits = model.forward(Variable(batch->images), pass);
-    backend.classification_metrics({.logits = logits.value(), .labels = batch->labels, .totals = totals});
+    const TaskOutput output = task.predict(model, *batch, pass);
+    for (std::size_t m = 0; m < totals.size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+    rows += static_cast<double>(output.outputs.shape()[0]);
+    samples += static_cast<double>(batch->samples);
   }
-  double sums[4];
-  backend.copy_to_host(totals, sums);
-  if (transport.size() > 1) transport.sum(sums, 4);
+  std::vector<double> sums;
+  for (const Tensor& total : totals) {
+    sums.resize(sums.size() + static_cast<std::size_t>(total.elements()));
+    backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
+  }
+  sums.insert(sums.end(), {rows, samples});
+  if (world.size() > 1) world.sum(sums.data(), sums.size());
   EvaluationResult result;
-  result.samples = static_cast<std::int64_t>(sums[3]);
-  const double count = sums[3] > 0.0 ? sums[3] : std::nan("");
-  result.loss = sums[0] / count;
-  result.accuracy = sums[1] / count;
-  result.top5 = sums[2] / count;
+  result.samples = static_cast<std::int64_t>(sums.back());
+  std::span<const double> rest(sums);
+  for (const auto& metric : task.metrics()) {
+    const auto own = static_cast<std::size_t>(metric->sums());
+    for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2])) result.values.push_back(std::move(value));
+    rest = rest.subspan(own);
+  }
   return result;
 }
 

@@ -2,7 +2,8 @@
 
 #include <vector>
 
-#include "apps/data/loader.h"
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/transport.h"
 #include "layers/layer.h"
@@ -10,14 +11,14 @@
 namespace starling {
 
 struct EvaluationResult {
-  double loss = 0.0, accuracy = 0.0, top5 = 0.0;
+  std::vector<MetricValue> values;  ///< the task's metrics
   std::int64_t samples = 0;
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
-EvaluationResult evaluate(Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport);
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world);
 
 /// While it lives, the model's tensors (low-precision copies too) are the mean over all ranks, in memory of their own; then they are this
 /// rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.

@@ -8,23 +8,25 @@
 #include <optional>
 #include <thread>
 
-#include "apps/output/signals.h"
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/auto_plan.h"
-#include "apps/trainer/device.h"
-#include "apps/trainer/gpu_transport.h"
-#include "apps/trainer/host.h"
-#include "apps/trainer/model_file.h"
-#include "apps/trainer/options.h"
-#include "apps/trainer/output_folder.h"
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/report.h"
-#include "apps/trainer/step_graphs.h"
+#include "apps/trainer/config/auto_plan.h"
+#include "apps/trainer/config/options.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/device/gpu_transport.h"
+#include "apps/trainer/device/host.h"
+#include "apps/trainer/device/step_graphs.h"
+#include "apps/trainer/output/output_folder.h"
+#include "apps/trainer/output/terminal.h"
+#include "apps/trainer/report/report.h"
+#include "apps/trainer/report/version.h"
+#include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/model_file.h"
 #include "apps/trainer/trainer.h"
-#include "apps/trainer/version.h"
+#include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
-#include "comm/direct_transport.h"
-#include "comm/mpi_session.h"
+#include "comm/agreement.h"
+#include "comm/mpi/session.h"
+#include "comm/shared/direct_transport.h"
 #include "core/device_trace.h"
 #include "core/log.h"
 #include "core/trace.h"
@@ -55,8 +57,17 @@ void print_names(const std::string& kind) {
     names = schedules().names();
   else if (kind == "data")
     names = datasets().names();
+  else if (kind == "augmentations")
+    names = augmentations().names();
+  else if (kind == "tasks")
+    names = tasks().names();
+  else if (kind == "losses")
+    names = losses().names();
+  else if (kind == "metrics")
+    names = metrics().names();
   else {
-    const std::vector<std::string> kinds{"models", "layers", "topologies", "algorithms", "optimizers", "schedules", "data"};
+    const std::vector<std::string> kinds{"models", "layers",        "topologies", "algorithms", "optimizers", "schedules",
+                                         "data",   "augmentations", "tasks",      "losses",     "metrics"};
     fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
   }
   for (const std::string& name : names) fmt::print("{}\n", name);
@@ -92,21 +103,18 @@ nlohmann::json read_config(const TrainOptions& options) {
   return config;
 }
 
-void open_data(TrainConfig& config, const std::string& source, const RunSite& site) {
-  const std::int64_t classes = config.data.classes;
-  const Shape image = config.data.image;
+void open_data(TrainConfig& config, const std::string& source, const RankLayout& site) {
+  const std::vector<TensorInfo> declared = config.data.tensors;
   config.dataset->open();
   config.data = config.dataset->info();
-  require(config.data.image == image && config.data.classes == classes, "data",
-          "a data set changed its images or classes when it was opened");
+  require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
   check_data_size(config, source, site);
 }
 
-void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, Transport& transport) {
-  const std::vector<std::string> events =
-      transport.size() > 1 ? transport.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
-  together(transport, [&] {
-    if (transport.rank() != 0) return;
+void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, World& world) {
+  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+  together(world, [&] {
+    if (world.rank() != 0) return;
     std::string text = "{\"traceEvents\":[";
     bool first = true;
     for (const std::string& part : events) {
@@ -119,23 +127,23 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
   });
 }
 
-ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
-  together(transport, [&] {
+ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
+  together(world, [&] {
     config.model->allocate(backend, config.dtype, config.compute);
     load_model_tensors(read_safetensors(options.evaluate), options.evaluate, "", *config.model);
     config.model->refresh_low();
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
-  const EvaluationResult result = evaluate(*config.model, loader, backend, transport);
-  if (transport.rank() == 0) {
-    nlohmann::json line{{"test_accuracy", result.accuracy}, {"test_loss", result.loss}, {"samples", result.samples}};
-    if (config.model->output_shape().back() > 10) line["test_top5"] = result.top5;
+  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute);
+  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world);
+  if (world.rank() == 0) {
+    nlohmann::json line{{"samples", result.samples}};
+    for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     fmt::print("{}\n", line.dump());
   }
   return ExitCode::kOk;
 }
 
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& site, const ShapeTrace& trace, Backend& backend,
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
@@ -146,7 +154,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   });
   if (transport.size() > 1) {
     const std::vector<std::string> agreed =
-        transport.all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
+        transport.world().all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
@@ -192,9 +200,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   } else {
     trainer.initialise();
   }
-  transport.barrier();
+  transport.world().barrier();
   const auto origin = Tracer::Clock::now();
-  const ExitCode result = trainer.run(folder);
+  const ExitCode result = TrainingRun(trainer, folder.path).run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
@@ -209,22 +217,18 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RunSite& 
   return result;
 }
 
-ShapeTrace trace_of(const TrainConfig& config) {
-  return trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute, config.defer_norms);
-}
-
 /// Puts what the device allows and the config asks for on top of MPI. Collective.
 std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> transport, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
   together(*transport, [&] {
-    if (cpu && (config.transport == "nccl" || config.transport == "staged")) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: auto, direct or mpi", config.transport);
+    if (cpu && !config.transport_kind.between_cpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}", config.transport, kinds_between_cpus());
     }
   });
   if (transport->size() == 1) return transport;
   if (!cpu) return choose_gpu_transport({config.transport, config.timeout_s, config.max_ctas}, std::move(transport), backend);
-  if (config.transport == "mpi") return transport;
-  const bool own_cores = cores_of_rank(transport->local_size()) >= compute_threads(config, *transport);
+  if (!config.transport_kind.reads_parameters()) return transport;
+  const bool own_cores = cores_of_rank(transport->world().local_size()) >= compute_threads(config, *transport);
   return make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
 }
 
@@ -235,13 +239,13 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   log::configure(transport->rank(), transport->size());
   agree_on_build(*transport, version_report());
   if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
-  const RunSite site{transport->size(), transport->local_size()};
+  const RankLayout site{transport->size(), transport->world().local_size()};
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
     config = read_train_config(read_config(options), options.config, site);
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
-    trace = trace_of(config);
+    trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
@@ -258,7 +262,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
   choose_deferred_norms(config, *backend, *transport);
-  if (other_format || config.defer_norms != expected) trace = trace_of(config);
+  if (other_format || config.defer_norms != expected) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
@@ -283,9 +287,9 @@ int train_main(int argc, char** argv) {
     options = parse_train_options(argc, argv);
     if (answer_question(options)) return 0;
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (is_first_rank()) print_failure(failure.message, 0);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (is_first_rank()) print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
   }
   install_stop_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
@@ -301,10 +305,10 @@ int train_main(int argc, char** argv) {
     if (session.rank() != speaker) std::this_thread::sleep_for(std::chrono::seconds(5));
     session.abort(error.code(), {});
   } catch (...) {
-    const Failure failure = failure_of(std::current_exception());
-    if (session.size() > 1) session.abort(failure.code, fmt::format("rank {}: {}", session.rank(), failure.message));
-    print_failure(failure.message, 0);
-    return static_cast<int>(failure.code);
+    const Error failure = as_error(std::current_exception());
+    if (session.size() > 1) session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
+    print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
   }
 }
 

@@ -3,16 +3,16 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "comm/transport.h"
+#include "comm/world.h"
 
 namespace starling {
 
 /// Throws AgreedError(kUsage) on every rank where ranks run different builds: the first line of their reports (version_report()) that
 /// differs, on both sides, with the hosts. Collective.
-void agree_on_build(Transport& transport, const std::string& report);
+void agree_on_build(World& world, const std::string& report);
 
 /// The same for the resolved config, compared by digest: names the first key that differs, its two values, and the ranks. Keys that a host
 /// may have for itself (paths, device, threads) are left out. Collective.
-void agree_on_config(Transport& transport, const nlohmann::json& resolved);
+void agree_on_config(World& world, const nlohmann::json& resolved);
 
 }  // namespace starling

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -7,6 +8,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/updater.h"
 #include "comm/low_gradients.h"
+#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -24,6 +26,7 @@ class AllReduce final : public Algorithm {
   void begin(const StepInfo& info) override {
     info_ = info;
     started_ = updated_ = 0;
+    std::fill(tickets_.begin(), tickets_.end(), Ticket{0});
   }
 
   void bucket_ready(int bucket) override {
@@ -57,10 +60,6 @@ class AllReduce final : public Algorithm {
     if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
     return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
   }
-  void replayed(const StepInfo& info) override { info_ = info; }
-  void abandoned() override {
-    for (std::size_t b = 0; b < tickets_.size(); ++b) wait_once(b);  // lets go of the tickets: there is nothing to wait for
-  }
 
  private:
   bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
@@ -86,6 +85,12 @@ class AllReduce final : public Algorithm {
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }
+AlgorithmPlan plan_all_reduce(ConfigSection&) {
+  return {.title = "all-reduce",
+          .period = 1,
+          .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+                        double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
+          .make = [](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }};
+}
 
 }  // namespace starling

@@ -53,7 +53,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
   args.low = b.low;
   args.lr = info.lr;
   args.step = info.optimizer_step;
-  backend.update(site_.rule, args);
+  backend.update({site_.rule, args});
   args.received.clear();  // may be other ranks' memory
   b.flip();
 }

@@ -9,14 +9,6 @@
 
 namespace starling {
 
-/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order.
-struct Mix {
-  double self_weight = 1.0;
-  std::vector<Tensor> received;
-  std::vector<double> weights;
-  bool sum = false;
-};
-
 /// What gossip and all-reduce share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
 /// whose gradients overflowed. Norms stay on the device: the host never waits for one.
 class Updater {

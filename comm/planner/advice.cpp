@@ -54,13 +54,23 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
     section.required_text("type", "");
     Candidate candidate{name, nullptr, {}, 0.0};
     try {
-      candidate.topology = topologies().make(name, "type", section, TopologySite{network.ranks, network.ranks_per_host});
+      candidate.topology = topologies().make(name, "type", section, RankLayout{network.ranks, network.ranks_per_host});
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
       continue;  // another number of ranks, or keys without default
     }
-    if (candidate.topology) result.push_back(std::move(candidate));
+    follow(candidate);
+    if (candidate.rate < 1.0) result.push_back(std::move(candidate));  // else it does not mix within sight
   }
+  return result;
+}
+
+/// The algorithms whose steps can be predicted, with default keys, in the order of their names; see advise().
+std::vector<AlgorithmPlan> predictable(const AlgorithmPlan* mixing) {
+  register_builtin_algorithms();
+  std::vector<AlgorithmPlan> result = known_algorithms();
+  std::erase_if(result, [&](const AlgorithmPlan& plan) { return !plan.predict || (mixing && plan.topology != TopologyKind::kNone); });
+  if (mixing && mixing->predict) result.push_back(*mixing);
   return result;
 }
 
@@ -70,13 +80,14 @@ std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", secon
 
 std::string reason_for(const Advice& advice) {
   const PlannedChoice& best = advice.choices[advice.best];
-  const auto all_reduce = std::find_if(advice.choices.begin(), advice.choices.end(), [](const auto& c) { return c.topology.empty(); });
-  const double rival = all_reduce == advice.choices.end() ? 0.0 : all_reduce->prediction.step;
+  const auto exact = std::find_if(advice.choices.begin(), advice.choices.end(), [](const auto& c) { return c.topology.empty(); });
   if (best.topology.empty()) {
-    return fmt::format("all-reduce costs {} of waiting a step, and no topology is more than {:.0f} % faster; it leaves nothing to mix",
-                       milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
+    return fmt::format("{} costs {} of waiting a step, and no topology is more than {:.0f} % faster; it leaves nothing to mix",
+                       best.label(), milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
   }
-  const std::string against = rival > 0.0 ? fmt::format("{:.2f} × as fast as all-reduce", rival / best.prediction.step) : "";
+  const std::string against = exact == advice.choices.end()
+                                  ? ""
+                                  : fmt::format("{:.2f} × as fast as {}", exact->prediction.step / best.prediction.step, exact->label());
   if (best.prediction.exposed < 0.01 * best.prediction.step) {
     return fmt::format("its exchanges fit behind the computation ({}), and of what is as fast it mixes fastest", against);
   }
@@ -84,80 +95,91 @@ std::string reason_for(const Advice& advice) {
                      milliseconds(best.prediction.exposed), against);
 }
 
-}  // namespace
-
-std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
-
-Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb) {
-  require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
-  Advice advice;
-  advice.compute = compute_alone(step, network);
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  for (const double mb : bucket_mb) {
-    advice.choices.push_back({"", mb, predict_all_reduce(network, step, mb * kMebibyte), 1, 0.0, kInfinite});
-  }
-  if (network.ranks > 1) {
-    for (Candidate& candidate : candidates(network)) {
-      follow(candidate);
-      if (candidate.rate >= 1.0) continue;  // does not mix within sight
-      const std::vector<RoundCost> costs = costs_of(*candidate.topology, network);
-      for (const double mb : bucket_mb) {
-        PlannedChoice choice{candidate.name, mb, predict_gossip(costs, network, step, mb * kMebibyte), candidate.rounds_to_consensus,
-                             candidate.rate, 0.0};
-        choice.mixing = candidate.rate > 0.0 ? -std::log(candidate.rate) / choice.prediction.step : kInfinite;
-        advice.choices.push_back(std::move(choice));
-      }
-    }
-  }
-  std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
-  const double limit = advice.choices.front().prediction.step * kTie;
-  for (std::size_t i = 0; i < advice.choices.size() && advice.choices[i].prediction.step <= limit; ++i) {
-    if (advice.choices[i].mixing > advice.choices[advice.best].mixing) advice.best = i;
-  }
-  advice.best = best_size(advice, advice.choices[advice.best].topology);
-  advice.reason = reason_for(advice);
-  return advice;
-}
-
-Advice advise_for(const Topology* topology, const std::string& name, const NetworkModel& network, const StepModel& step,
-                  const std::vector<double>& bucket_mb) {
-  require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
-  Advice advice;
-  advice.compute = compute_alone(step, network);
-  const std::vector<RoundCost> costs = topology ? costs_of(*topology, network) : std::vector<RoundCost>{};
-  for (const double mb : bucket_mb) {
-    const double bytes = mb * kMebibyte;
-    const Prediction prediction = topology ? predict_gossip(costs, network, step, bytes) : predict_all_reduce(network, step, bytes);
-    advice.choices.push_back({topology ? name : "", mb, prediction, {}, 0.0, 0.0});
-  }
-  std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
-  return advice;
-}
-
-std::size_t best_size(const Advice& advice, const std::string& topology) {
+/// Of the choices that differ from this one in the bucket size at most: the fastest, and of equals the size nearest to the default.
+std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
   const auto distance = [](const PlannedChoice& choice) { return std::abs(std::log(choice.bucket_mb / kUsualBucket)); };
   std::size_t best = advice.choices.size();
   double limit = 0.0;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {  // fastest first
     const PlannedChoice& choice = advice.choices[i];
-    if (choice.topology != topology) continue;
+    if (!choice.same_but_size(of)) continue;
     if (best == advice.choices.size()) limit = choice.prediction.step * kSameSize;
     if (best == advice.choices.size() || (choice.prediction.step <= limit && distance(choice) < distance(advice.choices[best]))) best = i;
   }
-  require(best < advice.choices.size(), "planner", "no prediction for {}", topology);
+  require(best < advice.choices.size(), "planner", "no prediction for {}", of.label());
   return best;
+}
+
+}  // namespace
+
+std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
+
+Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing) {
+  require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
+  Advice advice;
+  advice.compute = compute_alone(step, network);
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  std::vector<Candidate> mixers;
+  if (network.ranks > 1) mixers = candidates(network);
+  for (const AlgorithmPlan& algorithm : predictable(mixing)) {
+    const auto add = [&](const Candidate& candidate, const std::vector<RoundCost>& costs) {
+      for (const double mb : bucket_mb) {
+        PlannedChoice choice{algorithm.name,
+                             algorithm.label(),
+                             candidate.name,
+                             mb,
+                             algorithm.predict(costs, network, step, mb * kMebibyte),
+                             candidate.rounds_to_consensus,
+                             candidate.rate,
+                             kInfinite};
+        if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
+        advice.choices.push_back(std::move(choice));
+      }
+    };
+    if (algorithm.topology == TopologyKind::kNone) {
+      add({"", nullptr, 1, 0.0}, {});
+      continue;
+    }
+    for (const Candidate& candidate : mixers) {
+      if (kind_fault(*candidate.topology, algorithm.topology).empty()) add(candidate, costs_of(*candidate.topology, network));
+    }
+  }
+  require(!advice.choices.empty(), "planner", "no algorithm says what it takes");
+  std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
+  const double limit = advice.choices.front().prediction.step * kTie;
+  for (std::size_t i = 0; i < advice.choices.size() && advice.choices[i].prediction.step <= limit; ++i) {
+    if (advice.choices[i].mixing > advice.choices[advice.best].mixing) advice.best = i;
+  }
+  advice.best = best_size(advice, advice.choices[advice.best]);
+  advice.reason = reason_for(advice);
+  return advice;
+}
+
+Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, const std::string& name, const NetworkModel& network,
+                  const StepModel& step, const std::vector<double>& bucket_mb) {
+  require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
+  Advice advice;
+  advice.compute = compute_alone(step, network);
+  const std::vector<RoundCost> costs = topology ? costs_of(*topology, network) : std::vector<RoundCost>{};
+  for (const double mb : bucket_mb) {
+    const Prediction prediction = algorithm.predict(costs, network, step, mb * kMebibyte);
+    advice.choices.push_back({algorithm.name, algorithm.label(), topology ? name : "", mb, prediction, {}, 0.0, 0.0});
+  }
+  std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
+  advice.best = best_size(advice, advice.choices.front());
+  return advice;
 }
 
 std::string advice_text(const Advice& advice, bool all) {
   std::string text = fmt::format("a step without communication: {}\n", milliseconds(advice.compute));
   text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10}\n", "choice", "bucket_mb", "step ms", "exposed ms",
                       "MB sent/rank", "MB out of host", "consensus", "mixing/s");
-  std::set<std::string> shown;
+  std::set<std::pair<std::string, std::string>> shown;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     const PlannedChoice& c = advice.choices[i];
     // One row for each, its best size: the recommended one, else the fastest.
     const bool recommended = i == advice.best;
-    if (!all && !recommended && (c.topology == advice.choices[advice.best].topology || !shown.insert(c.topology).second)) continue;
+    if (!all && !recommended && (c.same_but_size(advice.choices[advice.best]) || !shown.insert({c.algorithm, c.topology}).second)) continue;
     const std::string rounds = c.rounds_to_consensus ? fmt::format("{} rounds", *c.rounds_to_consensus) : fmt::format("×{:.3g}", c.rate);
     text += fmt::format("{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10}\n", recommended ? "* " : "  ", c.label(),
                         c.bucket_mb, c.prediction.step * 1e3, c.prediction.exposed * 1e3, c.prediction.sent * 1e-6,
@@ -175,7 +197,7 @@ std::string advice_json(const Advice& advice) {
   for (const PlannedChoice& c : advice.choices) {
     nlohmann::ordered_json row;
     row["topology"] = c.topology.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(c.topology);
-    row["algorithm"] = c.topology.empty() ? "allreduce" : "gossip";
+    row["algorithm"] = c.algorithm;
     row["bucket_mb"] = c.bucket_mb;
     row["step_ms"] = c.prediction.step * 1e3;
     row["exposed_ms"] = c.prediction.exposed * 1e3;

@@ -83,7 +83,8 @@ class Meter {
 
  private:
   int check_layout() {
-    const std::vector<std::string> locals = transport_.all_gather(fmt::format("{} {}", transport_.local_rank(), transport_.local_size()));
+    const std::vector<std::string> locals =
+        transport_.world().all_gather(fmt::format("{} {}", transport_.world().local_rank(), transport_.world().local_size()));
     int per_host = 0;
     for (std::size_t r = 0; r < locals.size(); ++r) {
       int local = 0, size = 0;
@@ -108,7 +109,7 @@ class Meter {
 
   /// Seconds of one exchange with `peer`, the median of `count`; ranks without a peer look on.
   double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count, Way way = Way::kBoth) {
-    transport_.barrier();
+    transport_.world().barrier();
     if (peer < 0) return 0.0;
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
@@ -142,7 +143,7 @@ class Meter {
       const Tensor send = buffer(bytes), receive = buffer(bytes);
       seconds = exchange_seconds(peer, send, receive, 3);
       double slowest = seconds;
-      transport_.max(&slowest, 1);
+      transport_.world().max(&slowest, 1);
       if (slowest > budget / 5.0 || bytes >= (16 << 20)) break;
     }
     if (peer >= 0) link.bandwidth = static_cast<double>(bytes) / std::max(seconds - link.latency, 1e-9);
@@ -154,7 +155,7 @@ class Meter {
   double both_over_one(int peer, const LinkModel& link, double budget) {
     // As much as fills a part of the budget, the same on all ranks: what a few fragments and their handshakes take says nothing.
     double most = peer < 0 ? 0.0 : std::clamp(link.bandwidth * budget / 8.0, 64.0 * 1024, 16.0 * 1024 * 1024);
-    transport_.max(&most, 1);
+    transport_.world().max(&most, 1);
     const Tensor send = buffer(static_cast<std::int64_t>(most)), receive = buffer(static_cast<std::int64_t>(most));
     const double both = exchange_seconds(peer, send, receive, 3);
     const bool receives = peer >= 0 && peer < transport_.rank();
@@ -197,7 +198,7 @@ class Meter {
     const double seconds = std::clamp(budget / 10.0, 0.01, 0.2);
     const Work work(backend_, buffer(8192), buffer(8192), seconds);
     double bytes = peer < 0 ? 0.0 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
-    transport_.max(&bytes, 1);
+    transport_.world().max(&bytes, 1);
     const Tensor send = buffer(static_cast<std::int64_t>(bytes)), receive = buffer(static_cast<std::int64_t>(bytes));
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
@@ -205,22 +206,22 @@ class Meter {
     exchange.weights = {0.5};
     std::vector<double> alone, beside;
     for (int i = 0; i < 3; ++i) {  // in turn, as a machine's speed changes
-      transport_.barrier();
+      transport_.world().barrier();
       alone.push_back(work.run());
-      transport_.barrier();
+      transport_.world().barrier();
       const Ticket ticket = peer >= 0 ? transport_.start_exchange(exchange, send, {receive}, {-1, 0, i}) : 0;
       beside.push_back(work.run());
       if (peer >= 0) transport_.wait(ticket);
     }
     double slower[2] = {std::max(0.0, median(beside) - median(alone)), peer >= 0 ? 1.0 : 0.0};
-    transport_.sum(slower, 2);
+    transport_.world().sum(slower, 2);
     return slower[1] > 0.0 ? slower[0] / slower[1] / (2.0 * bytes) : 0.0;
   }
 
   /// The slowest pair's, on every rank; those without a peer do not count.
   LinkModel agreed(const LinkModel& mine) {
     double values[2] = {mine.latency, mine.bandwidth > 1.0 ? 1.0 / mine.bandwidth : 0.0};
-    transport_.max(values, 2);
+    transport_.world().max(values, 2);
     return {values[0], values[1] > 0.0 ? 1.0 / values[1] : 1e12};
   }
 
@@ -241,12 +242,12 @@ class Meter {
       bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
       latency.push_back(link.latency);
     }
-    transport_.max(bandwidth.data(), bandwidth.size());
+    transport_.world().max(bandwidth.data(), bandwidth.size());
     double typical = latency.empty() ? 0.0 : median(latency);
-    transport_.max(&typical, 1);
+    transport_.world().max(&typical, 1);
     model.between = {typical, median(bandwidth)};
     double duplex = both.empty() ? 0.0 : median(std::move(both));
-    transport_.max(&duplex, 1);
+    transport_.world().max(&duplex, 1);
     model.both_directions = std::max(1.0, duplex);
     model.host_bandwidth = bandwidth;
     constexpr double kNothing = 1e-10;  // a tenth of a nanosecond of a core for a byte
@@ -263,7 +264,7 @@ class Meter {
     sum.terms = 2;
     sum.out = buffer(bytes);
     std::vector<double> times;
-    transport_.barrier();
+    transport_.world().barrier();
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
       backend_.weighted_sum(sum);
@@ -271,7 +272,7 @@ class Meter {
       times.push_back(seconds_since(start));
     }
     double seconds = median(std::move(times));
-    transport_.max(&seconds, 1);
+    transport_.world().max(&seconds, 1);
     return 3.0 * static_cast<double>(bytes) / seconds;
   }
 

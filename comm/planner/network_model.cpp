@@ -83,7 +83,8 @@ std::string to_json(const NetworkModel& model) {
 
 NetworkModel network_from_json(const std::string& text, const std::string& source) {
   const Json json = Json::parse(text, nullptr, false);
-  if (json.is_discarded()) fail(ExitCode::kUsage, "planner", "{}: this is not JSON; `starling-topo measure` writes such files", source);
+  if (json.is_discarded())
+    fail(ExitCode::kUsage, "planner", {.file = source}, "this is not JSON; `starling-topo measure` writes such files");
   const Reader reader(json, source, "");
   NetworkModel model;
   model.ranks = reader.count("ranks");

@@ -1,4 +1,5 @@
-// A plug-in: one layer, one topology and one optimizer of one's own, made outside Starling's tree. docs/extending.md explains it.
+// A plug-in: layers, an operation, a topology, an optimizer and an algorithm of one's own, made outside Starling's tree. docs/extending.md
+// explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -11,6 +12,8 @@
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "sign.h"
+#include "slow_average.h"
+#include "softsign.h"
 #include "topology/topology.h"
 
 namespace {
@@ -62,7 +65,7 @@ class Halves final : public Topology {
   }
 };
 
-std::unique_ptr<Topology> make_halves(ConfigSection&, const TopologySite& site) {
+std::unique_ptr<Topology> make_halves(ConfigSection&, const RankLayout& site) {
   if (site.ranks > 1 && site.ranks % 2 != 0) {
     fail(ExitCode::kUsage, "topology", "halves needs an even number of ranks, found {}; base-2 takes any number", site.ranks);
   }
@@ -81,6 +84,8 @@ std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
 /// Called once, before the rest of the config is read.
 extern "C" void starling_register_plugin() {
   layers().add("residual_linear", make_residual_linear, "y = x + act(W x + b) on vectors");
+  mine::register_softsign();  // a layer with an operation of its own
   topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
   optimizers().add("sign", make_sign, "sign of the gradient's running mean");
+  algorithms().add("slow_average", mine::plan_slow_average, "ranks train by themselves and average with slow momentum");
 }

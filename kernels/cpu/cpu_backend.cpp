@@ -85,9 +85,9 @@ void CpuBackend::fill(const Tensor& x, double value) {
   }
 }
 
-void CpuBackend::update(const OptimizerRule& rule, const UpdateArgs& args) {
+void CpuBackend::update(const Update& args) {
   threads_.enter();
-  cpu::update(threads_, rule, args);
+  cpu::update(threads_, args.rule, args.args);
 }
 
 }  // namespace starling

@@ -44,39 +44,7 @@ class CpuBackend final : public Backend {
   void synchronize(Event) override {}
   void synchronize() override {}
 
-  void conv2d_forward(const Conv2dForward& args) override;
-  void conv2d_backward_data(const Conv2dBackwardData& args) override;
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override;
-  void matmul(const Matmul& args) override;
-  void sum_rows(const SumRows& args) override;
-  void activation_forward(const ActivationForward& args) override;
-  void activation_backward(const ActivationBackward& args) override;
-  void batch_norm_forward(const BatchNormForward& args) override;
-  void batch_norm_backward(const BatchNormBackward& args) override;
-  void channel_sums(const ChannelSums& args) override;
-  void batch_norm_finish(const BatchNormFinish& args) override;
-  void scale_shift(const ScaleShift& args) override;
-  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override;
-  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override;
-  void layer_norm_forward(const LayerNormForward& args) override;
-  void layer_norm_backward(const LayerNormBackward& args) override;
-  void pool2d_forward(const Pool2dForward& args) override;
-  void pool2d_backward(const Pool2dBackward& args) override;
-  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override;
-  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override;
-  void add(const Add& args) override;
-  void subsample_pad_forward(const SubsamplePadForward& args) override;
-  void subsample_pad_backward(const SubsamplePadBackward& args) override;
-  void flatten_channels_first(const FlattenChannelsFirst& args) override;
-  void dropout(const Dropout& args) override;
-  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override;
-  void classification_metrics(const ClassificationMetrics& args) override;
-  void cast(const Cast& args) override;
-  void augment_images(const AugmentImages& args) override;
-  void weighted_sum(const WeightedSum& args) override;
-  void squared_distance(const SquaredDistance& args) override;
-  void gradient_control(const GradientControl& args) override;
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override;
+  STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
 
  private:
   template <class T>

@@ -3,7 +3,7 @@
 #include <cstddef>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/staging.h"
 
 namespace starling::cuda {
 

@@ -11,13 +11,13 @@
 #include "core/trace.h"
 #include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
-#include "kernels/cuda/dependent_launches.h"
-#include "kernels/cuda/fill.h"
-#include "kernels/cuda/plain.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/running_statistics.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/operations/fill.h"
+#include "kernels/cuda/operations/plain.h"
+#include "kernels/cuda/operations/running_statistics.h"
+#include "kernels/cuda/runtime/dependent_launches.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/staging.h"
 
 namespace starling::cuda {
 namespace {

@@ -14,9 +14,9 @@
 #include "core/backend.h"
 #include "core/peer_memory.h"
 #include "core/squared_norms.h"
-#include "kernels/cuda/libraries.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/step_scalar.h"
+#include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/libraries/libraries.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 namespace starling::cuda {
 
@@ -63,40 +63,8 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   bool fuses_batch_norms(DType dtype) const override;
   bool low_precision_gradients(DType dtype) const override;
 
-  void conv2d_forward(const Conv2dForward& args) override;
-  void conv2d_backward_data(const Conv2dBackwardData& args) override;
-  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override;
-  void matmul(const Matmul& args) override;
-  void sum_rows(const SumRows& args) override;
-  void activation_forward(const ActivationForward& args) override;
-  void activation_backward(const ActivationBackward& args) override;
-  void batch_norm_forward(const BatchNormForward& args) override;
-  void batch_norm_backward(const BatchNormBackward& args) override;
-  void channel_sums(const ChannelSums& args) override;
-  void batch_norm_finish(const BatchNormFinish& args) override;
-  void scale_shift(const ScaleShift& args) override;
-  void batch_norm_backward_sums(const BatchNormBackwardSums& args) override;
-  void batch_norm_backward_apply(const BatchNormBackwardApply& args) override;
-  void layer_norm_forward(const LayerNormForward& args) override;
-  void layer_norm_backward(const LayerNormBackward& args) override;
-  void pool2d_forward(const Pool2dForward& args) override;
-  void pool2d_backward(const Pool2dBackward& args) override;
-  void global_avg_pool_forward(const GlobalAvgPoolForward& args) override;
-  void global_avg_pool_backward(const GlobalAvgPoolBackward& args) override;
-  void add(const Add& args) override;
-  void subsample_pad_forward(const SubsamplePadForward& args) override;
-  void subsample_pad_backward(const SubsamplePadBackward& args) override;
-  void flatten_channels_first(const FlattenChannelsFirst& args) override;
-  void dropout(const Dropout& args) override;
-  void softmax_cross_entropy(const SoftmaxCrossEntropy& args) override;
-  void classification_metrics(const ClassificationMetrics& args) override;
-  void cast(const Cast& args) override;
-  void augment_images(const AugmentImages& args) override;
-  void weighted_sum(const WeightedSum& args) override;
-  void squared_distance(const SquaredDistance& args) override;
+  STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
   void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
-  void gradient_control(const GradientControl& args) override;
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override;
 
   /// The current stream, for launch(): after the running statistics that are pending, but for operations that leave them so.
   StreamHandle handle() const;
@@ -152,7 +120,7 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
 
   DeviceInfo info_;
   LibrarySettings settings_;
-  bool evict_first_ = true;  ///< of updates: GpuSite::evict_first
+  bool evict_first_ = true;  ///< of updates: GpuUpdateContext::evict_first
   std::array<StreamHandle, kStreamKinds> streams_{};
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;

@@ -6,9 +6,9 @@
 #include <string_view>
 #include <vector>
 
-#include "kernels/cuda/choose_device.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/nvtx.h"
+#include "kernels/cuda/runtime/choose_device.h"
+#include "kernels/cuda/runtime/nvtx.h"
 #include "kernels/cuda_plugin.h"
 
 // The plug-in's entry point; see kernels/cuda_plugin.h.

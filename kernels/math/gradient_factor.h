@@ -6,7 +6,7 @@
 
 namespace starling::math {
 
-/// What GradientControl computes; see core/backend.h.
+/// What GradientControl computes; see core/operations.h.
 struct GradientFactor {
   double factor = 1.0, skip = 0.0;
 };

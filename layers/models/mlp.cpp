@@ -10,7 +10,7 @@ namespace starling {
 void builtin::add_mlp(ModelRegistry& registry) {
   registry.add(
       "mlp",
-      [](ConfigSection& section, const ModelSite& site) {
+      [](ConfigSection& section, const ModelOutputs& site) {
         const std::vector<std::int64_t> hidden =
             section.integers("hidden", {512, 512}, kSizeRange, "widths of the hidden layers, each followed by a ReLU");
         std::vector<std::unique_ptr<Layer>> layers;

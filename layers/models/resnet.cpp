@@ -139,7 +139,7 @@ void builtin::add_resnet(ModelRegistry& registry) {
   for (const Variant& variant : variants) {
     registry.add(
         fmt::format("resnet{}", variant.depth),
-        [variant](ConfigSection& section, const ModelSite& site) {
+        [variant](ConfigSection& section, const ModelOutputs& site) {
           const std::string stem =
               section.choice("stem", "imagenet", {"imagenet", "cifar"},
                              "imagenet: 7×7 convolution of stride 2 and max pooling; cifar: 3×3 of stride 1, for small images");

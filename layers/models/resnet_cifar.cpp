@@ -96,7 +96,7 @@ void builtin::add_resnet_cifar(ModelRegistry& registry) {
   for (const std::int64_t depth : {20, 32, 44, 56, 110}) {
     registry.add(
         fmt::format("resnet{}", depth),
-        [depth](ConfigSection&, const ModelSite& site) { return std::make_unique<ResNetCifar>((depth - 2) / 6, site.num_classes); },
+        [depth](ConfigSection&, const ModelOutputs& site) { return std::make_unique<ResNetCifar>((depth - 2) / 6, site.num_classes); },
         fmt::format("the CIFAR ResNet of {} layers, with option-A shortcuts", depth));
   }
 }

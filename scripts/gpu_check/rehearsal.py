@@ -1,4 +1,4 @@
-"""A machine without a GPU stands in for one: the plug-in is the shim's (kernels/cuda/shim), which runs the kernels on the CPU, and the fakes of cuDNN and of
+"""A machine without a GPU stands in for one: the plug-in is the shim's (tests/fakes/cuda), which runs the kernels on the CPU, and the fakes of cuDNN and of
 a shared device are as slow as the real ones are."""
 
 import os

@@ -47,7 +47,7 @@ Bytes gzip(const Bytes& bytes) {
 }
 
 /// A folder with a small MNIST: 7 training and 3 test images.
-struct MnistFolder : TemporaryFolder {
+struct MnistFolder : Folder {
   explicit MnistFolder(bool compressed = false) {
     const std::string end = compressed ? ".gz" : "";
     const auto put = [&](const std::string& name, const Bytes& bytes) {
@@ -59,7 +59,7 @@ struct MnistFolder : TemporaryFolder {
     put("t10k-labels-idx1-ubyte", idx_labels(3));
   }
   std::string error() const {
-    return message_of(ExitCode::kUsage, [&] { make_dataset({{"type", "mnist"}, {"path", path()}})->open(); });
+    return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "mnist"}, {"path", path()}})->open(); });
   }
 };
 
@@ -81,14 +81,14 @@ void write_cifar10(const std::string& folder) {
 }
 
 std::string cifar_error(const std::string& folder) {
-  return message_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"path", folder}})->open(); });
+  return test::error_text([&] { make_dataset({{"type", "cifar10"}, {"path", folder}})->open(); });
 }
 
 }  // namespace
 
 TEST_CASE("apps/data: declared sizes need no files") {
   const auto sizes = [](json data) {
-    const DatasetInfo info = make_dataset(std::move(data))->info();
+    const ImageInfo info = make_dataset(std::move(data))->images();
     return std::vector<std::int64_t>{info.image[0], info.image[1], info.image[2], info.classes, info.train_samples, info.test_samples};
   };
   using Sizes = std::vector<std::int64_t>;
@@ -103,26 +103,26 @@ TEST_CASE("apps/data: declared sizes need no files") {
 }
 
 TEST_CASE("apps/data: image_folder says that it cannot be read yet") {
-  const auto error = message_of(ExitCode::kUsage, [] { make_dataset({{"type", "image_folder"}, {"path", "some/where"}})->open(); });
-  CHECK(has(error, "some/where"));
-  CHECK(has(error, "not available in this version"));
+  const auto error = error_of(ExitCode::kUsage, [] { make_dataset({{"type", "image_folder"}, {"path", "some/where"}})->open(); });
+  CHECK(contains(error, "some/where"));
+  CHECK(contains(error, "not available in this version"));
 }
 
 TEST_CASE("apps/data: normalize takes one number per channel") {
-  const auto info = make_dataset({{"type", "cifar10"}})->info();
+  const auto info = make_dataset({{"type", "cifar10"}})->images();
   CHECK(info.mean[1] == 0.4822);
   CHECK(info.std[2] == 0.2616);
-  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->info().std[0] == 2.0f);
+  CHECK(make_dataset({{"type", "mnist"}, {"normalize", {{"mean", {0.5}}, {"std", {2.0}}}}})->images().std[0] == 2.0f);
   const auto error = [](json normalize) {
-    return message_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"normalize", normalize}}); });
+    return error_of(ExitCode::kUsage, [&] { make_dataset({{"type", "cifar10"}, {"normalize", normalize}}); });
   };
-  CHECK(has(error({{"mean", {0.5}}}), "normalize.mean"));
-  CHECK(has(error({{"mean", {0.5}}}), "3 channels"));
-  CHECK(has(error({{"std", {1, 1, 1, 1}}}), "normalize.std"));
-  CHECK(has(error({{"std", {1, 0, 1}}}), "normalize.std"));
-  CHECK(has(error({{"stdev", {1, 1, 1}}}), "stdev"));
-  CHECK(has(message_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar10"}, {"limit", -1}}); }), "limit"));
-  CHECK(has(message_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar1"}}); }), "cifar10"));
+  CHECK(contains(error({{"mean", {0.5}}}), "normalize.mean"));
+  CHECK(contains(error({{"mean", {0.5}}}), "3 channels"));
+  CHECK(contains(error({{"std", {1, 1, 1, 1}}}), "normalize.std"));
+  CHECK(contains(error({{"std", {1, 0, 1}}}), "normalize.std"));
+  CHECK(contains(error({{"stdev", {1, 1, 1}}}), "stdev"));
+  CHECK(contains(error_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar10"}, {"limit", -1}}); }), "limit"));
+  CHECK(contains(error_of(ExitCode::kUsage, [] { make_dataset({{"type", "cifar1"}}); }), "cifar10"));
 }
 
 TEST_CASE("apps/data: MNIST files, plain and compressed") {
@@ -150,7 +150,7 @@ TEST_CASE("apps/data: damaged MNIST files are errors that name the file") {
     const MnistFolder folder;
     write_bytes(folder / name, bytes);
     const std::string error = folder.error();
-    CHECK(has(error, folder / name));
+    CHECK(contains(error, folder / name));
     return error;
   };
   const auto changed = [](Bytes bytes, std::size_t at, std::uint8_t value) {
@@ -159,27 +159,27 @@ TEST_CASE("apps/data: damaged MNIST files are errors that name the file") {
   };
   const Bytes good = idx_images(7, 1), good_labels = idx_labels(7);
 
-  CHECK(has(with(images, {}), "ends inside its header"));
-  CHECK(has(with(images, Bytes(good.begin(), good.begin() + 15)), "ends inside its header"));
-  CHECK(has(with(images, changed(good, 0, 1)), "not an IDX file"));
-  CHECK(has(with(images, changed(good, 2, 9)), "element type 9"));
-  CHECK(has(with(images, changed(good, 3, 1)), "1 dimensions, expected 3"));
-  CHECK(has(with(images, changed(good, 7, 0)), "no samples"));
-  CHECK(has(with(images, changed(good, 11, 27)), "27×28"));
-  CHECK(has(with(images, changed(good, 15, 29)), "28×29"));
-  CHECK(has(with(images, changed(good, 4, 255)), "only 5488 bytes"));  // declares 4 billion images
-  CHECK(has(with(images, Bytes(good.begin(), good.end() - 1)), "only 5487 bytes"));
+  CHECK(contains(with(images, {}), "ends inside its header"));
+  CHECK(contains(with(images, Bytes(good.begin(), good.begin() + 15)), "ends inside its header"));
+  CHECK(contains(with(images, changed(good, 0, 1)), "not an IDX file"));
+  CHECK(contains(with(images, changed(good, 2, 9)), "element type 9"));
+  CHECK(contains(with(images, changed(good, 3, 1)), "1 dimensions, expected 3"));
+  CHECK(contains(with(images, changed(good, 7, 0)), "no samples"));
+  CHECK(contains(with(images, changed(good, 11, 27)), "27×28"));
+  CHECK(contains(with(images, changed(good, 15, 29)), "28×29"));
+  CHECK(contains(with(images, changed(good, 4, 255)), "only 5488 bytes"));  // declares 4 billion images
+  CHECK(contains(with(images, Bytes(good.begin(), good.end() - 1)), "only 5487 bytes"));
   Bytes longer = good;
   longer.push_back(0);
-  CHECK(has(with(images, longer), "more bytes"));
-  CHECK(has(with(labels, changed(good_labels, 3, 3)), "expected 1"));
-  CHECK(has(with(labels, changed(good_labels, 8 + 4, 10)), "record 4 has label 10"));
-  CHECK(has(with(labels, idx_labels(6)), "7 images"));
+  CHECK(contains(with(images, longer), "more bytes"));
+  CHECK(contains(with(labels, changed(good_labels, 3, 3)), "expected 1"));
+  CHECK(contains(with(labels, changed(good_labels, 8 + 4, 10)), "record 4 has label 10"));
+  CHECK(contains(with(labels, idx_labels(6)), "7 images"));
 
   const MnistFolder folder;
   std::filesystem::remove(folder / images);
-  CHECK(has(folder.error(), folder / images));
-  CHECK(has(folder.error(), "data.path"));
+  CHECK(contains(folder.error(), folder / images));
+  CHECK(contains(folder.error(), "data.path"));
 }
 
 TEST_CASE("apps/data: damaged gzip archives") {
@@ -189,12 +189,12 @@ TEST_CASE("apps/data: damaged gzip archives") {
     const MnistFolder folder(true);
     write_bytes(folder / name, bytes);
     const std::string error = folder.error();
-    CHECK(has(error, folder / name));
+    CHECK(contains(error, folder / name));
     return error;
   };
-  CHECK(has(with(Bytes(good.begin(), good.end() - 20)), "cut short"));
-  CHECK(has(with(Bytes(good.begin(), good.end() - 4)), "cut short"));  // all of the data, but half of the trailer
-  for (const std::size_t at : {good.size() / 2, good.size() - 8}) {    // the data, the sum
+  CHECK(contains(with(Bytes(good.begin(), good.end() - 20)), "cut short"));
+  CHECK(contains(with(Bytes(good.begin(), good.end() - 4)), "cut short"));  // all of the data, but half of the trailer
+  for (const std::size_t at : {good.size() / 2, good.size() - 8}) {         // the data, the sum
     Bytes damaged = good;
     damaged.at(at) ^= 0xff;
     CHECK(with(damaged) != "");
@@ -203,7 +203,7 @@ TEST_CASE("apps/data: damaged gzip archives") {
 
 TEST_CASE("apps/data: CIFAR-10 binary files in the folder or one below") {
   for (const std::string below : {"", "/cifar-10-batches-bin"}) {
-    const TemporaryFolder folder;
+    const Folder folder;
     write_cifar10(folder.path() + below);
     const auto dataset = make_dataset({{"type", "cifar10"}, {"path", folder.path()}, {"test_limit", 1}});
     dataset->open();
@@ -223,7 +223,7 @@ TEST_CASE("apps/data: CIFAR-10 binary files in the folder or one below") {
 }
 
 TEST_CASE("apps/data: CIFAR-100 takes the fine label") {
-  const TemporaryFolder folder;
+  const Folder folder;
   std::filesystem::create_directories(folder / "cifar-100-binary");
   write_bytes(folder / "cifar-100-binary/train.bin", cifar_records(20, 2, 100, 5));
   write_bytes(folder / "cifar-100-binary/test.bin", cifar_records(3, 2, 100, 0));
@@ -237,37 +237,37 @@ TEST_CASE("apps/data: CIFAR-100 takes the fine label") {
 }
 
 TEST_CASE("apps/data: missing, damaged and mislabelled CIFAR files") {
-  const TemporaryFolder folder;
-  CHECK(has(cifar_error(folder.path()), folder.path() + "/cifar-10-batches-bin"));
-  CHECK(has(cifar_error(folder.path()), "get_cifar10.sh"));
+  const Folder folder;
+  CHECK(contains(cifar_error(folder.path()), folder.path() + "/cifar-10-batches-bin"));
+  CHECK(contains(cifar_error(folder.path()), "get_cifar10.sh"));
 
   write_cifar10(folder.path());
   CHECK(cifar_error(folder.path()) == "");
   std::filesystem::remove(folder / "data_batch_3.bin");
-  CHECK(has(cifar_error(folder.path()), "data_batch_3.bin is missing"));
+  CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin is missing"));
 
   Bytes records = cifar_records(3, 1, 10, 3);
   records.pop_back();
   write_bytes(folder / "data_batch_3.bin", records);
-  CHECK(has(cifar_error(folder.path()), "data_batch_3.bin has 9218 bytes"));
+  CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin has 9218 bytes"));
   write_bytes(folder / "data_batch_3.bin", {});
-  CHECK(has(cifar_error(folder.path()), "data_batch_3.bin has 0 bytes"));
+  CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin has 0 bytes"));
 
   records = cifar_records(3, 1, 10, 3);
   records[2 * 3073] = 10;
   write_bytes(folder / "data_batch_3.bin", records);
-  CHECK(has(cifar_error(folder.path()), "data_batch_3.bin: record 2 has label 10"));
+  CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin: record 2 has label 10"));
 
   std::filesystem::remove(folder / "data_batch_3.bin");
   std::filesystem::create_directory(folder / "data_batch_3.bin");
-  CHECK(has(cifar_error(folder.path()), "data_batch_3.bin"));
+  CHECK(contains(cifar_error(folder.path()), "data_batch_3.bin"));
 }
 
 TEST_CASE("apps/data: synthetic images depend on the seed, split and index alone, and can be learnt") {
   const json data{{"type", "synthetic"}, {"image_size", 16}, {"classes", 4}, {"limit", 400}, {"test_limit", 100}};
   const auto one = make_dataset(data, 5), same = make_dataset(data, 5), other = make_dataset(data, 6);
   for (const auto& dataset : {one.get(), same.get(), other.get()}) dataset->open();
-  const auto image = [](const Dataset& dataset, Split split, std::int64_t index) {
+  const auto image = [](const ImageDataset& dataset, Split split, std::int64_t index) {
     Bytes bytes(16 * 16 * 3);
     dataset.image(split, index, bytes.data());
     return bytes;

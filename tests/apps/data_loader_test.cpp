@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/data/loader.h"
-#include "apps/data/partition.h"
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/data/partition.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
@@ -37,8 +37,8 @@ std::vector<std::int64_t> plain_order(std::int64_t n, std::uint64_t seed, std::u
 
 /// One training image as semantics.md says it, pixel by pixel: pad with 0, take the window, mirror, normalise.
 template <class T>
-std::vector<T> plain_image(const Dataset& dataset, Split split, std::int64_t sample, std::int64_t padding, const Augmentation& how) {
-  const DatasetInfo info = dataset.info();
+std::vector<T> plain_image(const ImageDataset& dataset, Split split, std::int64_t sample, std::int64_t padding, const Augmentation& how) {
+  const ImageInfo info = dataset.images();
   const std::int64_t height = info.image[0], width = info.image[1], channels = info.image[2];
   Bytes raw(static_cast<std::size_t>(info.image.elements()));
   dataset.image(split, sample, raw.data());
@@ -63,8 +63,8 @@ struct Seen {
   friend bool operator==(const Seen&, const Seen&) = default;
 };
 Seen copy_of(const Batch& batch) {
-  const auto labels = batch.labels.span<std::int32_t>();
-  const auto images = batch.images.span<float>();
+  const auto labels = batch["label"].span<std::int32_t>();
+  const auto images = batch["image"].span<float>();
   return {{labels.begin(), labels.end()}, {images.begin(), images.end()}};
 }
 
@@ -74,8 +74,7 @@ LoaderSettings settings_of(std::int64_t batch_size, int rank, int ranks, bool au
   settings.batch_size = batch_size;
   settings.rank = rank;
   settings.ranks = ranks;
-  settings.crop_padding = augment ? 2 : 0;
-  settings.flip = augment;
+  if (augment) settings.augment = augmenters_of(2, true);
   return settings;
 }
 
@@ -112,17 +111,17 @@ TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and nor
         const Batch& batch = loader.next();
         const Batch& wide_batch = wide.next();
         REQUIRE(batch.samples == 5);
-        CHECK(batch.images.shape() == image.with_batch(5));
+        CHECK(batch["image"].shape() == image.with_batch(5));
         for (std::size_t i = 0; i < 5; ++i) {
           const std::int64_t sample = samples[b * 5 + i];
           const Augmentation how = augmentation_of(42, epoch, sample, 2, true);
           flipped = flipped || how.flip;
           moved = moved || how.offset_x != 2;
-          same = same && batch.labels.span<std::int32_t>()[i] == dataset.label(Split::kTrain, sample);
+          same = same && batch["label"].span<std::int32_t>()[i] == dataset.label(Split::kTrain, sample);
           const auto expected = plain_image<float>(dataset, Split::kTrain, sample, 2, how);
           const auto expected_wide = plain_image<double>(dataset, Split::kTrain, sample, 2, how);
-          same = same && std::equal(expected.begin(), expected.end(), batch.images.data<float>() + i * expected.size());
-          same = same && std::equal(expected_wide.begin(), expected_wide.end(), wide_batch.images.data<double>() + i * expected.size());
+          same = same && std::equal(expected.begin(), expected.end(), batch["image"].data<float>() + i * expected.size());
+          same = same && std::equal(expected_wide.begin(), expected_wide.end(), wide_batch["image"].data<double>() + i * expected.size());
         }
       }
     }
@@ -144,8 +143,8 @@ TEST_CASE("apps/loader: batches have the bits of the backend's augment_images") 
                          Tensor(backend, Shape{16, 3}, DType::kInt32),
                          Tensor(backend, image.with_batch(16), dtype),
                          2,
-                         dataset.info().mean,
-                         dataset.info().std};
+                         dataset.images().mean,
+                         dataset.images().std};
       const auto samples = epoch_samples(16, settings, 1);
       for (std::size_t i = 0; i < 16; ++i) {
         const Augmentation how = augmentation_of(42, 1, samples[i], 2, true);
@@ -154,7 +153,7 @@ TEST_CASE("apps/loader: batches have the bits of the backend's augment_images") 
         row[0] = how.offset_y, row[1] = how.offset_x, row[2] = how.flip;
       }
       backend.augment_images(args);
-      CHECK(std::memcmp(loader.next().images.raw(), args.y.raw(), args.y.bytes()) == 0);
+      CHECK(std::memcmp(loader.next()["image"].raw(), args.y.raw(), args.y.bytes()) == 0);
     }
   }
 }
@@ -163,14 +162,14 @@ TEST_CASE("apps/loader: crops wider than the image are all padding") {
   const NumberedDataset dataset(8, 1, Shape{2, 2, 3});
   MemoryBackend backend;
   LoaderSettings settings = settings_of(8, 0, 1);
-  settings.crop_padding = 9;
+  settings.augment = augmenters_of(9, true);
   Loader loader(dataset, settings, backend, DType::kFloat32);
   const auto samples = epoch_samples(8, settings, 0);
   const Batch& batch = loader.next();
   bool same = true;
   for (std::size_t i = 0; i < 8; ++i) {
     const auto expected = plain_image<float>(dataset, Split::kTrain, samples[i], 9, augmentation_of(42, 0, samples[i], 9, true));
-    same = same && std::equal(expected.begin(), expected.end(), batch.images.data<float>() + i * 12);
+    same = same && std::equal(expected.begin(), expected.end(), batch["image"].data<float>() + i * 12);
   }
   CHECK(same);
 }
@@ -210,7 +209,7 @@ TEST_CASE("apps/loader: an image looks the same on whatever rank and in whatever
       for (std::int64_t b = 0; b < loader.batches_per_epoch(); ++b) {
         const Batch& batch = loader.next();
         for (std::int64_t i = 0; i < batch_size; ++i) {
-          const float* first = batch.images.data<float>() + i * 90;
+          const float* first = batch["image"].data<float>() + i * 90;
           images[samples[static_cast<std::size_t>(b * batch_size + i)]].assign(first, first + 90);
         }
       }
@@ -284,13 +283,13 @@ TEST_CASE("apps/loader: errors of the thread come out of next(), after the good 
   settings.shuffle = false;
   Loader loader(dataset, settings, backend, DType::kFloat32);
   for (int i = 0; i < 3; ++i) CHECK(loader.next().samples == 4);
-  for (int i = 0; i < 2; ++i) CHECK(has(message_of(ExitCode::kUsage, [&] { loader.next(); }), "training sample 13 has label 10"));
+  for (int i = 0; i < 2; ++i) CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }), "training sample 13 has label 10"));
   loader.start(0, 0);
   CHECK(loader.next().samples == 4);
   EvaluationLoader evaluation(dataset, 20, 0, 1, backend, DType::kFloat32);
-  CHECK(has(message_of(ExitCode::kUsage, [&] { evaluation.next(); }), "test sample 13"));
-  CHECK(has(message_of(ExitCode::kUsage, [&] { Loader(dataset, settings_of(7, 0, 3), backend, DType::kFloat32); }),
-            "batch_size 7 × 3 ranks"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { evaluation.next(); }), "test sample 13"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { Loader(dataset, settings_of(7, 0, 3), backend, DType::kFloat32); }),
+                 "batch_size 7 × 3 ranks"));
 }
 
 TEST_CASE("apps/loader: can be destroyed at any moment") {
@@ -320,10 +319,10 @@ TEST_CASE("apps/loader: evaluation takes every test sample exactly once for any 
           while (const Batch* batch = loader.next()) {
             CHECK(batch->samples >= 1);
             CHECK(batch->samples <= 4);
-            CHECK(batch->images.shape()[0] == batch->samples);
-            CHECK(batch->labels.elements() == batch->samples);
+            CHECK((*batch)["image"].shape()[0] == batch->samples);
+            CHECK((*batch)["label"].elements() == batch->samples);
             for (std::int64_t i = 0; i < batch->samples && round == 0; ++i) {
-              const float* first = batch->images.data<float>() + i * 90;
+              const float* first = (*batch)["image"].data<float>() + i * 90;
               ++seen[std::vector<float>(first, first + 90)];
               ++total;
             }
@@ -377,7 +376,7 @@ TEST_CASE("apps/loader: dirichlet shares are disjoint, of equal size, skewed and
   std::vector<std::vector<std::int32_t>> orders(2);
   for (std::size_t epoch = 0; epoch < 2; ++epoch) {
     for (int b = 0; b < 5; ++b) {
-      for (const std::int32_t label : loader.next().labels.span<std::int32_t>()) {
+      for (const std::int32_t label : loader.next()["label"].span<std::int32_t>()) {
         epochs[epoch].insert(label);
         orders[epoch].push_back(label);
       }

@@ -4,9 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/floor.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/report/floor.h"
 #include "core/config.h"
 
 using namespace starling;
@@ -27,6 +26,10 @@ struct Sum {
   int calls = 0;
   double bytes = 0.0, flops = 0.0;
 };
+std::vector<OperationWork> pass_of(Model& model, const PassShape& shape) {
+  return count_pass(*classification_task(model.input_shape(), model.output_shape().back()), model, shape);
+}
+
 std::map<std::string, Sum> sums(const std::vector<OperationWork>& work) {
   std::map<std::string, Sum> result;
   for (const OperationWork& operation : work) {
@@ -42,7 +45,7 @@ std::map<std::string, Sum> sums(const std::vector<OperationWork>& work) {
 
 TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counted by hand") {
   const std::unique_ptr<Model> model = small_model();
-  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kFloat32));
+  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4}));
   // Batch 4: the input has 512 numbers, each convolution's output 1024.
   CHECK(work["conv2d_forward"].calls == 2);
   CHECK(work["conv2d_forward"].bytes == (2048 + 288 + 4096) + (4096 + 64 + 4096));
@@ -68,7 +71,7 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
 
 TEST_CASE("trainer/floor: deferred batch norms are counted with the convolutions that carry them out") {
   const std::unique_ptr<Model> model = small_model();
-  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kFloat32, true));
+  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .defer_norms = true}));
   // As above; both convolutions gather two sums of 4 channels, the second reads scale and shift.
   CHECK(work["conv2d_forward"].bytes == (2048 + 288 + 4096 + 32) + (4096 + 64 + 4096 + 32 + 32));
   CHECK(work["conv2d_backward_data"].bytes == 4096 + 64 + 4096 + 4096 + 6 * 16);
@@ -87,14 +90,14 @@ TEST_CASE("trainer/floor: deferred batch norms save an eighth of the bytes of a 
   ConfigSection section(config, "test");
   const std::unique_ptr<Model> model = make_model(section, Shape{224, 224, 3});
   const auto bytes = [&](bool deferred) {
-    return floor_of(count_pass(*model, 64, DType::kFloat32, DType::kFloat16, deferred), 1e12, 1e12).bytes;
+    return floor_of(pass_of(*model, {.batch_size = 64, .compute = DType::kFloat16, .defer_norms = deferred}), 1e12, 1e12).bytes;
   };
   CHECK(bytes(true) < 0.88 * bytes(false));
 }
 
 TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
   const std::unique_ptr<Model> model = small_model();
-  std::map<std::string, Sum> work = sums(count_pass(*model, 4, DType::kFloat32, DType::kBFloat16));
+  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .compute = DType::kBFloat16}));
   CHECK(work["conv2d_forward"].bytes == (1024 + 144 + 2048) + (2048 + 32 + 2048));
   CHECK(work["conv2d_backward_weights"].bytes == (1024 + 2048 + 288) + (2048 + 2048 + 64));
   CHECK(work["batch_norm_forward"].bytes == 3 * 2048 + 4 * 16);

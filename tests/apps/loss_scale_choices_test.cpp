@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "apps/trainer/loss_scaler.h"
+#include "apps/trainer/state/loss_scaler.h"
 #include "core/forwarding_backend.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"

@@ -1,4 +1,4 @@
-#include "apps/trainer/loss_scaler.h"
+#include "apps/trainer/state/loss_scaler.h"
 
 #include <doctest/doctest.h>
 
@@ -34,7 +34,7 @@ class LateBackend final : public ForwardingBackend {
 };
 
 /// A tensor whose backend() is the one given.
-struct Site {
+struct LateControl {
   class OwnStorage final : public Storage {
    public:
     OwnStorage(Backend& backend, std::shared_ptr<Storage> inner) : Storage(backend, inner->data(), inner->bytes()), inner_(inner) {}
@@ -53,7 +53,7 @@ struct Site {
 };
 
 TEST_CASE("trainer/loss scale: halves on overflow, doubles after a row of clean steps, and the optimizer's step lags") {
-  Site site;
+  LateControl site;
   LossScaler scaler({.initial = 1024.0, .growth_interval = 3});
   std::int64_t step = 0;
   const auto next = [&](bool skipped) {
@@ -84,7 +84,7 @@ TEST_CASE("trainer/loss scale: halves on overflow, doubles after a row of clean 
 }
 
 TEST_CASE("trainer/loss scale: nothing waits before the scale is asked for") {
-  Site site;
+  LateControl site;
   LossScaler scaler;
   site.answer(true);
   scaler.posted(site.control, 1);
@@ -96,7 +96,7 @@ TEST_CASE("trainer/loss scale: nothing waits before the scale is asked for") {
 }
 
 TEST_CASE("trainer/loss scale: an endless row of overflows is divergence, with the step named") {
-  Site site;
+  LateControl site;
   LossScaler scaler;
   std::int64_t step = 0;
   while (scaler.diverged_step() < 0) {
@@ -111,7 +111,7 @@ TEST_CASE("trainer/loss scale: an endless row of overflows is divergence, with t
 }
 
 TEST_CASE("trainer/loss scale: overflows that go on for long after divergence leave a scale with an inverse") {
-  Site site;
+  LateControl site;
   LossScaler scaler;
   site.answer(true);
   for (std::int64_t step = 1; step <= 2000; ++step) {
@@ -123,7 +123,7 @@ TEST_CASE("trainer/loss scale: overflows that go on for long after divergence le
 }
 
 TEST_CASE("trainer/loss scale: a saved state goes on, and an algorithm without an answer is named") {
-  Site site;
+  LateControl site;
   LossScaler scaler({.initial = 8.0, .growth_interval = 2});
   scaler.restore({64.0, 1, 17});
   site.answer(false);

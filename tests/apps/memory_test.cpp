@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/training_run.h"
 #include "core/forwarding_backend.h"
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 namespace starling {
 namespace {
@@ -48,13 +48,13 @@ std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
   SmallDevice device(*cpu, capacity);
   TrainConfig config = read_train_config(json, "test", {});
   config.dataset->open();
-  const ShapeTrace trace = trace_shapes(*config.model, batch_size, config.dtype, false);
+  const ShapeTrace trace = trace_shapes(config);
   std::string message;
   {
     Trainer trainer(config, {}, trace, device, *transport);
     trainer.initialise();
     try {
-      trainer.run({.path = folder / "."});
+      TrainingRun(trainer, folder / ".").run();
     } catch (const Error& error) {
       CHECK(error.code() == ExitCode::kMemory);
       message = error.what();

@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "apps/output/checkpoint.h"
+#include "apps/trainer/state/checkpoint.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
@@ -17,7 +17,7 @@ SafetensorsFile file_of(float value) {
   FileTensor tensor{DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
   std::memcpy(tensor.bytes.data(), &value, 4);
   file.tensors["model.weight"] = tensor;
-  file.metadata["step"] = "7";
+  file.metadata["step"] = std::to_string(7);
   return file;
 }
 
@@ -42,7 +42,7 @@ std::set<std::string> names_in(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("apps/checkpoint: what was written is read back, and the newest are kept") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   CHECK(!checkpoints.newest());
   save(checkpoints, 5, 2);
@@ -62,13 +62,13 @@ TEST_CASE("apps/checkpoint: what was written is read back, and the newest are ke
 }
 
 TEST_CASE("apps/checkpoint: incomplete ones do not count and go away") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   save(checkpoints, 10, 2);
   checkpoints.begin(20);
   checkpoints.write(20, 0, file_of(1.0f));
   CHECK(checkpoints.newest() == 10);  // as after a crash in the middle of step 20
-  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), "step-20"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), "step-20"));
 
   // Names that are none of ours are left alone.
   for (const std::string name : {"step-", "step-x", "step-0x10", "step-007", "step--3", "other"})
@@ -85,7 +85,7 @@ TEST_CASE("apps/checkpoint: incomplete ones do not count and go away") {
 }
 
 TEST_CASE("apps/checkpoint: beginning a step again empties it") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   save(checkpoints, 10, 2, 4);
   checkpoints.begin(10);
@@ -97,15 +97,15 @@ TEST_CASE("apps/checkpoint: beginning a step again empties it") {
 }
 
 TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with the file's name") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
   save(checkpoints, 10, 2);
-  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(11, 0); }), "step-11"));
-  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }), checkpoints.rank_file(10, 2)));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(11, 0); }), "step-11"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 2); }), checkpoints.rank_file(10, 2)));
   const std::string bytes = read_text(checkpoints.rank_file(10, 1));
   write_bytes(checkpoints.rank_file(10, 1), Bytes(bytes.begin(), bytes.end() - 1));
-  CHECK(has(message_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }), checkpoints.rank_file(10, 1)));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(10, 1); }), checkpoints.rank_file(10, 1)));
 
   write_bytes(folder / "file", {1});
-  CHECK(has(message_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }), folder / "file"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }), folder / "file"));
 }

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/output/event_file.h"
-#include "apps/output/metrics.h"
+#include "apps/trainer/output/event_file.h"
+#include "apps/trainer/output/metrics.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
@@ -113,7 +113,7 @@ TEST_CASE("apps/metrics: CRC-32C known answers") {
 }
 
 TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exact numbers") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line;
   line.step = 12;
   line.epoch = 0.1;
@@ -124,9 +124,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
   line.wait_ms = 5e-324;
   MetricsLine evaluation;
   evaluation.step = std::int64_t{1} << 53;
-  evaluation.test_loss = 1e300;
-  evaluation.test_accuracy = 1.0;
-  evaluation.test_top5 = 0.5;
+  evaluation.test = {{"loss", 1e300}, {"accuracy", 1.0, true}, {"top5", 0.5, true}};
   evaluation.consensus_distance = 0.25;
   evaluation.bucket_consensus = {0.125, 1.0 / 7.0};
   {
@@ -154,7 +152,7 @@ TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exa
 }
 
 TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line = line_at(1);
   line.loss = std::numeric_limits<double>::quiet_NaN();
   line.lr = -std::numeric_limits<double>::infinity();
@@ -168,7 +166,7 @@ TEST_CASE("apps/metrics: numbers that JSON does not have become null") {
 }
 
 TEST_CASE("apps/metrics: a resumed run goes on after its step") {
-  const TemporaryFolder folder;
+  const Folder folder;
   const std::string path = folder / "metrics.jsonl";
   {
     MetricsWriter writer(folder.path(), false, 0);
@@ -195,15 +193,14 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
 }
 
 TEST_CASE("apps/metrics: TensorBoard's event file") {
-  const TemporaryFolder folder;
+  const Folder folder;
   MetricsLine line;
   line.step = 300;
   line.loss = 0.5;
   line.lr = 0.25;
   line.images_per_second = 100.0;
   line.wait_ms = 2.0;
-  line.test_loss = 3.0;
-  line.test_accuracy = 0.75;
+  line.test = {{"loss", 3.0}, {"accuracy", 0.75, true}};
   line.consensus_distance = 0.125;
   {
     MetricsWriter writer(folder.path(), true, 200);
@@ -239,16 +236,16 @@ TEST_CASE("apps/metrics: TensorBoard's event file") {
 
 TEST_CASE("apps/metrics: a full disk is an output error that names the file") {
   if (!std::filesystem::exists("/dev/full")) return;  // Linux has it
-  const TemporaryFolder folder;
+  const Folder folder;
   std::filesystem::create_symlink("/dev/full", folder / "metrics.jsonl");
-  const auto error = message_of(ExitCode::kOutput, [&] {
+  const auto error = error_of(ExitCode::kOutput, [&] {
     MetricsWriter writer(folder.path(), false, 0);
     writer.write(line_at(1));
   });
-  CHECK(has(error, folder / "metrics.jsonl"));
-  CHECK(has(error, "No space left"));
-  CHECK(has(error, "--output"));
+  CHECK(contains(error, folder / "metrics.jsonl"));
+  CHECK(contains(error, "No space left"));
+  CHECK(contains(error, "--output"));
 
   write_bytes(folder / "file", {1});
-  CHECK(has(message_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { MetricsWriter(folder / "file/below", false, 0); }), folder / "file"));
 }

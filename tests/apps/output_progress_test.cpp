@@ -12,8 +12,8 @@
 #include <thread>
 #include <vector>
 
-#include "apps/output/progress.h"
-#include "apps/output/signals.h"
+#include "apps/trainer/output/progress.h"
+#include "apps/trainer/output/terminal.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
@@ -24,7 +24,7 @@ namespace {
 /// What `action` prints on stdout.
 template <class Action>
 std::string printed_by(Action&& action) {
-  const TemporaryFolder folder;
+  const Folder folder;
   std::fflush(stdout);
   const int saved = ::dup(STDOUT_FILENO);
   const int file = ::open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
@@ -75,11 +75,11 @@ TEST_CASE("apps/progress: plain lines, the first and the last, where stdout is n
     progress.finish();
   });
   CHECK(std::count(text.begin(), text.end(), '\n') == 3);
-  CHECK(has(text, "step 1/1000 0%  epoch 0.01  loss 2.5000  lr 0.1  1234 img/s"));
-  CHECK(has(text, "left\ntest accuracy 91.2%\n"));
-  CHECK(has(text, "step 1000/1000 100%  epoch 10.00"));
-  CHECK(!has(text, "\r"));
-  CHECK(!has(text, "\x1b"));
+  CHECK(contains(text, "step 1/1000 0%  epoch 0.01  loss 2.5000  lr 0.1  1234 img/s"));
+  CHECK(contains(text, "left\ntest accuracy 91.2%\n"));
+  CHECK(contains(text, "step 1000/1000 100%  epoch 10.00"));
+  CHECK(!contains(text, "\r"));
+  CHECK(!contains(text, "\x1b"));
 }
 
 TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
@@ -90,9 +90,9 @@ TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
     progress.update(8, 2.0, 0.125, 0.01, 10.0);
     progress.finish();
   });
-  CHECK(has(text, "\r[##################......] step 6/8 75%"));
-  CHECK(has(text, "\r\x1b[Kcheckpoint\n"));
-  CHECK(has(text, "[########################] step 8/8 100%"));
+  CHECK(contains(text, "\r[##################......] step 6/8 75%"));
+  CHECK(contains(text, "\r\x1b[Kcheckpoint\n"));
+  CHECK(contains(text, "[########################] step 8/8 100%"));
   CHECK(text.back() == '\n');
   CHECK(printed_by([] { Progress(10, 0, true).finish(); }) == "");
 }

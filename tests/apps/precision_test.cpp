@@ -5,12 +5,12 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/device.h"
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/trainer.h"
-#include "comm/fake_transport.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/training_run.h"
 #include "core/config.h"
-#include "tests/core/folder.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/folder.h"
 
 namespace starling {
 namespace {
@@ -34,7 +34,7 @@ struct Run {
   Run(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
       : site{transport.size(), transport.size()}, config(read_train_config(json, "test", site)) {
     config.loss_scale = scale;
-    trace = trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute);
+    trace = trace_shapes(config);
     backend = open_backend(DeviceType::kCpu, 1);
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
@@ -64,7 +64,7 @@ struct Run {
     }
     return copies > 0;
   }
-  RunSite site;
+  RankLayout site;
   TrainConfig config;
   ShapeTrace trace;
   std::unique_ptr<Backend> backend;
@@ -270,7 +270,7 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
         run.config.model->parameters()[i]->low = low[i];
       }
     }
-    transport.barrier();
+    transport.world().barrier();
   });
 }
 
@@ -338,7 +338,7 @@ ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, co
   world.run([&](Transport& transport) {
     Run run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
     run.trainer->initialise();
-    const ExitCode code = run.trainer->run({folder});
+    const ExitCode code = TrainingRun(*run.trainer, folder).run();
     if (transport.rank() == 0) result = code;
   });
   return result;

@@ -1,4 +1,4 @@
-#include "apps/trainer/schedule.h"
+#include "apps/trainer/schedules/schedule.h"
 
 #include <doctest/doctest.h>
 
@@ -17,7 +17,7 @@
 namespace starling {
 namespace {
 
-std::unique_ptr<Schedule> make_schedule(const std::string& type, const nlohmann::json& config, const ScheduleSite& site) {
+std::unique_ptr<Schedule> make_schedule(const std::string& type, const nlohmann::json& config, const ScheduleInputs& site) {
   register_builtin_schedules();
   ConfigSection section(config, "test.json");
   auto schedule = schedules().make(type, "schedule.type", section, site);
@@ -56,7 +56,7 @@ TEST_CASE("apps/schedule: parity with torch.optim.lr_scheduler and decent-dp's w
 }
 
 TEST_CASE("apps/schedule: cosine at its boundaries") {
-  const ScheduleSite site{0.4, 110, 10.0};
+  const ScheduleInputs site{0.4, 110, 10.0};
   const auto schedule = make_schedule("cosine", {{"warmup_steps", 10}, {"min_lr", 0.001}}, site);
   CHECK(schedule->lr(0) == exactly(0.4 * 0.01));
   CHECK(schedule->lr(9) == exactly(0.4 * (0.01 + 0.99 * 0.9)));
@@ -76,7 +76,7 @@ TEST_CASE("apps/schedule: cosine where the warm-up takes the whole run") {
 }
 
 TEST_CASE("apps/schedule: constant, with and without warm-up") {
-  const ScheduleSite site{0.5, 100, 10.0};
+  const ScheduleInputs site{0.5, 100, 10.0};
   const auto plain = make_schedule("constant", nlohmann::json::object(), site);
   for (const std::int64_t t : {0, 1, 50, 99, 1000}) CHECK(plain->lr(t) == 0.5);
   const auto warmed = make_schedule("constant", {{"warmup_steps", 4}, {"warmup_factor", 0.2}}, site);

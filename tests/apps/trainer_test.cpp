@@ -4,9 +4,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/trainer/plugins.h"
-#include "comm/fake_transport.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/report/report.h"
+#include "examples/plugin/slow_average.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {
 namespace {
@@ -24,7 +26,7 @@ struct Run {
       : transport(ranks),
         site{ranks.size(), ranks.size()},
         config(read_train_config(json, "test", site)),
-        trace(trace_shapes(*config.model, config.batch_size, config.dtype, config.allow_unused, config.compute)),
+        trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
@@ -35,7 +37,7 @@ struct Run {
     config.model.reset();  // its tensors go before the backend
   }
   Transport& transport;
-  RunSite site;
+  RankLayout site;
   TrainConfig config;
   ShapeTrace trace;
   std::unique_ptr<Backend> backend;
@@ -62,25 +64,43 @@ TEST_CASE("trainer: no allocation from the system after the second step") {
   }
 }
 
+/// What reading the small config with this change says.
+std::string message(const char* patch) {
+  nlohmann::json config = small_config();
+  config.merge_patch(nlohmann::json::parse(patch));
+  try {
+    read_train_config(config, "test.json", {4, 4});
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.what();
+  }
+  return "no error";
+}
+
+void contains(const char* patch, std::initializer_list<const char*> parts) {
+  const std::string text = message(patch);
+  CAPTURE(text);
+  for (const char* part : parts) CHECK(text.find(part) != std::string::npos);
+  CHECK(text.find('\n') == std::string::npos);
+}
+
+/// Algorithms of the tests.
+void register_test_algorithms() {
+  register_builtins();
+  static const bool done = [] {
+    algorithms().add("slow_average", mine::plan_slow_average, "");
+    algorithms().add("choosy", [](ConfigSection& config) -> AlgorithmPlan {
+      return {.topology = TopologyKind::kSymmetricFixed,
+              .optimizers = {"sgd", "adamw"},
+              .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), "")}}};
+    });
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
 TEST_CASE("trainer: a config's mistakes are named by path") {
   register_builtins();
-  const auto message = [](const char* patch) {
-    nlohmann::json config = small_config();
-    config.merge_patch(nlohmann::json::parse(patch));
-    try {
-      read_train_config(config, "test.json", {4, 4});
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-      return std::string(error.what());
-    }
-    return std::string("no error");
-  };
-  const auto contains = [&](const char* patch, std::initializer_list<const char*> parts) {
-    const std::string text = message(patch);
-    CAPTURE(text);
-    for (const char* part : parts) CHECK(text.find(part) != std::string::npos);
-    CHECK(text.find('\n') == std::string::npos);
-  };
   contains(R"({"optimizer": {"lrr": 1}})", {"test.json", "optimizer.lrr", "optimizer.lr"});
   contains(R"({"optimizer": {"lr": -1}})", {"optimizer.lr", "-1", ">= 0"});
   contains(R"({"optimizer": "sgd"})", {"optimizer", "object"});
@@ -92,6 +112,8 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   contains(R"({"clip_norm": 1, "sync": {"update": "in_backward"}})", {"sync.update", "after_backward"});
   contains(R"({"sync": {"topology": {"type": "Ring"}}})", {"sync.topology.type", "'ring'"});
   contains(R"({"sync": {"algorithm": "gosip"}})", {"sync.algorithm", "'gossip'"});
+  contains(R"({"sync": {"algorithm": {"type": "gossip", "ordr": 1}}})", {"sync.algorithm.ordr", "unknown key"});
+  contains(R"({"sync": {"algorithm": "allreduce", "exchange": "bf16"}})", {"sync.exchange", "all-reduce", "fp32", "gossip"});
   contains(R"({"precision": "bf32"})", {"precision", "bf16"});
   contains(R"({"precision": "fp16", "sync": {"update": "in_backward"}})", {"sync.update", "fp16", "after_backward"});
   contains(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
@@ -121,6 +143,7 @@ TEST_CASE("trainer: the resolved config reads back to itself") {
   const nlohmann::json first = read_train_config(small_config(), "test", {2, 2}).resolved;
   CHECK(read_train_config(first, "test", {2, 2}).resolved == first);
   CHECK(first["sync"]["topology"]["type"] == "base-2");
+  CHECK(first["sync"]["algorithm"] == nlohmann::json{{"type", "gossip"}});
   CHECK(first["optimizer"]["decay"] == "weights");
   CHECK(first["cuda_graphs"] == "auto");
 }
@@ -130,6 +153,100 @@ TEST_CASE("trainer: steps and epochs replace each other in settings") {
   apply_settings(config, {"epochs=3"});
   CHECK_FALSE(config.contains("steps"));
   CHECK(config["epochs"] == 3);
+}
+
+TEST_CASE("trainer: a key of the algorithm is set beside a text, which is its type") {
+  nlohmann::json config = small_config();
+  apply_settings(config, {"sync.algorithm=mine", "sync.algorithm.period=3"});
+  CHECK(config["sync"]["algorithm"] == nlohmann::json{{"type", "mine"}, {"period", 3}});
+  apply_settings(config, {"sync.algorithm.period=4", "sync.algorithm.type=theirs"});
+  CHECK(config["sync"]["algorithm"] == nlohmann::json{{"type", "theirs"}, {"period", 4}});
+  apply_settings(config, {"sync.algorithm=mine"});
+  CHECK(config["sync"]["algorithm"] == "mine");
+}
+
+TEST_CASE("trainer: what an algorithm asks of topology, optimizer and length is checked by name") {
+  register_test_algorithms();
+  contains(R"({"sync": {"algorithm": "choosy"}})", {"sync.algorithm", "choosy", "accum_adamw", "sgd, adamw"});
+  contains(R"({"sync": {"algorithm": "choosy"}, "optimizer": {"type": "sgd"}})", {"'base-2'", "choosy", "static-ring"});
+  contains(R"({"sync": {"algorithm": {"type": "choosy", "start": 31}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})",
+           {"sync.algorithm.start: is 31", "30 steps", "<= 30"});
+  contains(R"({"sync": {"algorithm": "choosy", "topology": {"type": "auto"}}, "optimizer": {"type": "sgd"}})",
+           {"sync.topology.type", "auto"});
+  contains(R"({"sync": {"algorithm": "slow_average", "bucket_mb": "auto"}})", {"sync.bucket_mb", "slow_average", "a number"});
+  contains(R"({"sync": {"algorithm": "slow_average", "exchange": "bf16"}})", {"sync.exchange", "slow_average", "gossip"});
+  contains(R"({"sync": {"algorithm": {"type": "allreduce", "start": 1}}})", {"sync.algorithm.start", "not a key of allreduce", "choosy"});
+  contains(R"({"cuda_graphs": true, "device": "cuda", "sync": {"algorithm": "slow_average"}})",
+           {"cuda_graphs", "slow_average does not say after how many steps"});
+  CHECK(
+      message(R"({"sync": {"algorithm": {"type": "choosy", "start": 30}, "topology": {"type": "star"}}, "optimizer": {"type": "sgd"}})") ==
+      "no error");
+}
+
+TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resumed run goes on to the bit") {
+  register_test_algorithms();
+  nlohmann::json json = small_config();
+  json["sync"]["algorithm"] = {{"type", "slow_average"}, {"period", 3}};
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    SafetensorsFile saved, straight;
+    {
+      Run run(json, transport);
+      double elements = 0.0;
+      for (const Parameter* parameter : run.config.model->parameters()) elements += static_cast<double>(parameter->shape.elements());
+      const MemoryNeed need = memory_need(run.config, run.site, run.trace);
+      CHECK(need.sync == 2.0 * need.parameters);
+      CHECK(need.sync >= 2.0 * 4.0 * elements);
+      for (int i = 0; i < 4; ++i) run.trainer->step();
+      run.trainer->finish();
+      saved = run.trainer->state();
+      for (int i = 0; i < 4; ++i) run.trainer->step();
+      run.trainer->finish();
+      straight = run.trainer->state();
+    }
+    for (const char* name : {"sync.anchor.conv1.weight", "sync.slow_momentum.conv1.weight"}) {
+      REQUIRE(saved.tensors.count(name) == 1);
+      CHECK(saved.tensors.at(name).bytes != straight.tensors.at(name).bytes);
+      CHECK(saved.tensors.at(name).shape == saved.tensors.at("model.conv1.weight").shape);
+    }
+    {
+      Run run(json, transport);
+      check_resumable(saved, "test", run.config.resolved, 2, DType::kFloat32);
+      run.trainer->resume(saved, "test");
+      for (int i = 0; i < 4; ++i) run.trainer->step();
+      run.trainer->finish();
+      const SafetensorsFile resumed = run.trainer->state();
+      CHECK(resumed.tensors.size() == straight.tensors.size());
+      for (const auto& [name, tensor] : straight.tensors) {
+        CAPTURE(name);
+        CHECK(resumed.tensors.at(name).bytes == tensor.bytes);
+      }
+    }
+    Run run(json, transport);
+    saved.tensors.erase("sync.anchor.conv1.weight");
+    CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"), doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
+  });
+}
+
+TEST_CASE("trainer: a checkpoint whose config has the algorithm as a text goes on") {
+  register_test_algorithms();
+  const auto resolved = [](const nlohmann::json& algorithm) {
+    nlohmann::json json = small_config();
+    json["sync"]["algorithm"] = algorithm;
+    return read_train_config(json, "test", {2, 2}).resolved;
+  };
+  const auto check = [](nlohmann::json saved, const nlohmann::json& algorithm, const nlohmann::json& given) {
+    saved["sync"]["algorithm"] = algorithm;
+    SafetensorsFile file;
+    file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}, {"precision", "fp32"}, {"config", saved.dump()}};
+    check_resumable(file, "saved", given, 2, DType::kFloat32);
+  };
+  const nlohmann::json gossip = resolved("gossip"), allreduce = resolved("allreduce"), slow = resolved("slow_average");
+  check(gossip, "gossip", gossip);
+  check(allreduce, "allreduce", allreduce);
+  check(slow, {{"type", "slow_average"}, {"period", 8}}, slow);  // of a version that knew no momentum
+  CHECK_THROWS_WITH_AS(check(gossip, "allreduce", gossip), doctest::Contains("sync.algorithm.type"), Error);
+  CHECK_THROWS_WITH_AS(check(slow, {{"type", "slow_average"}, {"period", 4}}, slow), doctest::Contains("sync.algorithm.period"), Error);
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "apps/trainer/world_check.h"
+#include "comm/agreement.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "apps/trainer/agreement.h"
-#include "comm/fake_transport.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 
 namespace starling {
 namespace {
@@ -23,13 +24,13 @@ std::string agreed_error(const Body& body) {
       CHECK(error.code() == ExitCode::kUsage);
       mine = error.what();
     }
-    for (const std::string& other : transport.all_gather(mine)) CHECK(other == mine);  // all end, with the same words
+    for (const std::string& other : transport.world().all_gather(mine)) CHECK(other == mine);  // all end, with the same words
     if (transport.rank() == 1) text = mine;
   });
   return text;
 }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 }  // namespace
 

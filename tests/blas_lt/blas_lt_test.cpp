@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/libraries.h"
+#include "kernels/cuda/libraries/libraries.h"
 #include "kernels/optimizer.h"
 #include "tests/blas_lt/fake_cublaslt.h"
 

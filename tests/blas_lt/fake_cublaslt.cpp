@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/dtype.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 
 using starling::BFloat16;
 using starling::Float16;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The programs with --device cuda, whole, without a GPU: the plug-in that they open is the one whose kernels run on the CPU (kernels/cuda/shim).
+# The programs with --device cuda, whole, without a GPU: the plug-in that they open is the one whose kernels run on the CPU (tests/fakes/cuda).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 shim=$(ls "$build"/lib/libstarling_cuda_shim.so* 2>/dev/null | head -1)
 if [ -z "$shim" ]; then

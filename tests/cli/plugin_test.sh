@@ -15,8 +15,8 @@ fi
 check "build the plug-in" 0 "libmine\.so" "$cmake" --build mine/build --verbose
 verify "the project's own warning flags are not imposed" bash -c '! grep -q -- -Werror .stdout'
 verify "it compiles without a warning" bash -c '! grep -qi warning .stdout'
-[ -z "${gpu_side:-}" ] || verify "with nvcc the optimizer's kernels are in it, and need no library of CUDA" bash -c \
-  'nm -DC mine/build/libmine.so | grep -q register_gpu_update && ! readelf -d mine/build/libmine.so | grep -Eq "NEEDED.*(cuda|cublas|cudnn)"'
+[ -z "${gpu_side:-}" ] || verify "with nvcc the kernels of the optimizer and of the operation are in it, and need no library of CUDA" bash -c \
+  'nm -DC mine/build/libmine.so | grep -q register_gpu_update && nm -C mine/build/libmine.so | grep -q backward_kernel && ! readelf -d mine/build/libmine.so | grep -Eq "NEEDED.*(cuda|cublas|cudnn)"'
 program=$(ls prefix/bin/starling-train)
 cd mine/build || exit 1
 check "the installed program trains with it on 4 ranks" 0 "" ranks 4 "$work/$program" ../config.json --output "$work/out"
@@ -25,8 +25,26 @@ verify "the layer's tensors are in the model" grep -aq '"3.weight"' out/model.sa
 verify "the optimizer's state is in the checkpoint" grep -aq 'momentum' out/checkpoints/step-20/rank-0.safetensors
 verify "the resolved config shows the optimizer's default" grep -q '"beta": 0.9' out/config.json
 cd mine/build || exit 1
+check "a layer written for fp32 is refused in bf16, by name" 2 "^\[layer\] 2: it computes in fp32, fp64, and bf16 was asked for; set precision to one of these" \
+  "$work/$program" ../config.json --set precision=bf16 --output "$work/refused"
+verify "before there is an output folder" test ! -e "$work/refused"
 check "resume with a plug-in" 0 "" ranks 4 "$work/$program" ../config.json --set steps=25 --output "$work/out" --resume latest
 check "an odd number of ranks gets the plug-in's error" 2 "halves needs an even number" ranks 3 "$work/$program" ../config.json --dry-run
+export work program
+slow() { ranks 4 "$work/$program" ../config.json --set sync.algorithm=slow_average --set sync.algorithm.period=3 "$@"; }
+export -f slow
+check "its algorithm is listed" 0 "^slow_average$" "$work/$program" ../config.json --list algorithms
+check "what the algorithm keeps counts as memory" 0 "receive buffers, [0-9.]+ [KM]iB of the algorithm" slow --dry-run
+check "it trains" 0 "slow_average over none" slow --set steps=25 --output "$work/straight"
+check "it stops earlier" 0 "" slow --output "$work/slow"
+check "it goes on" 0 "continuing after step 20" slow --set steps=25 --output "$work/slow" --resume latest
+verify "to the bits of the run that did not stop" cmp "$work/straight/model.safetensors" "$work/slow/model.safetensors"
+verify "its states are in the checkpoint" grep -aq '"sync.slow_momentum.3.weight"' "$work/slow/checkpoints/step-25/rank-3.safetensors"
+verify "the resolved config shows its default" bash -c 'python3 -c "import json; a = json.load(open(\"$work/slow/config.json\"))[\"sync\"][\"algorithm\"]; assert a == {\"type\": \"slow_average\", \"period\": 3, \"momentum\": 0.5}"'
+check "resume with another setting is refused by its key" 2 "sync.algorithm.momentum" slow --set steps=30 --set sync.algorithm.momentum=0.7 --output "$work/slow" --resume latest
+check "its key with another algorithm" 2 "sync.algorithm.period: is not a key of gossip, but of slow_average" \
+  "$work/$program" ../config.json --set sync.algorithm.period=3 --dry-run
+check "a period beyond the last step" 2 "sync.algorithm.period: is 21, but the run has 20 steps" slow --set sync.algorithm.period=21 --dry-run
 cd "$work" || exit 1
 
 # The same from the build folder, without installing.
@@ -37,4 +55,7 @@ cd mine/build2 || exit 1
 check "a dry run with it" 0 "halves" ranks 2 "$train" ../config.json --dry-run
 check "without kernels for GPUs a GPU is refused by the optimizer's name" 2 "optimizer 'sign' has no GPU kernels.*STARLING_CUDA_RULE" \
   "$train" ../config.json --dry-run --device cuda
+check "so is a layer whose operation has none, by its own" 2 "^\[layer\] 2: it runs on cpu, and cuda was asked for" \
+  "$train" ../config.json --set optimizer.type=sgd --set optimizer.lr=0.1 --device cuda --output "$work/refused"
+verify "before there is an output folder, too" test ! -e "$work/refused"
 finish

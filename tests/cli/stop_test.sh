@@ -27,7 +27,7 @@ ended() { # NAME STATUS PID: the process ends so within 25 s
 }
 
 # Kernels of libraries use the stack pointer for other things: no thread but the one that waits for signals may be given one
-# (apps/output/signals.cpp).
+# (apps/trainer/output/signals.cpp).
 blocked_everywhere() { # PID
   local blocked thread
   for thread in /proc/"$1"/task/*; do

@@ -2,11 +2,11 @@
 
 #include <cmath>
 
-#include "comm/fake_transport.h"
 #include "core/config.h"
 #include "core/trace.h"
 #include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;
@@ -249,14 +249,15 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   const nlohmann::json config = nlohmann::json::object();
   ConfigSection section(config, "test");
   const auto rule = optimizers().make("sgd", "type", section);
-  const AlgorithmSite site{*backend, *transport, *rule, buckets};
-  const auto gossip = algorithms().make("gossip", "sync.algorithm", site);
+  const auto mixer = transport->make_mixer(*backend);
+  const auto gossip = make_algorithm(algorithm_of("gossip"),
+                                     {.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets});
   gossip->begin({3, 4, 1.0, 0.1});
   CHECK(test::error_text([&] { gossip->bucket_ready(0); }).find("resume(3)") != std::string::npos);
   gossip->resume(3);
   gossip->bucket_ready(0);
   gossip->backward_done();
-  CHECK(test::error_text([&] { algorithms().make("gosip", "sync.algorithm", site); }).find("did you mean 'gossip'") != std::string::npos);
+  CHECK(test::error_text([&] { algorithm_of("gosip"); }).find("did you mean 'gossip'") != std::string::npos);
 }
 
 TEST_CASE("comm/algorithm: exchanges and updates show on the timeline with their bucket") {

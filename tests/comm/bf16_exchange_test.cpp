@@ -1,4 +1,4 @@
-#include "comm/bf16_exchange.h"
+#include "comm/mixers/bf16.h"
 
 #include <doctest/doctest.h>
 
@@ -7,10 +7,10 @@
 #include <cstring>
 
 #include "comm/exchange_plan.h"
-#include "comm/fake_transport.h"
 #include "comm/rank_order_sum.h"
 #include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;
@@ -20,21 +20,25 @@ namespace {
 float start_number(int rank, std::int64_t i) { return std::sin(0.37f * static_cast<float>(i) + 1.7f * static_cast<float>(rank)) + 0.001f; }
 float decoded(float x) { return static_cast<float>(BFloat16(x)); }
 
-/// Every rank's numbers after one mix of `round`, straight from what Bf16Exchange gives.
+/// Every rank's numbers after one mix of `round`, straight from what the mixer gives.
 std::vector<std::vector<double>> mixed(const Round& round, int ranks, std::int64_t count) {
   std::vector<std::vector<double>> result(static_cast<std::size_t>(ranks));
   FakeWorld world(ranks);
   world.run([&](Transport& transport) {
     const auto backend = open_backend(DeviceType::kCpu, 1);
-    Bf16Exchange compressed(*backend, transport);
+    const std::unique_ptr<Mixer> mixer = bf16_mixer().make(*backend, transport);
     Bucket bucket;
     bucket.parameters = Tensor(*backend, Shape{count}, DType::kFloat32);
     test::set_numbers(bucket.parameters, [&](std::int64_t i) { return start_number(transport.rank(), i); });
     const Exchange exchange = plan_exchange(round, transport.rank());
     const ExchangeLabel label{1, 0, 0};
-    const Ticket ticket = compressed.start(exchange, bucket, label);
-    if (ticket != 0) transport.wait(ticket);
-    const Bf16Exchange::Terms terms = compressed.decode(exchange, label);
+    std::vector<Tensor> received;
+    const Ticket ticket = mixer->start(exchange, bucket, {}, received, label);
+    Mix terms;
+    if (ticket != 0) {
+      mixer->wait(ticket);
+      mixer->terms(exchange, received, label, terms);
+    }
     std::vector<double> c = test::numbers(bucket.parameters);
     for (double& value : c) value *= terms.self_weight;
     for (std::size_t k = 0; k < terms.received.size(); ++k) {

@@ -4,10 +4,10 @@
 
 #include <atomic>
 
-#include "comm/fake_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::TinyModel;

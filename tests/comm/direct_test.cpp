@@ -10,13 +10,13 @@
 #include <thread>
 #include <vector>
 
-#include "comm/direct_control.h"
-#include "comm/direct_transport.h"
-#include "comm/fake_transport.h"
+#include "comm/shared/direct_control.h"
+#include "comm/shared/direct_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "staged_jobs.h"
 #include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 using namespace starling;
 using test::Job;
@@ -64,7 +64,7 @@ std::vector<double> mean_of(const std::vector<std::vector<double>>& ranks) {
   return mean;
 }
 
-/// Ranks with one bucket of 64 numbers; body(transport, bucket, backend) runs on each.
+/// Ranks with one bucket of 64 numbers; body(transport, mixer, buckets, backend) runs on each.
 struct OneBucket {
   explicit OneBucket(Backend& backend) : model({Shape{64}}), plan(plan_buckets(model.order, {}, DType::kFloat32, 1)) {
     buckets = make_buckets(plan, backend, DType::kFloat32, 0, false);
@@ -82,7 +82,8 @@ void with_ranks(int n, const FakeWorldOptions& options, const Body& body) {
   world.run([&](Transport& transport) {
     Backend& backend = *backends[static_cast<std::size_t>(transport.rank())];
     OneBucket one(backend);
-    body(transport, one.buckets, backend);
+    const auto mixer = transport.make_mixer(backend);
+    body(transport, *mixer, one.buckets, backend);
   });
 }
 
@@ -244,14 +245,14 @@ TEST_CASE("comm/direct: a group's sum gives the same bits on several compute thr
 }
 
 TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is the others' memory, and the views follow the update") {
-  with_ranks(3, {20.0, 0.0, 0, 0, true}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(3, {20.0, 0.0, 0, 0, true}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
     Parameter& parameter = *buckets[0].layout->slots[0].parameter;
     test::set_numbers(buckets[0].parameters, [&](std::int64_t i) { return 100.0 * t.rank() + static_cast<double>(i); });
-    CHECK(t.name() == "fake");
-    t.share(backend, buckets);
-    CHECK(t.name() == "direct");
+    CHECK(mixer.name() == "fake");
+    mixer.share(buckets);
+    CHECK(mixer.name() == "direct");
     const std::byte* first = buckets[0].parameters.raw();
-    t.share(backend, buckets);  // again: as they are
+    mixer.share(buckets);  // again: as they are
     REQUIRE(buckets[0].parameters.raw() == first);
     REQUIRE(parameter.value.raw() == first);
     REQUIRE(buckets[0].spare.raw() != first);
@@ -259,64 +260,62 @@ TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is th
     Exchange group;
     group.kind = Exchange::Kind::kGroupSum;
     group.group = {0, 1, 2};
-    CHECK(t.buffers_for(group) == 0);
+    CHECK(mixer.buffers_for(group) == 0);
     std::vector<Tensor> received;
-    t.wait(t.start_mix(group, buckets[0], {}, received, {0, 0, 0}));
+    mixer.wait(mixer.start(group, buckets[0], {}, received, {0, 0, 0}));
     REQUIRE(received.size() == 3);
     CHECK(received[static_cast<std::size_t>(t.rank())].raw() == first);
     for (int r = 0; r < 3; ++r) CHECK(received[static_cast<std::size_t>(r)].data<float>()[5] == 100.0f * static_cast<float>(r) + 5.0f);
-    t.wait_until_writable({1, 0, 0});
+    mixer.wait_until_writable({1, 0, 0});
     test::set_numbers(buckets[0].spare, [&](std::int64_t) { return -1.0 * t.rank(); });
     buckets[0].flip();
     CHECK(parameter.value.data<float>()[0] == -1.0f * static_cast<float>(t.rank()));
     for (int r = 0; r < 3; ++r) CHECK(received[static_cast<std::size_t>(r)].data<float>()[5] == 100.0f * static_cast<float>(r) + 5.0f);
-    t.release({1, 0, 0});
-    t.start_mix({}, buckets[0], {}, received, {1, 0, 1});
+    mixer.release({1, 0, 0});
+    mixer.start({}, buckets[0], {}, received, {1, 0, 1});
     CHECK(received.empty());
     OneBucket other(backend);  // a new set takes the place of the old one
-    t.share(backend, other.buckets);
-    t.wait(t.start_mix(group, other.buckets[0], {}, received, {0, 0, 0}));
+    mixer.share(other.buckets);
+    mixer.wait(mixer.start(group, other.buckets[0], {}, received, {0, 0, 0}));
     CHECK(received[static_cast<std::size_t>(t.rank())].raw() == other.buckets[0].parameters.raw());
   });
 }
 
 TEST_CASE("comm/direct: a fast rank does not overwrite what a slow one still reads") {
   std::atomic<bool> released{false};
-  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
-    t.share(backend, buckets);
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
+    mixer.share(buckets);
     std::vector<Tensor> received;
-    const Ticket first = t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
-    t.wait(first);
+    const Ticket first = mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
+    mixer.wait(first);
     if (t.rank() == 0) {
-      t.wait_until_writable({1, 0, 0});  // nobody has read the other buffer: no wait
+      mixer.wait_until_writable({1, 0, 0});  // nobody has read the other buffer: no wait
       buckets[0].flip();
-      t.release({1, 0, 0});
-      t.start_mix(pair_with(1), buckets[0], {}, received, {1, 0, 1});
-      t.wait_until_writable({2, 0, 1});  // rank 1 still reads what is there
+      mixer.release({1, 0, 0});
+      mixer.start(pair_with(1), buckets[0], {}, received, {1, 0, 1});
+      mixer.wait_until_writable({2, 0, 1});  // rank 1 still reads what is there
       CHECK(released);
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
       released = true;
-      t.release({1, 0, 0});
+      mixer.release({1, 0, 0});
     }
   });
 }
 
-TEST_CASE("comm/direct: an exchange that is not complete is not done") {
+TEST_CASE("comm/direct: a neighbour may start later, and a ticket is good for one wait") {
   std::atomic<bool> asked{false};
-  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
-    t.share(backend, buckets);
+  with_ranks(2, {20.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
+    mixer.share(buckets);
     std::vector<Tensor> received;
     if (t.rank() == 1) {
       while (!asked) std::this_thread::yield();
     }
-    const Ticket ticket = t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
-    if (t.rank() == 0) {
-      CHECK_FALSE(t.done(ticket));
-      asked = true;
-    }
-    t.wait(ticket);
-    CHECK(test::error_text([&] { t.wait(ticket); }).find("not under way") != std::string::npos);
+    const Ticket ticket = mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
+    if (t.rank() == 0) asked = true;
+    mixer.wait(ticket);
+    CHECK(received.size() == 1);
+    CHECK(test::error_text([&] { mixer.wait(ticket); }).find("not under way") != std::string::npos);
   });
 }
 
@@ -324,22 +323,22 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
   std::string text;
   std::atomic<int> there{0};
   std::atomic<bool> over{false};
-  with_ranks(3, {1.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
-    t.share(backend, buckets);
+  with_ranks(3, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
+    mixer.share(buckets);
     Exchange group;
     group.kind = Exchange::Kind::kGroupSum;
     group.group = {0, 1, 2};
     std::vector<Tensor> received;
-    t.wait(t.start_mix(group, buckets[0], {}, received, {11, 0, 10}));
-    t.barrier();
+    mixer.wait(mixer.start(group, buckets[0], {}, received, {11, 0, 10}));
+    t.world().barrier();
     if (t.rank() == 2) {
-      t.release({12, 0, 11});
+      mixer.release({12, 0, 11});
     } else if (t.rank() == 1) {
-      t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
+      mixer.start(group, buckets[0], {}, received, {12, 0, 11});
     } else {
       CHECK(test::soon([&] { return there == 2; }));
-      const Ticket ticket = t.start_mix(group, buckets[0], {}, received, {12, 0, 11});
-      text = test::error_text([&] { t.wait(ticket); });
+      const Ticket ticket = mixer.start(group, buckets[0], {}, received, {12, 0, 11});
+      text = test::error_text([&] { mixer.wait(ticket); });
       over = true;
       return;
     }
@@ -357,17 +356,17 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
 TEST_CASE("comm/direct: a reader that never lets go is named") {
   std::string text;
   std::atomic<bool> over{false};
-  with_ranks(2, {1.0, 0.0, 0, 0, true}, [&](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
-    t.share(backend, buckets);
+  with_ranks(2, {1.0, 0.0, 0, 0, true}, [&](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
+    mixer.share(buckets);
     std::vector<Tensor> received;
-    t.wait(t.start_mix(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0}));
+    mixer.wait(mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0}));
     if (t.rank() == 1) {
       test::soon([&] { return over.load(); });
       return;
     }
     buckets[0].flip();
-    t.start_mix(pair_with(1), buckets[0], {}, received, {1, 0, 1});
-    text = test::error_text([&] { t.wait_until_writable({2, 0, 1}); });
+    mixer.start(pair_with(1), buckets[0], {}, received, {1, 0, 1});
+    text = test::error_text([&] { mixer.wait_until_writable({2, 0, 1}); });
     over = true;
   });
   CAPTURE(text);
@@ -377,12 +376,12 @@ TEST_CASE("comm/direct: a reader that never lets go is named") {
 TEST_CASE("comm/direct: a rank that throws ends the waits of the others") {
   const auto begin = std::chrono::steady_clock::now();
   const std::string text = test::error_text([&] {
-    with_ranks(3, {30.0, 0.0, 0, 0, true}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
-      t.share(backend, buckets);
+    with_ranks(3, {30.0, 0.0, 0, 0, true}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
+      mixer.share(buckets);
       if (t.rank() == 1) fail(ExitCode::kUsage, "data", "no file");
       std::vector<Tensor> received;
       Exchange from_one = pair_with(1);
-      t.wait(t.start_mix(from_one, buckets[0], {}, received, {0, 0, 0}));
+      mixer.wait(mixer.start(from_one, buckets[0], {}, received, {0, 0, 0}));
     });
   });
   CHECK(text == "[data] no file");
@@ -395,13 +394,13 @@ TEST_CASE("comm/direct: where a rank has no memory to share, all go on by messag
   test::FakeRun refused = direct();
   refused.refuse = 2;
   CHECK(run_fake(job, 4, refused) == run_fake(job, 4));
-  with_ranks(2, {20.0, 0.0, 0, 0, true, 1}, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(2, {20.0, 0.0, 0, 0, true, 1}, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend&) {
     const std::byte* before = buckets[0].parameters.raw();
-    t.share(backend, buckets);
-    CHECK(t.name() == "fake");
+    mixer.share(buckets);
+    CHECK(mixer.name() == "fake");
     CHECK(buckets[0].parameters.raw() == before);
     CHECK_FALSE(buckets[0].spare);
-    CHECK(t.buffers_for(pair_with(1 - t.rank())) == 1);
+    CHECK(mixer.buffers_for(pair_with(1 - t.rank())) == 1);
   });
 }
 
@@ -409,18 +408,18 @@ TEST_CASE("comm/direct: sharing the same buckets again is nothing, also for a ra
   FakeWorldOptions options;
   options.ranks_per_host = 2;
   options.direct = true;
-  with_ranks(3, options, [](Transport& t, std::vector<Bucket>& buckets, Backend& backend) {
+  with_ranks(3, options, [](Transport& t, Mixer& mixer, std::vector<Bucket>& buckets, Backend& backend) {
     const std::byte* const before = buckets[0].parameters.raw();
-    t.share(backend, buckets);
+    mixer.share(buckets);
     const std::byte* const shared = buckets[0].parameters.raw();
     CHECK((shared != before) == (t.rank() < 2));
-    t.share(backend, buckets);
+    mixer.share(buckets);
     CHECK(buckets[0].parameters.raw() == shared);
     OneBucket others(backend);
     const std::byte* const other = others.buckets[0].parameters.raw();
-    t.share(backend, others.buckets);
+    mixer.share(others.buckets);
     CHECK((others.buckets[0].parameters.raw() != other) == (t.rank() < 2));
-    t.barrier();
+    t.world().barrier();
   });
 }
 

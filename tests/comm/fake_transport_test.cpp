@@ -1,4 +1,4 @@
-#include "comm/fake_transport.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 #include <doctest/doctest.h>
 
@@ -28,19 +28,19 @@ TEST_CASE("comm/fake: the control plane") {
   FakeWorld world(5, {10.0, 0.0, 0, 2});
   world.run([](Transport& t) {
     const int r = t.rank();
-    CHECK(t.local_rank() == r % 2);
-    CHECK(t.local_size() == (r == 4 ? 1 : 2));
-    t.barrier();
+    CHECK(t.world().local_rank() == r % 2);
+    CHECK(t.world().local_size() == (r == 4 ? 1 : 2));
+    t.world().barrier();
     std::vector<int> data(3, r);
-    t.broadcast(data.data(), sizeof(int) * 3, 3);
+    t.world().broadcast(data.data(), sizeof(int) * 3, 3);
     CHECK(data == std::vector<int>{3, 3, 3});
-    const auto all = t.all_gather(std::string(static_cast<std::size_t>(r), 'x'));
+    const auto all = t.world().all_gather(std::string(static_cast<std::size_t>(r), 'x'));
     for (int j = 0; j < 5; ++j) CHECK(all[static_cast<std::size_t>(j)].size() == static_cast<std::size_t>(j));
     double values[2] = {0.1 * r, -1.0 * r};
-    t.sum(values, 2);
+    t.world().sum(values, 2);
     CHECK(values[0] == ((((0.0 + 0.1 * 1) + 0.1 * 2) + 0.1 * 3) + 0.1 * 4));
     double most[2] = {1.0 * r, -1.0 * r};
-    t.max(most, 2);
+    t.world().max(most, 2);
     CHECK(most[0] == 4.0);
     CHECK(most[1] == 0.0);
   });
@@ -82,7 +82,7 @@ TEST_CASE("comm/fake: a wait for a stopped rank ends at its limit and says what 
   }
   const auto body = [&](Transport& t) {
     const auto r = static_cast<std::size_t>(t.rank());
-    t.barrier();
+    t.world().barrier();
     if (r == 2) {
       world.stop(2);
       return;
@@ -119,7 +119,7 @@ TEST_CASE("comm/fake: a rank that throws ends the waits of the others, and its e
   const std::string text = test::error_text([&] {
     world.run([](Transport& t) {
       if (t.rank() == 1) fail(ExitCode::kUsage, "data", "no file");
-      t.barrier();
+      t.world().barrier();
     });
   });
   CHECK(text == "[data] no file");
@@ -162,6 +162,6 @@ TEST_CASE("comm/single: a world of one copies and never waits") {
   const Tensor out(*backend, Shape{5}, DType::kFloat64);
   transport->wait(transport->start_sum(in, out, {}));
   CHECK(test::numbers(out) == test::numbers(in));
-  CHECK(transport->all_gather("a") == std::vector<std::string>{"a"});
+  CHECK(transport->world().all_gather("a") == std::vector<std::string>{"a"});
   CHECK(test::numbers(mean_model(*transport, {in})[0]) == test::numbers(in));
 }

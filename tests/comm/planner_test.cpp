@@ -9,14 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "comm/fake_transport.h"
+#include "comm/forwarding_transport.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "comm/planner/network_model.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
-#include "tests/forwarding_transport.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::tests {
 namespace {

@@ -37,7 +37,8 @@ struct Setup {
   TinyModel model{{Shape{32}, Shape{32}, Shape{32}, Shape{32}}};
   BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 256);  // buckets {p3, p2} and {p1, p0}
   std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
-  Recorder recorder{AlgorithmSite{*backend, *transport, rule, buckets}};
+  std::unique_ptr<Mixer> mixer = transport->make_mixer(*backend);
+  Recorder recorder{{.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = rule, .buckets = buckets}};
 };
 
 }  // namespace

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
-#include "comm/fake_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "staged_jobs.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::test {
 namespace {
@@ -73,8 +73,6 @@ std::string lost_text(const std::function<void()>& body) {
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   return text;
 }
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -255,7 +253,7 @@ TEST_CASE("comm/staged: a lost rank ends the wait at its limit") {
   std::atomic<int> ended{0};
   const auto body = [&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
-    transport.barrier();
+    transport.world().barrier();
     if (r == 2) return world.stop(2);
     LateDevice device(*backends[r]);
     const auto staged = make_staged_transport(world.transport(transport.rank()));
@@ -289,7 +287,7 @@ TEST_CASE("comm/staged: the host's tensors pass as they are") {
       staged->wait(ticket);
       CHECK(numbers(values) == std::vector<double>{1.0, 3.0, 5.0});
       double one = 1.0;
-      staged->sum(&one, 1);
+      staged->world().sum(&one, 1);
       CHECK(one == 2.0);
     }
   });

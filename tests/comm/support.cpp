@@ -10,11 +10,11 @@
 #include <optional>
 #include <thread>
 
-#include "comm/fake_transport.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::test {
 namespace {
@@ -80,7 +80,7 @@ std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int r
   return make_topology(section, {ranks, ranks});
 }
 
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend) {
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
   const int rank = transport.rank();
@@ -93,9 +93,19 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
-  const AlgorithmSite site{
-      backend, transport, *rule, buckets, topology.get(), job.clip, job.in_backward, job.overlap, job.check_overflow, job.bf16_exchange};
-  auto algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+  const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
+  const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
+  const AlgorithmSite site{.backend = backend,
+                           .transport = transport,
+                           .mixer = *mixer,
+                           .rule = *rule,
+                           .buckets = buckets,
+                           .topology = topology.get(),
+                           .clip = job.clip,
+                           .in_backward = job.in_backward,
+                           .overlap = job.overlap,
+                           .check_overflow = job.check_overflow};
+  auto algorithm = make_algorithm(algorithm_plan, site);
   std::optional<BucketScheduler> scheduler(std::in_place, plan, buckets, *algorithm, false);
 
   std::int64_t at = 0;
@@ -143,12 +153,13 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     if (job.resume_after == step + 1) {
       algorithm->finish();
       scheduler.reset();
-      algorithm = algorithms().make(job.algorithm, "sync.algorithm", site);
+      algorithm = make_algorithm(algorithm_plan, site);
       algorithm->resume(step + 1);
       scheduler.emplace(plan, buckets, *algorithm, false);
     }
   }
   algorithm->finish();
+  if (way) *way = mixer->name();
   for (const Bucket& bucket : buckets) {
     if (job.compute == DType::kBFloat16) check_low<BFloat16>(bucket.parameters, bucket.low);
     if (job.compute == DType::kFloat16) check_low<Float16>(bucket.parameters, bucket.low);
@@ -172,7 +183,7 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
   return results;
 }
 
-std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
+std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step) {
   const auto n = static_cast<std::size_t>(ranks);
   std::vector<double> curvatures;
   for (std::size_t p = 0; p < job_shapes().size(); ++p) {
@@ -201,7 +212,8 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
         }
       }
     }
-    if (!topology) {
+    const bool sums = !topology && !after_step;
+    if (sums) {
       for (std::size_t e = 0; e < size; ++e) {
         double mean = 0.0;
         for (std::size_t i = 0; i < n; ++i) mean += g[i][e] / ranks;
@@ -213,20 +225,12 @@ std::vector<std::vector<double>> run_plain(const Job& job, int ranks) {
       for (const double v : g[i]) norm += v * v;
       const double factor = job.clip.norm > 0.0 ? std::min(1.0, job.clip.norm / (std::sqrt(norm) + 1e-6)) : 1.0;
       bool skipped = false;  // a rank alone in gossip, all ranks in all-reduce
-      for (int r = 0; r < ranks; ++r) skipped = skipped || ((!topology || r == static_cast<int>(i)) && overflows(job, r, t));
+      for (int r = 0; r < ranks; ++r) skipped = skipped || ((sums || r == static_cast<int>(i)) && overflows(job, r, t));
       for (std::size_t e = 0; e < size; ++e) x[i][e] = skipped ? c[i][e] : c[i][e] - job.lr * factor * g[i][e];
     }
+    if (after_step) after_step(t, x);
   }
   return x;
-}
-
-std::string error_text(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return {};
 }
 
 }  // namespace starling::test

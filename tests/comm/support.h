@@ -13,6 +13,7 @@
 #include "comm/bucket.h"
 #include "comm/transport.h"
 #include "core/parameter.h"
+#include "tests/support/errors.h"
 #include "topology/topology.h"
 
 namespace starling::test {
@@ -26,7 +27,7 @@ struct TinyModel {
 
 /// A run on quadratics: rank i's loss is Σ (1 + p/4)/2 (x - target_i)², with targets that differ by rank and element.
 struct Job {
-  std::string algorithm = "gossip";
+  nlohmann::json algorithm = "gossip";  ///< as `sync.algorithm`
   nlohmann::json topology = {{"type", "ring"}};
   nlohmann::json optimizer = {{"type", "sgd"}};
   DType dtype = DType::kFloat32;
@@ -47,8 +48,8 @@ struct Job {
   int ready_shuffle = 0;                      ///< another order of readiness than the traced one
 };
 
-/// This rank's parameters after the run, in the model's order.
-std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend);
+/// This rank's parameters after the run, in the model's order; `way` becomes the mixer's name.
+std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way = nullptr);
 /// All ranks on a fake world.
 struct FakeRun {
   double most_delay_seconds = 0.0;
@@ -60,12 +61,12 @@ struct FakeRun {
 };
 std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake = {});
 
-/// semantics.md sections 2 and 4 for SGD without momentum, written plainly in fp64.
-std::vector<std::vector<double>> run_plain(const Job& job, int ranks);
+/// semantics.md sections 2 and 4 for SGD without momentum, written plainly in fp64. With `after_step(t, x)` ranks train by themselves, and
+/// it does the rest.
+using AfterStep = std::function<void(int, std::vector<std::vector<double>>&)>;
+std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step = {});
 
 std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks);
-/// The text of the Error that `body` throws; empty if it throws none.
-std::string error_text(const std::function<void()>& body);
 std::vector<double> numbers(const Tensor& tensor);
 void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value);
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "core/autograd.h"
-#include "tests/core/errors.h"
 #include "tests/core/host_backend.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using starling::test::contains;
@@ -329,28 +329,55 @@ TEST_CASE("core/autograd: a node knows whether it alone reads a value") {
   CHECK(alone == std::vector<bool>{false});
 }
 
-TEST_CASE("core/autograd: a pending norm is carried out for whoever asks for the value, once") {
-  test::HostBackend backend;
-  const auto vector = [&](std::initializer_list<float> numbers) {
-    Tensor tensor(backend, {static_cast<std::int64_t>(numbers.size())}, DType::kFloat32);
-    std::copy(numbers.begin(), numbers.end(), tensor.span<float>().begin());
-    return tensor;
+TEST_CASE("core/autograd: a pending value is computed for whoever asks for it, once") {
+  struct Doubled final : LazyValue {
+    explicit Doubled(Tensor of) : x(std::move(of)) {}
+    Tensor compute() override {
+      ++computations;
+      Tensor y(x.backend(), x.shape(), x.dtype());
+      x.backend().add({.a = x, .b = x, .y = y});
+      return y;
+    }
+    Tensor x;
+    int computations = 0;
   };
-  Variable y(vector({1, 2, -3, 4}).reshaped({2, 2}));
-  CHECK(y.pending_norm() == nullptr);
-  y.set_pending_norm(backend, {.x = y.value(), .scale = vector({2, -1}), .shift = vector({0, 1}), .relu = true});
+  struct Other final : LazyValue {
+    Tensor compute() override { return {}; }
+  };
+  test::HostBackend backend;
+  Tensor x(backend, {2, 2}, DType::kFloat32);
+  backend.fill(x, 1.5);
+  Variable y(x);
+  CHECK(y.pending<Doubled>() == nullptr);
+  const auto doubled = std::make_shared<Doubled>(x);
+  y.set_pending(doubled);
   const Variable copy = y;
-  REQUIRE(copy.pending_norm() != nullptr);
+  CHECK(copy.pending<Doubled>() == doubled.get());
+  CHECK(copy.pending<Other>() == nullptr);
   CHECK(copy.shape() == Shape{2, 2});
   CHECK(copy.has_value());
-  CHECK(backend.scalings == 0);
-  const std::span<float> numbers = copy.value().span<float>();
-  CHECK(std::vector<float>(numbers.begin(), numbers.end()) == std::vector<float>{2, 0, 0, 0});
+  CHECK(doubled->computations == 0);
+  CHECK(copy.value().span<float>()[3] == 3.0f);
   CHECK(y.value().raw() == copy.value().raw());
-  CHECK(backend.scalings == 1);
-  CHECK(y.pending_norm() == nullptr);  // nothing is pending any more
-  CHECK(Variable().pending_norm() == nullptr);
+  CHECK(doubled->computations == 1);
+  CHECK(y.pending<Doubled>() == nullptr);  // nothing is pending any more
+  CHECK(Variable().pending<Doubled>() == nullptr);
   CHECK_FALSE(Variable().has_value());
+}
+
+TEST_CASE("core/autograd: notes on a value are found by their kind, and go with its copies") {
+  struct Counted final : ValueNotes {
+    int count = 7;
+  };
+  struct Other final : ValueNotes {};
+  test::HostBackend backend;
+  Variable y(Tensor(backend, {2}, DType::kFloat32));
+  CHECK(y.notes<Counted>() == nullptr);
+  y.set_notes(std::make_shared<Counted>());
+  const Variable copy = y;
+  REQUIRE(copy.notes<Counted>() != nullptr);
+  CHECK(copy.notes<Counted>()->count == 7);
+  CHECK(copy.notes<Other>() == nullptr);
 }
 
 TEST_CASE("core/autograd: memory in low precision is offered to a parameter's sole contribution alone") {

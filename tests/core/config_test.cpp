@@ -6,7 +6,7 @@
 
 #include "core/config.h"
 #include "core/config_doc.h"
-#include "tests/core/errors.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using nlohmann::json;
@@ -212,7 +212,7 @@ TEST_CASE("core/config: missing and unknown keys") {
                      try {
                        unknown(c);
                      } catch (const Error& error) {
-                       throw Error(error.code(), "config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what()));
+                       throw Error(error.code(), {"config", "run.json: optimizer.a\\x1b[31m\\n\\x00kkk: " + std::string(error.what())});
                      }
                    });
   CHECK(contains(odd, "unknown key"));

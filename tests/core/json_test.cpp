@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "core/config.h"
-#include "tests/core/errors.h"
-#include "tests/core/folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 using nlohmann::json;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/log.h"
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 

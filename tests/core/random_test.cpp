@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/random.h"
-#include "tests/core/errors.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 

@@ -4,7 +4,7 @@
 
 #include "core/registry.h"
 #include "core/text.h"
-#include "tests/core/errors.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using starling::test::contains;

@@ -11,8 +11,8 @@
 #include <numeric>
 
 #include "core/safetensors.h"
-#include "tests/core/errors.h"
-#include "tests/core/folder.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 using starling::test::contains;

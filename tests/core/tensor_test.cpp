@@ -1,13 +1,14 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
+#include <functional>
 #include <thread>
 #include <vector>
 
 #include "core/backend.h"
 #include "core/tensor.h"
-#include "tests/core/errors.h"
 #include "tests/core/host_backend.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using starling::test::contains;
@@ -78,7 +79,6 @@ TEST_CASE("core/meta backend: counts memory that it does not hold") {
   CHECK(backend->device() == DeviceType::kMeta);
   {
     const Tensor a(*backend, Shape{1000, 1000, 1000, 1000}, DType::kFloat64);
-    CHECK(a.raw() == nullptr);
     CHECK(backend->memory_stats().in_use == 8'000'000'000'000u);
     const Tensor b = a.slice(5, Shape{10});
     CHECK(backend->memory_stats().allocations == 1);
@@ -91,18 +91,29 @@ TEST_CASE("core/meta backend: counts memory that it does not hold") {
   CHECK(stats.allocations == 2);
   CHECK(stats.system_allocations == 0);
 
-  std::vector<float> host(4, 7.0f);
-  const Tensor d(*backend, Shape{4}, DType::kFloat32);
-  backend->fill(d, 3.0);
-  backend->add({.a = d, .b = d, .y = d});
-  backend->copy_to_host(d, host.data());
-  CHECK(host == std::vector<float>(4, 0.0f));
   CHECK(contains(error_of(ExitCode::kMemory,
                           [&] {
                             const Tensor huge(*backend, Shape{1L << 58}, DType::kFloat64), more(*backend, Shape{1L << 58}, DType::kFloat64);
                             const Tensor most(*backend, Shape{1L << 58}, DType::kFloat64);
                           }),
                  "more than any memory"));
+}
+
+TEST_CASE("core/meta backend: its tensors can be computed with, but reading them is an error that says what to do") {
+  const auto backend = make_meta_backend();
+  const Tensor x(*backend, Shape{4}, DType::kFloat32);
+  backend->fill(x, 3.0);
+  backend->add({.a = x, .b = x, .y = x});
+  std::vector<float> host(4, 7.0f);
+  for (const std::function<void()>& read : std::vector<std::function<void()>>{
+           [&] { x.data<float>(); }, [&] { x.span<float>(); }, [&] { x.raw(); }, [&] { x.slice(1, Shape{2}).data<float>(); },
+           [&] { backend->copy_to_host(x, host.data()); }, [&] { backend->copy_to_host_later(x, host.data()); }}) {
+    const std::string text = error_of(ExitCode::kInternal, read);
+    CHECK(contains(text, "[tensor] the numbers of a"));
+    CHECK(contains(text, "fp32 tensor were asked for on the backend 'meta (shapes only)', where tensors have no memory; compute with"));
+  }
+  CHECK(host == std::vector<float>(4, 7.0f));
+  CHECK(Tensor(*backend, Shape{0}, DType::kFloat32).data<float>() == nullptr);
 }
 
 TEST_CASE("core/meta backend: storages may outlive it, threads may share it") {

@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/dependent_launches.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/dependent_launches.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
 #include "tests/cuda/support.h"
+#include "tests/support/errors.h"
 
 extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
 
@@ -40,16 +41,7 @@ std::size_t others_than(const Tensor& x, float value) {
   return wrong;
 }
 
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kInternal);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
+std::string refusal(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
 
 /// Numbers enough that a kernel over them takes the device longer than the host takes to issue the next.
 std::int64_t many() { return on_gpu() ? std::int64_t{16} << 20 : std::int64_t{1} << 14; }

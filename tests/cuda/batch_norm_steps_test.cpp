@@ -5,9 +5,9 @@
 #include <limits>
 
 #include "core/error.h"
-#include "kernels/operations/operation_table.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 // The steps of a batch norm whose other steps convolutions carry out, and convolutions that are put together from them.
 namespace starling::tests {

@@ -4,9 +4,9 @@
 #include <limits>
 
 #include "core/error.h"
-#include "kernels/operations/operation_table.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 // Batch normalisation beyond the operation table: every option, places in memory, several parts of the rows, results over inputs.
 namespace starling::tests {

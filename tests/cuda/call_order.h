@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "kernels/cuda/shim/recorder.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Questions to a record of calls.
 namespace starling::tests {

@@ -10,13 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/trainer.h"
-#include "comm/fake_transport.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/training_run.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "tests/core/folder.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/folder.h"
 
 // Ranks as threads with a fake GPU each, whose operations are noted in the record.
 namespace starling::tests {
@@ -57,15 +57,15 @@ using AroundTraining = std::function<void(int rank, Backend& backend, const Trai
 inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMaker& make, const AroundTraining& around) {
   const test::Folder folder;
   run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
-    const RunSite site{ranks, ranks};
+    const RankLayout site{ranks, ranks};
     TrainConfig config = read_train_config(json, "test", site);
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
     config.dataset->open();
     around(rank, backend, config, [&] {
-      const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute, config.defer_norms);
+      const ShapeTrace trace = trace_shapes(config);
       Trainer trainer(config, site, trace, backend, transport);
       trainer.initialise();
-      if (trainer.run({.path = folder / "."}) != ExitCode::kOk) throw std::runtime_error("the run did not end well");
+      if (TrainingRun(trainer, folder / ".").run() != ExitCode::kOk) throw std::runtime_error("the run did not end well");
     });
     config.model.reset();
   });

@@ -12,12 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/training_run.h"
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/safetensors.h"
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 // Whole runs of the trainer with and without graphs, to be compared bit by bit.
 namespace starling::tests {
@@ -64,7 +65,7 @@ struct GraphOutcome {
 /// One rank's run. `prepare` may change the config's objects; `resume_step` > 0 goes on from the folder's checkpoint.
 struct GraphJob {
   nlohmann::json config;
-  RunSite site;
+  RankLayout site;
   std::function<void(TrainConfig&)> prepare;
   std::int64_t resume_step = 0;
 };
@@ -74,7 +75,7 @@ inline GraphOutcome run_graph_job(const GraphJob& job, Backend& backend, Transpo
   config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
   if (job.prepare) job.prepare(config);
   config.dataset->open();
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute, config.defer_norms);
+  const ShapeTrace trace = trace_shapes(config);
   GraphOutcome outcome;
   {
     Trainer trainer(config, job.site, trace, backend, transport);
@@ -85,7 +86,7 @@ inline GraphOutcome run_graph_job(const GraphJob& job, Backend& backend, Transpo
     } else {
       trainer.initialise();
     }
-    const ExitCode code = trainer.run({.path = folder, .resume = job.resume_step > 0, .resume_step = job.resume_step});
+    const ExitCode code = TrainingRun(trainer, folder).run();
     CHECK(code == ExitCode::kOk);
     const std::int64_t steps = run_length(config, job.site).total_steps;
     outcome.tensors = checkpoints.read(steps, transport.rank()).tensors;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/support.h"

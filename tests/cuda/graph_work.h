@@ -70,7 +70,7 @@ struct Work {
       args.lr = values.lr;
       args.step = values.step;
       args.gradient_scale = 1.0 / values.loss_scale;
-      backend.update(*rule, args);
+      backend.update({*rule, args});
       updated = backend.record();
     }
     backend.wait(updated);

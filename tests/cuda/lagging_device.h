@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "kernels/cuda/shim/recorder.h"
+#include "tests/fakes/cuda/recorder.h"
 
 namespace starling::tests {
 

@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
 #include "core/error.h"
-#include "kernels/operations/operation_table.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {

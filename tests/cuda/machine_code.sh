@@ -25,7 +25,7 @@ wrong() {
 flags=(-std=c++20 --expt-relaxed-constexpr -fmad=false -Werror all-warnings -DFMT_USE_CONSTEXPR=1 "-I$root")
 IFS=';' read -ra folders <<<"${STARLING_INCLUDES:-}"
 for folder in "${folders[@]}"; do [ -d "$folder" ] && flags+=(-isystem "$folder"); done
-source=$root/kernels/cuda/update.cu
+source=$root/kernels/cuda/operations/update.cu
 known=$("$nvcc" --list-gpu-code)
 
 # An awk function: what an update kernel's step reads and writes, from its name. -1 where the step is not known here.
@@ -188,7 +188,7 @@ else
 fi
 
 # Peer memory's counters: signals release to the whole system behind a fence, waits acquire from it, and neither spills.
-handshakes=$root/kernels/cuda/peer.cu
+handshakes=$root/kernels/cuda/runtime/peer.cu
 for architecture in 80 90 100; do
   grep -qx "sm_$architecture" <<<"$known" || continue
   if ! "$nvcc" "${flags[@]}" -arch=sm_$architecture -Xptxas -v -cubin "$handshakes" -o "$work/code" >"$work/log" 2>&1; then
@@ -214,7 +214,7 @@ else
 fi
 # Batch norms. A kernel that comes onto the device before the one ahead of it is done waits for that one before it touches memory. And what
 # the last block reads of other blocks' results lies behind the counter's increment, between fences, and is not read as constant data.
-norms=$root/kernels/cuda/batch_norm.cu
+norms=$root/kernels/cuda/operations/batch_norm.cu
 norm_flags=()
 for flag in "${flags[@]}"; do [ "$flag" = -fmad=false ] || norm_flags+=("$flag"); done  # that one is for the update alone
 if grep -qx "sm_90" <<<"$known"; then

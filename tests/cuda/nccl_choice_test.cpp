@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/gpu_transport.h"
+#include "apps/trainer/device/gpu_transport.h"
+#include "comm/agreement.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/stderr_lines.h"
 

@@ -10,16 +10,17 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithms/exchange_schedule.h"
 #include "comm/averaging.h"
 #include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
 #include "comm/rank_order_sum.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/nccl_world.h"
 #include "topology/topology.h"
 
-// What the NCCL transport brings, for every topology, against the transport between threads (comm/fake_transport.h) on CPUs.
+// What the NCCL transport brings, for every topology, against the transport between threads (tests/fakes/transport/fake_transport.h) on
+// CPUs.
 namespace starling::tests {
 namespace {
 
@@ -232,9 +233,9 @@ TEST_CASE("nccl/exchange: sums over all ranks, in place and not, of the device a
       }
       // The control plane works beside it.
       double numbers[] = {1.0, static_cast<double>(transport.rank())};
-      transport.sum(numbers, 2);
+      transport.world().sum(numbers, 2);
       CHECK(numbers[0] == ranks);
-      CHECK(transport.all_gather("x").size() == static_cast<std::size_t>(ranks));
+      CHECK(transport.world().all_gather("x").size() == static_cast<std::size_t>(ranks));
     });
   }
 }

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "comm/averaging.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Exchanges by NCCL within captured graphs: what steps learn that are replayed, and how a loss in one shows.
 namespace starling::tests {
@@ -146,12 +146,14 @@ TEST_CASE("nccl/graph: nobody asks for an event of a capture, and nothing is reg
     transport.wait(transport.start_exchange(exchange, send, {receive}, {0, 0, 0}));
     const int registered = world.fake.registrations(transport.rank());
     CHECK(registered == 2);
-    transport.barrier();
+    transport.world().barrier();
     // An exchange is under way all through the capture: the watchdog looks at it every 10 ms.
     if (transport.rank() == 0) cuda::shim::hold_events(true);
-    transport.barrier();
+    transport.world().barrier();
     const Ticket before = transport.start_exchange(exchange, send, {receive}, {1, 0, 1});
-    REQUIRE(backend.begin_capture({}));
+    std::vector<Bucket> none;
+    const auto capture = Capture::begin(backend, transport, nullptr, none, {.pass = 2});
+    REQUIRE(capture);
     const Tensor sum(backend, send.shape(), send.dtype());  // of the graph's own memory
     const Ticket first = transport.start_exchange(exchange, send, {receive}, {2, 0, 2});
     const Ticket second = transport.start_sum(send, sum, {2, 1, 2});
@@ -160,38 +162,38 @@ TEST_CASE("nccl/graph: nobody asks for an event of a capture, and nothing is reg
     transport.wait(first);
     transport.wait(second);
     backend.add({.a = receive, .b = sum, .y = receive});
-    const auto graph = backend.end_capture();
+    capture->end();
     CHECK(world.fake.registrations(transport.rank()) == registered);
     backend.fill(send, 10.0 + transport.rank());
-    graph->launch({});
-    transport.launched(2);
+    capture->launch({.pass = 2});
     transport.wait(before);
     CHECK(has(error_of([&] { transport.wait(first); }, ExitCode::kInternal), "not under way"));
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) cuda::shim::hold_events(false);
     std::vector<float> host(64);
     backend.copy_to_host(receive, host.data());
     CHECK(host == std::vector<float>(64, 10.0f + 1.0f - static_cast<float>(transport.rank()) + 21.0f));
-    transport.barrier();
+    transport.world().barrier();
   });
 }
 
-TEST_CASE("nccl/graph: a ticket of a capture that is given up is let go, and what follows goes on") {
+TEST_CASE("nccl/graph: a capture that is given up takes its tickets with it, and what follows goes on") {
   NcclWorld world(2);
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     const Tensor numbers(backend, Shape{8}, DType::kFloat32);
     backend.fill(numbers, 1.0);
-    REQUIRE(backend.begin_capture({}));
+    std::vector<Bucket> none;
+    auto capture = Capture::begin(backend, transport, nullptr, none, {});
+    REQUIRE(capture);
     const Ticket ticket = transport.start_sum(numbers, numbers, {0, 0, 0});
     // A host's wait on the way of an exchange, as for the mean model.
     CHECK(has(error_of([&] { mean_model(transport, {numbers}); }, ExitCode::kInternal), "while a graph is captured"));
     CHECK(has(error_of([&] { cuda::host_wait_stream(backend.native_stream()); }, ExitCode::kInternal),
               "not permitted when stream is capturing"));
-    CHECK(has(error_of([&] { (void)backend.end_capture(); }, ExitCode::kInternal), "cudaStreamSynchronize"));
-    backend.abandon_capture();
-    transport.wait(ticket);
+    CHECK(has(error_of([&] { capture->end(); }, ExitCode::kInternal), "cudaStreamSynchronize"));
+    capture.reset();
+    CHECK(has(error_of([&] { transport.wait(ticket); }, ExitCode::kInternal), "not under way"));
     transport.wait(transport.start_sum(numbers, numbers, {0, 0, 0}));
-    transport.launched(0);  // of a graph without exchanges
     std::vector<float> host(8);
     backend.copy_to_host(numbers, host.data());
     CHECK(host == std::vector<float>(8, 2.0f));
@@ -221,7 +223,7 @@ TEST_CASE("nccl/graph: a rank that stops between launches ends the others in tim
       settings.topology = {{"type", variant.topology}};
       TrainingJob job(backend, transport, with_graphs(settings, true));
       while (job.steps() < 7) job.step();
-      transport.barrier();
+      transport.world().barrier();
       const int lost = variant.ranks - 1;
       if (transport.rank() == lost) {
         world.fake.stop(lost);
@@ -261,7 +263,7 @@ TEST_CASE("nccl/graph: an asynchronous error between launches is told in NCCL's 
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, with_graphs({}, true));
     warm_up(job);
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) world.fake.break_down(0, "remote process has terminated");
     texts[static_cast<std::size_t>(transport.rank())] = error_of(
         [&] {
@@ -310,19 +312,19 @@ TEST_CASE("nccl/graph: launches ask the host for nothing") {
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, with_graphs({}, true));
     warm_up(job, 2);
-    transport.barrier();
+    transport.world().barrier();
     const cuda::RuntimeCounters before = cuda::runtime_counters();
     const std::uint64_t allocations = backend.memory_stats().allocations;
-    transport.barrier();
+    transport.world().barrier();
     for (int step = 0; step < 5; ++step) job.step();
     CHECK(backend.memory_stats().allocations == allocations);
-    transport.barrier();
+    transport.world().barrier();
     const cuda::RuntimeCounters after = cuda::runtime_counters();
     CHECK(after.graph_launches == before.graph_launches + 2 * 5);
     CHECK(after.launches == before.launches);
     CHECK(after.device_allocations == before.device_allocations);
     CHECK(after.host_waits == before.host_waits);
-    transport.barrier();
+    transport.world().barrier();
     job.finish();
   });
 }

@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
-#include "comm/memory_sharing.h"
-#include "comm/peer_transport.h"
+#include "comm/agreement.h"
+#include "comm/shared/peer_transport.h"
 #include "core/error.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/stderr_lines.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 // Several ranks over the NCCL transport and its fake: steps replayed as graphs, exchanges included, have the bits of issued ones.
 namespace starling::tests {

@@ -8,11 +8,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/algorithms/exchange_schedule.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "comm/exchange_schedule.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // A rank that is lost, errors that NCCL reports of itself, calls that it refuses: every rank ends, in time, with a text that says where.
 namespace starling::tests {
@@ -65,7 +65,7 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
       TrainingJob job(backend, transport, settings);
       job.step();
       job.step();
-      transport.barrier();
+      transport.world().barrier();
       const int lost = variant.ranks - 1;
       if (transport.rank() == lost) {
         world.fake.stop(lost);
@@ -82,7 +82,7 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
       // It stays lost, for every call.
       const Tensor numbers(backend, Shape{4}, DType::kFloat32);
       CHECK(end_of([&] { transport.start_sum(numbers, numbers, {9, 0, 9}); }).code == ExitCode::kLost);
-      CHECK(end_of([&] { transport.barrier(); }).code == ExitCode::kLost);
+      CHECK(end_of([&] { transport.world().barrier(); }).code == ExitCode::kLost);
       CHECK(end_of([&] { transport.prepare({{0, 1}}); }).code == ExitCode::kLost);
       CHECK(world.fake.aborted(transport.rank()) == world.fake.initialised(transport.rank()));
     });
@@ -132,7 +132,7 @@ TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, with
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, {});
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       world.fake.stop(1);
       Exchange exchange;
@@ -171,7 +171,7 @@ TEST_CASE("nccl/loss: ranks that call different collectives hear of it, whoever 
       ends[static_cast<std::size_t>(transport.rank())] = end_of([&] {
         transport.wait(transport.start_sum(numbers, numbers, {1, 2, 1}));
         for (int i = 0; i < 1000; ++i) {
-          transport.barrier();
+          transport.world().barrier();
           std::this_thread::sleep_for(std::chrono::milliseconds(1));
         }
       });
@@ -199,7 +199,7 @@ TEST_CASE("nccl/loss: a refused init is heard by all ranks, and leaves the contr
       make_nccl_transport(std::move(control), backend, world.fake.open(rank), {20.0, 0, 0.01});
     });
     REQUIRE(control);
-    control->barrier();
+    control->world().barrier();
   });
   for (const Ended& end : ends) {
     CAPTURE(end.text);

@@ -8,6 +8,7 @@
 
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/peer_job.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 // Peer memory over NCCL: the ranks of a host read each other, the others and all sums go by NCCL.
 namespace starling::tests {

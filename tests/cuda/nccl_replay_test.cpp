@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_transport.h"
-#include "kernels/cuda/runtime.h"
+#include "comm/nccl/transport.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/nccl_world.h"
 
@@ -98,22 +98,22 @@ Counted count(const json& config, int ranks, std::int64_t steps) {
     const auto transport =
         make_nccl_transport(control.transport(rank), backend,
                             std::make_unique<CountingNccl>(nccl.open(rank), calls[static_cast<std::size_t>(rank)]), {20.0, 0, 0.01});
-    const RunSite site{ranks, ranks};
+    const RankLayout site{ranks, ranks};
     TrainConfig read = read_train_config(config, "test", site);
     read.compute = read.precision == "bf16" ? DType::kBFloat16 : read.precision == "fp16" ? DType::kFloat16 : read.dtype;
     read.dataset->open();
-    const ShapeTrace trace = trace_shapes(*read.model, read.batch_size, read.dtype, false, read.compute);
+    const ShapeTrace trace = trace_shapes(read);
     {
       Trainer trainer(read, site, trace, backend, *transport);
       trainer.initialise();
       for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 4; ++step) trainer.step();
-      transport->barrier();
+      transport->world().barrier();
       if (rank == 0) before = totals();
-      transport->barrier();
+      transport->world().barrier();
       for (std::int64_t step = 0; step < steps; ++step) trainer.step();
-      transport->barrier();
+      transport->world().barrier();
       if (rank == 0) after = totals();
-      transport->barrier();
+      transport->world().barrier();
       trainer.finish();
     }
     read.model.reset();

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/call_order.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Whole training steps over the NCCL transport: what they learn, and what they ask the device for, in which order.
 namespace starling::tests {
@@ -148,27 +148,27 @@ Recorded record_steps(int ranks, const TrainingSettings& settings) {
     TrainingJob job(backend, transport, settings);
     job.step();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       cuda::shim::hold_events(true);
       cuda::shim::start_recording();
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     // The host reads the loss of the step before, whose copy the device has not come to.
     if (transport.rank() == 0) {
       cuda::shim::hold_events(false);
       cuda::shim::hold_events(true);
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       result.calls = cuda::shim::stop_recording();
       cuda::shim::hold_events(false);
     }
-    transport.barrier();
+    transport.world().barrier();
     RankLog& mine = result.ranks[static_cast<std::size_t>(transport.rank())];
     const auto handle = [&](StreamKind stream) {
       const StreamScope scope(backend, stream);

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl_transport.h"
-#include "comm/shim/nccl_fake.h"
+#include "comm/forwarding_transport.h"
+#include "comm/nccl/transport.h"
 #include "tests/cuda/race_training.h"
-#include "tests/forwarding_transport.h"
+#include "tests/fakes/nccl/nccl_fake.h"
 
 // Who waits for an exchange on a GPU: the stream that goes on with its numbers, and nobody else.
 namespace starling::tests {

@@ -4,11 +4,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "comm/fake_transport.h"
-#include "comm/nccl_transport.h"
-#include "comm/shim/nccl_fake.h"
+#include "comm/nccl/transport.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/fakes/nccl/nccl_fake.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::tests {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/choose_device.h"
+#include "kernels/cuda/runtime/choose_device.h"
 #include "kernels/cuda_plugin.h"
 #include "tests/cuda/support.h"
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
 #include "tests/cuda/offset_backend.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 // The operation table, which the CPU backend is tested with too: one row per operation and set of shapes.
 namespace starling::tests {

@@ -13,14 +13,14 @@
 
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
-#include "comm/fake_transport.h"
-#include "comm/memory_sharing.h"
-#include "comm/peer_transport.h"
+#include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/fakes/transport/thread_sharing.h"
 #include "topology/topology.h"
 
 // Gossip on a few small buckets, step by step or as graphs, among ranks that are threads with a GPU of the shim's each.
@@ -56,14 +56,19 @@ class PeerJob {
       ConfigSection section(settings.topology, "topology");
       topology_ = make_topology(section, {transport.size(), transport.size()});
     }
-    AlgorithmSite site{backend, transport, *rule_, buckets_, topology_.get(), {}};
-    site.start_at_begin = settings.graphs || settings.start_at_begin;
+    mixer_ = transport.make_mixer(backend);
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       set(buckets_[b].parameters, static_cast<double>(transport.rank()) + static_cast<double>(b) / 8);
       set(buckets_[b].gradients, 0.01 * static_cast<double>(transport.rank() + 1));
     }
     backend.synchronize();
-    algorithm_ = algorithms().make("gossip", "sync.algorithm", site);
+    algorithm_ = make_algorithm(algorithm_of("gossip"), {.backend = backend,
+                                                         .transport = transport,
+                                                         .mixer = *mixer_,
+                                                         .rule = *rule_,
+                                                         .buckets = buckets_,
+                                                         .topology = topology_.get(),
+                                                         .start_at_begin = settings.graphs || settings.start_at_begin});
   }
   ~PeerJob() {
     try {
@@ -102,6 +107,7 @@ class PeerJob {
   }
   std::vector<Bucket>& buckets() { return buckets_; }
   int replays() const { return replays_; }
+  Mixer& mixer() { return *mixer_; }
   void graphs(bool on) { settings_.graphs = on; }
   static void register_once() {
     static const bool done = [] {
@@ -130,26 +136,26 @@ class PeerJob {
     if (period == 0) fail(ExitCode::kInternal, "test", "no period: {}", why);
     if (info.step < period + 1) return issue(info);
     const StepValues values{.pass = info.step, .lr = info.lr, .step = info.optimizer_step};
-    std::unique_ptr<DeviceGraph>& graph = graphs_[info.step % period];
-    if (graph) {
-      graph->launch(values);
-      transport_.launched(info.step);
-      algorithm_->replayed(info);
+    std::unique_ptr<Capture>& capture = captures_[info.step % period];
+    if (capture) {
+      capture->launch(values);
       ++replays_;
       return;
     }
-    require(backend_.begin_capture(values), "test", "this backend has no graphs");
+    const auto begin = [&] {
+      capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
+      require(capture != nullptr, "test", "this backend has no graphs");
+    };
+    begin();
     if (std::exchange(settings_.abandon, -1) == transport_.rank()) {
       algorithm_->begin(info);
       algorithm_->bucket_ready(0);
-      backend_.abandon_capture();
-      algorithm_->abandoned();
-      require(backend_.begin_capture(values), "test", "this backend has no graphs");
+      capture.reset();
+      begin();
     }
     issue(info);
-    graph = backend_.end_capture();
-    graph->launch(values);
-    transport_.launched(info.step);
+    capture->end();
+    capture->launch(values);
   }
 
   Backend& backend_;
@@ -161,8 +167,9 @@ class PeerJob {
   std::unique_ptr<OptimizerRule> rule_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Topology> topology_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
-  std::map<std::int64_t, std::unique_ptr<DeviceGraph>> graphs_;
+  std::map<std::int64_t, std::unique_ptr<Capture>> captures_;
   std::int64_t t_ = 0;
   int replays_ = 0;
 };

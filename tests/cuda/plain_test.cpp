@@ -1,12 +1,12 @@
-#include "kernels/cuda/plain.h"
+#include "kernels/cuda/operations/plain.h"
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
 #include "core/error.h"
-#include "kernels/operations/operation_table.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 // The backend's own products, called past the libraries.
 namespace starling::tests {

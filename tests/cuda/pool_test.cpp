@@ -1,4 +1,4 @@
-#include "kernels/cuda/pool.h"
+#include "kernels/cuda/runtime/pool.h"
 
 #include <doctest/doctest.h>
 
@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "tests/cuda/support.h"
+#include "tests/support/errors.h"
 
 // Device memory: blocks, their reuse, the figures, and the end of memory. On the shim and on a GPU; the driver's calls one by one stand in
 // shim_runtime_test.cpp.
@@ -23,16 +24,7 @@ Pool own_pool() {
   return Pool(gpu().info().number, gpu().info().name, [] { gpu().synchronize(); });
 }
 
-std::string out_of_memory(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kMemory);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
+std::string out_of_memory(const std::function<void()>& body) { return test::error_of(ExitCode::kMemory, body); }
 
 /// More than the device has.
 std::size_t too_much() { return gpu().info().total_memory + (std::size_t{1} << 30); }

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 namespace starling::tests {
 

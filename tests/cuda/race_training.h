@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Training steps of several ranks, threads with a fake GPU each, as a record that the race checker walks.
 namespace starling::tests {

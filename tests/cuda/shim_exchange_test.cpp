@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "comm/fake_transport.h"
+#include "comm/forwarding_transport.h"
 #include "comm/staged_transport.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/call_order.h"
 #include "tests/cuda/training_job.h"
-#include "tests/forwarding_transport.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/transport/fake_transport.h"
 
 // Training steps of two ranks whose buckets go through host memory (comm/staged_transport.h): rank 0 on the recording fake of the CUDA
 // runtime, rank 1 on the CPU. What is checked is an order that holds however far the device runs behind the host.

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/shim/shim.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/shim.h"
 
 namespace starling::cuda {
 namespace {

@@ -14,13 +14,13 @@
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/race_training.h"
 #include "tests/cuda/stderr_lines.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against all that reads or reuses what they
 // touch, and few at a time.

@@ -13,14 +13,15 @@
 
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/graph_work.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
+#include "tests/support/errors.h"
 
 // Captured work against the same work done at once, through the fake runtime, which keeps addresses and arguments as a graph does.
 namespace starling::cuda {
@@ -35,17 +36,8 @@ using tests::put;
 using tests::values_of;
 using tests::Work;
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kInternal);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
+using test::contains;
 std::vector<CallKind> kinds_of(const std::vector<Call>& calls) {
   std::vector<CallKind> kinds;
   for (const Call& call : calls) kinds.push_back(call.kind);
@@ -115,12 +107,12 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
     CAPTURE(step);
     const StepValues values = values_of(step);
     eager.set_step(values);
-    backend.update(*rule, eager.args);
+    backend.update({*rule, eager.args});
     auto& graph = graphs[static_cast<std::size_t>(step) % period];
     if (!graph) {
       replayed.set_step(values);
       REQUIRE(backend.begin_capture(values));
-      backend.update(*rule, replayed.args);
+      backend.update({*rule, replayed.args});
       graph = backend.end_capture();
       if (step == 1) CHECK_FALSE(replayed.same(eager));  // not done yet
     }
@@ -353,10 +345,10 @@ TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not ano
       [&] {
         UpdateArgs other = bucket.args;
         other.lr *= 2;
-        backend.update(*rule, other);
+        backend.update({*rule, other});
       }(),
       Error);
-  backend.update(*rule, bucket.args);
+  backend.update({*rule, bucket.args});
   const auto graph = backend.end_capture();
   graph->launch(values_of(1));
   graph->launch(values_of(4));

@@ -12,21 +12,21 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
+#include "comm/agreement.h"
 #include "comm/staged_transport.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
 #include "tests/cuda/stderr_lines.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // What a replayed step costs the host, what the timeline says of it, and every reason why steps are issued instead.
 namespace starling::tests {
@@ -43,8 +43,8 @@ struct Steps {
     config = read_train_config(json_config, "test", {});
     config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
     config.dataset->open();
-    const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
-    trainer = std::make_unique<Trainer>(config, RunSite{}, trace, backend, *transport);
+    const ShapeTrace trace = trace_shapes(config);
+    trainer = std::make_unique<Trainer>(config, RankLayout{}, trace, backend, *transport);
     trainer->initialise();
   }
   ~Steps() {

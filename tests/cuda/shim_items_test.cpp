@@ -11,13 +11,13 @@
 #include <string_view>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "comm/transport.h"
 #include "core/config.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/fake_libraries.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "tests/fakes/cuda/fake_libraries.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // How many items of work (kernels, copies, sets, calls of libraries) the graph of a training step holds, for the models of configs/ at
 // their own batches and images. Nothing is carried out: the trainer runs to its first capture while the fake runtime skips all work.
@@ -96,7 +96,7 @@ StepItems items_of(const Subject& subject, bool libraries) {
   register_builtins();
   const Skipping skipping;
   const Libraries chosen(libraries);
-  json settings = read_json_file(std::string(STARLING_CONFIGS) + "/" + subject.config);
+  json settings = read_json_file(fmt::format("{}/{}", STARLING_CONFIGS, subject.config));
   const std::int64_t batch = settings["batch_size"];
   settings["data"] = {{"type", "synthetic"},
                       {"image_size", subject.image_size},
@@ -118,8 +118,8 @@ StepItems items_of(const Subject& subject, bool libraries) {
   {
     cuda::CudaBackend backend(0, false, false, true);
     const auto transport = make_single_transport();
-    const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute, config.defer_norms);
-    Trainer trainer(config, RunSite{}, trace, backend, *transport);
+    const ShapeTrace trace = trace_shapes(config);
+    Trainer trainer(config, RankLayout{}, trace, backend, *transport);
     trainer.initialise();
     for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps(); ++step) trainer.step();
     cuda::shim::start_recording();

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/last_block.h"
-#include "kernels/cuda/launch.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/shim/shim.h"
+#include "kernels/cuda/device/last_block.h"
+#include "kernels/cuda/runtime/launch.h"
 #include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/cuda/shim.h"
 
 // Kernels whose last block combines what all have left: whichever block is last, the bits are the same, and the counters are 0 again. And
 // kernels that come onto the device before the one ahead of them is done.

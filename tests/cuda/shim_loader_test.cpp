@@ -9,17 +9,17 @@
 #include <thread>
 #include <vector>
 
-#include "apps/data/batch_maker.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/data/batch_maker.h"
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Batches go from the loader's thread to the device through page-locked memory that nobody copies, and that is written again only once the
 // device has read it.
@@ -30,18 +30,17 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using nlohmann::json;
 
-std::unique_ptr<Dataset> synthetic() {
+std::unique_ptr<ImageDataset> synthetic() {
   register_builtins();
   TrainConfig config = read_train_config(graph_config(1), "test", {});
   config.dataset->open();
-  return std::move(config.dataset);
+  return std::unique_ptr<ImageDataset>(&dynamic_cast<ImageDataset&>(*config.dataset.release()));
 }
 
 LoaderSettings settings_of_three() {
   LoaderSettings settings;
   settings.batch_size = 3;
-  settings.crop_padding = 1;
-  settings.flip = true;
+  settings.augment = read_train_config(graph_config(1), "test", {}).augment;
   settings.fixed_place = true;
   return settings;
 }
@@ -54,7 +53,7 @@ struct Held {
 }  // namespace
 
 TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that the loader wrote") {
-  const std::unique_ptr<Dataset> dataset = synthetic();
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
   const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
   BatchMaker::Slot slot = maker->make_slot();
@@ -74,17 +73,17 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
   CHECK(copies == 1);
   CHECK(cuda::Staging::copied_bytes() == copied);
   std::vector<std::int32_t> labels(3);
-  backend.copy_to_host(slot.batch.labels, labels.data());
+  backend.copy_to_host(slot.batch["label"], labels.data());
   for (std::size_t i = 0; i < 3; ++i) CHECK(labels[i] == dataset->label(Dataset::Split::kTrain, samples[i]));
-  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->info().image.elements())), bytes(3 * image.size());
-  backend.copy_to_host(slot.device.bytes, bytes.data());
+  std::vector<std::uint8_t> image(static_cast<std::size_t>(dataset->images().image.elements())), bytes(3 * image.size());
+  backend.copy_to_host(slot.device.tensors[0], bytes.data());
   dataset->image(Dataset::Split::kTrain, 7, image.data());
   CHECK(std::memcmp(bytes.data() + 2 * image.size(), image.data(), image.size()) == 0);
   maker->settle(slot);
 }
 
 TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {
-  const std::unique_ptr<Dataset> dataset = synthetic();
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
   const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
   BatchMaker::Slot slot = maker->make_slot();
@@ -106,7 +105,7 @@ TEST_CASE("cuda/loader: a slot is not written before the device has read it, and
 }
 
 TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind, and the race checker finds nothing") {
-  const std::unique_ptr<Dataset> dataset = synthetic();
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::shim::start_recording(true);
   {
     cuda::CudaBackend gpu(0, false, false, true);
@@ -126,7 +125,7 @@ TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind,
 }
 
 TEST_CASE("cuda/loader: a loader can be ended while its thread waits for the device") {
-  const std::unique_ptr<Dataset> dataset = synthetic();
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
   auto loader = std::make_unique<Loader>(*dataset, settings_of_three(), backend, DType::kFloat32);
   const Held held;
@@ -154,8 +153,8 @@ TEST_CASE("cuda/loader: in replayed steps the host copies nothing but fp16's fla
     {
       cuda::CudaBackend backend(0, false, false, true);
       const auto transport = make_single_transport();
-      const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
-      Trainer trainer(config, RunSite{}, trace, backend, *transport);
+      const ShapeTrace trace = trace_shapes(config);
+      Trainer trainer(config, RankLayout{}, trace, backend, *transport);
       trainer.initialise();
       for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 2; ++step) trainer.step();
       const std::uint64_t before = cuda::Staging::copied_bytes(), launches = cuda::runtime_counters().graph_launches;

@@ -8,10 +8,10 @@
 #include <string>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/fake_libraries.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
+#include "tests/fakes/cuda/fake_libraries.h"
 
 // Whole runs of the trainer whose gradients stay in low precision, against runs that widen each: the same checkpoints and losses.
 namespace starling::tests {

@@ -11,10 +11,11 @@
 
 #include "comm/low_gradients.h"
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/fake_libraries.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "layers/functions.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/fake_libraries.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 
 // Gradients that stay in low precision, as stand-ins of cuDNN's engines leave them: training has the bits of gradients that are widened one
@@ -145,7 +146,7 @@ struct Four {
     backend.fill(bucket.parameters, 0.0);
     UpdateArgs args{.x = bucket.parameters, .x_out = bucket.parameters, .lr = 1.0};
     set_gradients(backend, bucket, args);
-    backend.update(*rule, args);
+    backend.update({*rule, args});
     return numbers(backend, bucket.parameters);
   }
   static std::vector<float> numbers(Backend& backend, const Tensor& tensor) {
@@ -240,7 +241,7 @@ TEST_CASE("cuda/low gradients: a capture that finds no table widens each gradien
   REQUIRE(gpu.begin_capture(values));
   UpdateArgs args{.x = four.buckets[0].parameters, .x_out = four.buckets[0].parameters, .lr = 1.0};
   set_gradients(gpu, four.buckets[0], args);
-  gpu.update(*four.rule, args);
+  gpu.update({*four.rule, args});
   const auto graph = gpu.end_capture();
   CHECK(!args.gradient_low);
   CHECK(four.buckets[0].low_gradients.tables.empty());

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/memory_sharing.h"
-#include "comm/peer_transport.h"
+#include "comm/shared/peer_transport.h"
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/peer_fake.h"
 #include "tests/cuda/race_training.h"
+#include "tests/fakes/cuda/peer_fake.h"
+#include "tests/fakes/transport/thread_sharing.h"
 
 // The order that signals and waits give the accesses of several ranks to one memory, by the race checker. Eager steps: a launched graph
 // touches all of its memory at once there, so that two ranks' graphs that read each other would always race.

@@ -11,17 +11,19 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/agreement.h"
-#include "apps/trainer/gpu_transport.h"
+#include "apps/trainer/device/gpu_transport.h"
+#include "comm/agreement.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cuda/shim/peer_fake.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/peer_job.h"
 #include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/peer_fake.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/transport/thread_sharing.h"
+#include "tests/support/errors.h"
 
-// Peer memory (comm/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in which
-// order, and what happens when something is refused or somebody stops.
+// Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
+// which order, and what happens when something is refused or somebody stops.
 namespace starling::tests {
 namespace {
 
@@ -95,7 +97,7 @@ std::vector<double> mean_of(const Numbers& ranks) {
   return mean;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {
   const StreamScope scope(backend, StreamKind::kUpdate);
@@ -107,7 +109,7 @@ std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) 
   std::string order;
   for (const Call& call : calls) {
     if (call.kind != CallKind::kLaunch || call.stream != stream) continue;
-    order += has(call.label, "CudaPeerMemory::await") ? 'a' : has(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
+    order += contains(call.label, "CudaPeerMemory::await") ? 'a' : contains(call.label, "CudaPeerMemory::signal") ? 's' : 'u';
   }
   return order;
 }
@@ -182,11 +184,11 @@ TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
     for (int i = 0; i < 9; ++i) job.step();
     CHECK(job.replays() >= 2);
     job.graphs(false);
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) cuda::shim::start_recording();
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       // Who has read what the graphs published, the host does not know: all are waited for.
       std::string wanted(job.buckets().size(), 's');
@@ -217,8 +219,8 @@ TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
   };
   CHECK(why("ring", 4, 0).empty());
   CHECK(why("static-exp", 3, 0).empty());
-  CHECK(has(why("complete", 3, 0), "through host memory"));  // sums are the other transport's
-  CHECK(has(why("ring", 4, 2), "through host memory"));
+  CHECK(contains(why("complete", 3, 0), "through host memory"));  // sums are the other transport's
+  CHECK(contains(why("ring", 4, 2), "through host memory"));
 }
 
 TEST_CASE("cuda/peers: an update follows its two waits and precedes its two signals on its stream, and the host waits for nothing") {
@@ -230,20 +232,20 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     TrainingJob job(backend, transport, {});
     for (int i = 0; i < 3; ++i) job.step();
     update[static_cast<std::size_t>(transport.rank())] = update_stream(backend);
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       buckets = job.buckets();
       cuda::shim::hold_events(true);
       cuda::shim::start_recording();
     }
-    transport.barrier();
+    transport.world().barrier();
     job.step();
-    transport.barrier();
+    transport.world().barrier();
     if (transport.rank() == 0) {
       calls = cuda::shim::stop_recording();
       cuda::shim::hold_events(false);
     }
-    transport.barrier();
+    transport.world().barrier();
     job.finish();
   });
   REQUIRE(buckets >= 3);
@@ -253,7 +255,7 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     CHECK(call.kind != CallKind::kFree);
   }
   for (const Call& call : calls) {
-    if (has(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
+    if (contains(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
   }
   for (const cuda::StreamHandle stream : update) {
     std::string wanted;
@@ -272,7 +274,7 @@ struct Pair {
     exchange.weights = {0.5};
     exchange.self_weight = 0.5;
   }
-  Ticket start(std::int64_t step) { return transport.start_mix(exchange, bucket, {}, received, {step, 0, step}); }
+  Ticket start(std::int64_t step) { return job.mixer().start(exchange, bucket, {}, received, {step, 0, step}); }
   /// The first number of what came.
   float came() {
     std::vector<float> numbers(static_cast<std::size_t>(received.at(0).elements()));
@@ -293,11 +295,12 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
   std::atomic<bool> looked{false}, read{false};
   with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
     Pair pair(transport, backend);
+    Mixer& mixer = pair.job.mixer();
     backend.fill(pair.bucket.parameters, 10.0 + transport.rank());
     const StreamScope scope(backend, StreamKind::kUpdate);
-    transport.wait(pair.start(0));
+    mixer.wait(pair.start(0));
     CHECK(pair.came() == 11.0f - static_cast<float>(transport.rank()));
-    transport.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
+    mixer.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
     backend.fill(pair.bucket.target(), 20.0 + transport.rank());
     pair.bucket.flip();
     if (transport.rank() == 1) {
@@ -306,21 +309,21 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
       std::this_thread::sleep_for(std::chrono::milliseconds(50));  // a writer that does not wait is through by then
       CHECK(pair.came() == 10.0f);
       read = true;
-      transport.release({1, 0, 0});
-      transport.wait(pair.start(1));
+      mixer.release({1, 0, 0});
+      mixer.wait(pair.start(1));
     } else {
-      transport.release({1, 0, 0});
+      mixer.release({1, 0, 0});
       const Ticket ticket = pair.start(1);
       CHECK(!read.load());
       looked = true;
-      transport.wait_until_writable({2, 0, 1});
+      mixer.wait_until_writable({2, 0, 1});
       CHECK(read.load());
       backend.fill(pair.bucket.target(), 30.0);
-      transport.wait(ticket);
+      mixer.wait(ticket);
     }
     CHECK(pair.came() == 21.0f - static_cast<float>(transport.rank()));
-    transport.release({2, 0, 1});
-    transport.barrier();
+    mixer.release({2, 0, 1});
+    transport.world().barrier();
   });
 }
 
@@ -368,7 +371,7 @@ TEST_CASE("cuda/peers: memory for the buckets that is refused later ends in host
       if (transport.rank() == 1) cuda::shim::refuse_peers(what);
       PeerJob job(backend, transport, {});
       for (const Bucket& bucket : job.buckets()) CHECK(!bucket.spare);
-      CHECK(has(transport.why_not_captured(), "through host memory"));
+      CHECK(contains(transport.why_not_captured(), "through host memory"));
       job.run();
       numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
     });
@@ -396,7 +399,7 @@ std::string chosen(const std::string& wanted, bool refuses) {
           });
       PeerJob job(backend, *transport, {});
       job.run();
-      name = transport->name();
+      name = job.mixer().name();
     } catch (const AgreedError& error) {
       CHECK(error.code() == ExitCode::kUsage);
       name = error.what();
@@ -415,8 +418,9 @@ TEST_CASE("cuda/peers: auto and direct take peer memory, nccl and staged do not;
   CHECK(chosen("mpi", false) == "fake, through host memory");
   CHECK(chosen("auto", true) == "fake, through host memory");
   const std::string refused = chosen("direct", true);
-  CHECK(has(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
-  CHECK(has(refused, "; or sync.transport auto, nccl or staged"));
+  CHECK(
+      contains(refused, "sync.transport is direct, but the ranks of a host cannot share their GPUs' memory: rank 1: the GPU of rank 0: "));
+  CHECK(contains(refused, "; or sync.transport auto, nccl or staged"));
 }
 
 TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for whom they waited") {
@@ -448,11 +452,11 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
     for (int rank = 0; rank < 2; ++rank) {
       const std::string& text = errors[static_cast<std::size_t>(rank)];
       CAPTURE(text);
-      CHECK(has(text, "rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s)"));
-      CHECK(has(text, "the parameters of rank 2 for step 8, bucket "));
-      CHECK(has(text, ", round "));
-      CHECK(has(text, "missing: rank 2 last heard of "));
-      CHECK(has(text, "(published bucket "));
+      CHECK(contains(text, "rank " + std::to_string(rank) + " waited 2 s (sync.timeout_s)"));
+      CHECK(contains(text, "the parameters of rank 2 for step 8, bucket "));
+      CHECK(contains(text, ", round "));
+      CHECK(contains(text, "missing: rank 2 last heard of "));
+      CHECK(contains(text, "(published bucket "));
     }
   }
 }

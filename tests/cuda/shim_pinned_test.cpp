@@ -9,8 +9,8 @@
 
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/staging.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Pinned memory of the caller's own, and events that other threads ask for.
 namespace starling::cuda {

@@ -8,13 +8,14 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/update_kernel.h"
+#include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
+#include "tests/support/errors.h"
 
 // A plug-in's optimizer on a GPU: its .cu file is this one.
 namespace shim_plugin_rule {
@@ -84,21 +85,13 @@ void compare(const OptimizerRule& rule) {
   const auto cpu = open_backend(DeviceType::kCpu, 1);
   const std::size_t n = 4096 + 64;
   const UpdateArgs expected = make_args<T>(*cpu, n), found = make_args<T>(gpu(), n);
-  cpu->update(rule, expected);
-  gpu().update(rule, found);
+  cpu->update({rule, expected});
+  gpu().update({rule, found});
   CHECK(numbers_of<T>(gpu(), found.x_out) == numbers_of<T>(*cpu, expected.x_out));
   CHECK(numbers_of<T>(gpu(), found.states[0]) == numbers_of<T>(*cpu, expected.states[0]));
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  return "no error";
-}
+std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kUsage, body); }
 
 }  // namespace
 
@@ -120,7 +113,7 @@ TEST_CASE("cuda/plug-in rule: one launch a bucket on the current stream, without
     if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
     const StreamScope scope(gpu(), StreamKind::kUpdate);
     cuda::shim::start_recording();
-    gpu().update(*each, args);
+    gpu().update({*each, args});
     const std::vector<cuda::shim::Call> calls = cuda::shim::stop_recording();
     REQUIRE(calls.size() == 1);
     CHECK(calls[0].kind == cuda::shim::CallKind::kLaunch);
@@ -135,7 +128,7 @@ TEST_CASE("cuda/plug-in rule: without kernels for it the optimizer and the remed
   CHECK(named.find("the optimizer 'mine' has no GPU kernels") != std::string::npos);
   CHECK(named.find("STARLING_CUDA_RULE") != std::string::npos);
   const UpdateArgs args = make_args<float>(gpu(), 64);
-  const std::string typed = error_of([&] { gpu().update(rule, args); });
+  const std::string typed = error_of([&] { gpu().update({rule, args}); });
   CHECK(typed.find("shim_plugin_rule::Unknown") != std::string::npos);
   for (const test::Reference& reference : test::reference_rules()) CHECK(runs_on_gpu(*test::make_rule(reference)));
 }

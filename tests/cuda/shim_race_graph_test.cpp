@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/noting_backend.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/race_script.h"
+#include "tests/fakes/cuda/noting_backend.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // The race checker on graphs and what is issued around them: the batch that goes up, the loss that comes back, an evaluation between two
 // launches.

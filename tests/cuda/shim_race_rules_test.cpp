@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/cuda/race_script.h"
+#include "tests/support/errors.h"
 
 // What the race checker says of short records written by hand: one for each rule, and its neighbour that is right.
 namespace starling::tests {
@@ -17,7 +18,7 @@ using cuda::shim::check_races;
 using cuda::shim::Finding;
 using Kind = cuda::shim::Finding::Kind;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 }  // namespace
 

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "comm/staged_transport.h"
-#include "kernels/cuda/shim/race_checker.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"
+#include "tests/fakes/cuda/race_checker.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // The race checker on whole runs with the trainer: batches that go up ahead of their step, the loss on its way back, metrics, the mean
 // model at a test and a checkpoint.

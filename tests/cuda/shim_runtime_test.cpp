@@ -8,12 +8,13 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/choose_device.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/pool.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "kernels/cuda/staging.h"
+#include "kernels/cuda/runtime/choose_device.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/support/errors.h"
 
 extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
 
@@ -23,18 +24,9 @@ namespace {
 using shim::Call;
 using shim::CallKind;
 
-std::string error_of(const std::function<void()>& body, ExitCode code) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
+std::string error_of(const std::function<void()>& body, ExitCode code) { return test::error_of(code, body); }
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 /// The fake machine of one test.
 struct Machine {

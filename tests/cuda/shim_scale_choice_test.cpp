@@ -7,7 +7,7 @@
 #include <string>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/lagging_device.h"
 

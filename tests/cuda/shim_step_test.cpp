@@ -10,8 +10,8 @@
 
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "tests/cuda/training_job.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // Whole training steps, with layers, tape, buckets and gossip, on the recording fake of the CUDA runtime: which calls a step makes, in
 // which order, and what comes out.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/shim/time_slice.h"
+#include "tests/fakes/cuda/time_slice.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/trainer.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/recorder.h"
-#include "tests/core/folder.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/support/folder.h"
 
 // The trainer's own loop on the recording fake of the CUDA runtime. While the fake device does nothing until somebody waits, every wait of
 // the host shows.
@@ -97,15 +97,15 @@ Log train(const std::string& precision, std::int64_t log_every) {
   }
   TrainConfig config = read_train_config(json, "test", {});
   config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
-  config.make_schedule = [make = config.make_schedule, &log](const ScheduleSite& site) {
+  config.make_schedule = [make = config.make_schedule, &log](const ScheduleInputs& site) {
     return std::make_unique<NotingSchedule>(make(site), log);
   };
   config.dataset->open();
-  const ShapeTrace trace = trace_shapes(*config.model, config.batch_size, config.dtype, false, config.compute);
+  const ShapeTrace trace = trace_shapes(config);
   {
     Trainer trainer(config, {}, trace, backend, *transport);
     trainer.initialise();
-    CHECK(trainer.run({.path = folder / "."}) == ExitCode::kOk);
+    CHECK(TrainingRun(trainer, folder / ".").run() == ExitCode::kOk);
   }
   config.model.reset();
   REQUIRE(log.counters.size() == static_cast<std::size_t>(kSteps));

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/core/folder.h"
+#include "tests/support/folder.h"
 
 namespace starling::tests {
 

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "kernels/cuda/shim/shim.h"
 #include "tests/cuda/support.h"
+#include "tests/fakes/cuda/shim.h"
 
 namespace starling::tests {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/shape_trace.h"
+#include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/transport.h"
@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/optimizer.h"
-#include "layers/functions.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
 
@@ -69,21 +68,31 @@ class TrainingJob {
       ConfigSection topology_section(settings.topology, "topology");
       topology_ = make_topology(topology_section, {transport.size(), transport.size()});
     }
-    const ShapeTrace trace = trace_shapes(*model_, kBatch, settings.dtype, false, settings.compute, settings.defer_norms);
+    task_ = classification_task(kSample, model_->output_shape().back(), 0.1);
+    const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute, settings.defer_norms});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
     buckets_ = make_buckets(plan_, backend, settings.dtype, static_cast<int>(rule_->state_names().size()), false, settings.compute);
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    algorithm_ =
-        algorithms().make(settings.algorithm, "sync.algorithm",
-                          AlgorithmSite{backend, transport, *rule_, buckets_, topology_.get(), settings.clip, settings.in_backward,
-                                        settings.overlap, settings.check_overflow, settings.bf16_exchange, settings.start_at_begin});
+    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
+    algorithm_ = make_algorithm(algorithm_of(settings.algorithm), {.backend = backend,
+                                                                   .transport = transport,
+                                                                   .mixer = *mixer_,
+                                                                   .rule = *rule_,
+                                                                   .buckets = buckets_,
+                                                                   .topology = topology_.get(),
+                                                                   .clip = settings.clip,
+                                                                   .in_backward = settings.in_backward,
+                                                                   .overlap = settings.overlap,
+                                                                   .check_overflow = settings.check_overflow,
+                                                                   .start_at_begin = settings.start_at_begin});
     scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, false);
     tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
     images_ = Tensor(backend, kSample.with_batch(kBatch), is_low_precision(settings.compute) ? settings.compute : settings.dtype);
     staged_ = Tensor(backend, images_.shape(), settings.dtype);
     labels_ = Tensor(backend, Shape{kBatch}, DType::kInt32);
+    batch_ = {{{"image", images_}, {"label", labels_}}, kBatch, images_.dtype()};
   }
 
   void step() {
@@ -145,7 +154,7 @@ class TrainingJob {
   }
 
   struct Captured {
-    std::unique_ptr<DeviceGraph> graph;
+    std::unique_ptr<Capture> capture;
     Tensor loss;
   };
 
@@ -156,49 +165,26 @@ class TrainingJob {
     Pass pass{backend_, &tape_, true, 11, counter};
     pass.defer_norms = settings_.defer_norms;
     pass.loss_scale = info.loss_scale;
-    const Variable logits = model_->forward(Variable(images_), pass);
-    const Variable loss = functions::cross_entropy(logits, labels_, 0.1, 1.0, pass);
-    if (!settings_.start_at_begin) scheduler_->begin_step(info);
-    with_loss(loss.value());
-    tape_.backward(loss);
+    const auto between = [&](const Variable& loss) {
+      if (!settings_.start_at_begin) scheduler_->begin_step(info);
+      with_loss(loss.value());
+    };
+    const Tensor loss = training_pass(*task_, *model_, batch_, pass, {.before_backward = between});
     scheduler_->end_backward();
-    return loss.value();
+    return loss;
   }
 
   const Tensor& replay(const StepInfo& info, std::uint64_t counter) {
     Captured& captured = graphs_[step_ % period()];
     const StepValues values{info.step, info.lr, info.optimizer_step, info.loss_scale, counter};
-    if (captured.graph) {
-      algorithm_->replayed(info);
-    } else {
-      require(backend_.begin_capture(values), "test", "no graphs");
-      fork();
+    if (!captured.capture) {
+      captured.capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
+      require(captured.capture != nullptr, "test", "no graphs");
       captured.loss = issue(info, counter, [](const Tensor&) {});
-      join();
-      captured.graph = backend_.end_capture();
+      captured.capture->end();
     }
-    captured.graph->launch(values);
-    transport_.launched(step_);
+    captured.capture->launch(values);
     return captured.loss;
-  }
-
-  /// The streams take part in the capture from here on, and are through at its end.
-  void fork() {
-    const Event begun = backend_.record();
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      const StreamScope scope(backend_, stream);
-      backend_.wait(begun);
-    }
-  }
-  void join() {
-    for (const StreamKind stream : {StreamKind::kUpdate, StreamKind::kCommunication}) {
-      Event through;
-      {
-        const StreamScope scope(backend_, stream);
-        through = backend_.record();
-      }
-      backend_.wait(through);
-    }
   }
 
   void fetch(const Tensor& loss) {
@@ -234,10 +220,13 @@ class TrainingJob {
   std::unique_ptr<Topology> topology_;
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
+  std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;
   Tape tape_;
+  std::unique_ptr<Task> task_;
   Tensor images_, staged_, labels_;
+  Batch batch_;
   double loss_ = 0.0;
   Event arrived_;
   std::int64_t step_ = 0;

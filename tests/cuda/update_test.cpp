@@ -1,4 +1,4 @@
-#include "kernels/cuda/update.h"
+#include "kernels/cuda/operations/update.h"
 
 #include <doctest/doctest.h>
 
@@ -139,7 +139,7 @@ void compare(const Reference& reference, const Case& how) {
     const auto before = expected.bytes_of(expected.args.x_out);
     for (Side<T>* side : {&expected, &found}) {
       side->set_step(step, 100 + static_cast<unsigned>(step));
-      side->backend.update(*rule, side->args);
+      side->backend.update({*rule, side->args});
     }
     const bool stands_still = how.controlled && step == 2 && how.terms == 0 && how.in_place;
     CHECK((expected.bytes_of(expected.args.x_out) == before) == stands_still);
@@ -281,7 +281,7 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
     for (std::int64_t step = 1; step <= 2; ++step) {
       expected.set_step(step, 5);
       found.set_step(step, 5);
-      cpu->update(*rule, expected.args);
+      cpu->update({*rule, expected.args});
       Slot slot;
       launcher(*rule, found.args, {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
       CHECK(found.bytes_of(found.args.x) == expected.bytes_of(expected.args.x));
@@ -295,7 +295,7 @@ TEST_CASE("cuda/update: refuses what the CPU refuses") {
   const auto refuses = [&](auto change) {
     Side<float> side(gpu(), {}, 2);
     change(side.args);
-    CHECK_THROWS_AS(gpu().update(*rule, side.args), Error);
+    CHECK_THROWS_AS(gpu().update({*rule, side.args}), Error);
   };
   refuses([](UpdateArgs& args) { args.x = Tensor(); });
   refuses([](UpdateArgs& args) { args.states.pop_back(); });

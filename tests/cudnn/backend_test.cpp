@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/shim/fake_libraries.h"
-#include "kernels/cuda/shim/recorder.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/cuda/fake_libraries.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // A CUDA backend on the fake runtime with stand-ins for its libraries: what it issues, and who sees which running statistics.
 namespace starling::testing {

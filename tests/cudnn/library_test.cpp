@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/cudnn.h"
-#include "kernels/cuda/cudnn_finish.h"
-#include "kernels/cuda/running_statistics.h"
-#include "kernels/cuda/shim/recorder.h"
+#include "kernels/cuda/libraries/cudnn.h"
+#include "kernels/cuda/libraries/cudnn_finish.h"
+#include "kernels/cuda/operations/running_statistics.h"
 #include "tests/cudnn/stand_in.h"
+#include "tests/fakes/cuda/recorder.h"
 
 // The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is refused, which plan is kept), with
 // plans that the CPU backend runs.

@@ -7,12 +7,11 @@
 #include <set>
 #include <utility>
 
-#include "apps/trainer/plugins.h"
-#include "apps/trainer/train_config.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/config/train_config.h"
 #include "core/autograd.h"
 #include "core/config.h"
 #include "core/forwarding_backend.h"
-#include "layers/functions.h"
 #include "layers/layer.h"
 
 namespace starling::testing {
@@ -81,7 +80,7 @@ std::vector<TracedModel> configured_models() {
     nlohmann::json alone = json;
     alone.erase("sync");  // the topology may want more ranks than one
     const TrainConfig config = read_train_config(alone, file.string(), {});
-    TracedModel model{file.filename().string(), json["model"].dump(), config.data.image, config.batch_size};
+    TracedModel model{file.filename().string(), json["model"].dump(), config.task->input(), config.batch_size};
     for (const std::int64_t ranks : {1, 2, 4}) {
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
         const std::int64_t own = (config.data.test_samples - rank + ranks - 1) / ranks, batch = std::min(own, config.batch_size);
@@ -109,13 +108,8 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype, bool
     model->allocate(listener, DType::kFloat32, dtype);
     Tape tape(listener);
     Pass pass{.backend = listener, .tape = &tape, .training = true, .defer_norms = defer_norms};
-    const Tensor labels(listener, Shape{traced.batch}, DType::kInt32);
-    Variable loss;
-    {
-      const Variable logits = model->forward(Variable(Tensor(listener, model->input_shape().with_batch(traced.batch), dtype)), pass);
-      loss = functions::cross_entropy(logits, labels, 0.0, 1.0, pass);
-    }
-    tape.backward(loss);
+    const auto task = classification_task(model->input_shape(), model->output_shape().back());
+    training_pass(*task, *model, empty_batch(task->tensors(), listener, traced.batch, dtype), pass);
     for (const std::int64_t batch : traced.evaluated) {
       Pass evaluation{listener};
       model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)), evaluation);

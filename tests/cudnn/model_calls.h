@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/tensor.h"
-#include "kernels/cuda/cudnn_spec.h"
+#include "kernels/cuda/libraries/cudnn_spec.h"
 
 namespace starling::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cudnn.h"
+#include "kernels/cuda/libraries/cudnn.h"
 #include "tests/cuda/stderr_lines.h"
 #include "tests/cudnn/stand_in.h"
 

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "core/error.h"
-#include "kernels/cuda/cudnn_graphs.h"
+#include "kernels/cuda/libraries/cudnn_graphs.h"
 #include "tests/cudnn/fusions.h"
 #include "tests/cudnn/model_calls.h"
 

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "kernels/cuda/shim/graph_on_cpu.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/cuda/graph_on_cpu.h"
 
 namespace starling::testing {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "kernels/cuda/cudnn_graphs.h"
+#include "kernels/cuda/libraries/cudnn_graphs.h"
 
 namespace starling::testing {
 

@@ -11,13 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "core/accesses.h"
 #include "core/forwarding_backend.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
 #include "kernels/optimizer.h"
+#include "tests/operations/operation_table.h"
 
-// core/accesses.h says what operations read and write; here they are watched doing it. (That the operation table has every operation is
+// core/operations.h says what operations read and write; here they are watched doing it. (That the operation table has every operation is
 // checked in operations_test.cpp.)
 namespace starling::tests {
 namespace {
@@ -35,10 +34,6 @@ class Watching final : public ForwardingBackend {
     auto block = std::make_shared<Block>(*this, inner().allocate(bytes), bytes);
     blocks_.push_back(block.get());
     return block;
-  }
-  void update(const OptimizerRule& rule, const UpdateArgs& args) override {
-    before("update", accesses_of(args));
-    ForwardingBackend::update(rule, args);
   }
 
  private:

@@ -12,8 +12,8 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "kernels/operations/operation_table.h"
 #include "kernels/optimizer.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {

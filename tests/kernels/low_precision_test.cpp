@@ -6,7 +6,7 @@
 
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
+#include "tests/operations/operation_table.h"
 
 // What the operation table does not show of bf16 and fp16 on the CPU: exact roundings, accumulation, sums beyond the type's own
 // precision, and what must not cost memory.

@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
+#include "tests/operations/operation_table.h"
 
 // A batch norm in steps on the CPU, and the convolutions and products that carry out parts of other operations.
 namespace starling::tests {

@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <regex>
 #include <set>
 #include <string>
-#include <string_view>
 
-#include "core/forwarding_backend.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/operations/operation_table.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {
@@ -31,58 +25,17 @@ std::vector<cpu::Isa> available() {
   return result;
 }
 
-/// Notes the names of the operations that pass.
-class Noting final : public ForwardingBackend {
- public:
-  using ForwardingBackend::ForwardingBackend;
-  std::set<std::string> names;
-
- private:
-  void around(std::string_view name, const std::function<void()>& operation) override {
-    names.emplace(name);
-    operation();
-  }
-};
-
-/// The operations that core/backend.h declares.
-std::set<std::string> declared_operations() {
-  std::ifstream file("../core/backend.h");
-  REQUIRE_MESSAGE(file.is_open(), "run in tests/");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
-  const std::size_t begin = text.find("  // Operations.\n"), end = text.find("\n};", begin);
-  REQUIRE(end != std::string::npos);
-  const std::string part = text.substr(begin, end - begin);
-  const std::regex declaration(R"(virtual void (\w+)\()");
-  std::set<std::string> names;
-  for (std::sregex_iterator match(part.begin(), part.end(), declaration), none; match != none; ++match) names.insert((*match)[1]);
-  return names;
-}
-
 }  // namespace
 
 TEST_CASE("kernels/operations: every operation of a backend has a row") {
-  const auto meta = make_meta_backend();
-  Noting backend(*meta);
-  for (const Operation& op : operation_table()) {
-    std::vector<Tensor> in, out, saved, gradients;
-    const DType dtype = DType::kBFloat16;
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) in.emplace_back(backend, op.inputs[i], op.input_dtype(i, dtype));
-    for (std::size_t i = 0; i < op.outputs.size(); ++i) out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
-    op.forward(backend, in, out, saved);
-    if (!op.backward) continue;
-    for (std::size_t i = 0; i < op.inputs.size(); ++i) gradients.emplace_back(backend, op.inputs[i], op.gradient_dtype(i, dtype));
-    op.backward(backend, in, out, saved, Tensor(backend, op.outputs[0], op.output_dtype(0, dtype)), gradients);
-  }
-  const std::set<std::string> declared = declared_operations();
-  CHECK(declared.size() >= 33);
-  for (const std::string& name : declared) {
+  std::set<std::string> called;
+  for (const Operation& op : operation_table()) called.merge(names_in(op));
+#define STARLING_NAME(Arguments, name) #name,
+  for (const char* name : {STARLING_OPERATIONS(STARLING_NAME)}) {
     CAPTURE(name);
-    CHECK(backend.names.count(name) == 1);
+    CHECK(called.count(name) == 1);
   }
-  for (const std::string& name : backend.names) {
-    CAPTURE(name);
-    CHECK(declared.count(name) == 1);
-  }
+#undef STARLING_NAME
 }
 
 TEST_CASE("kernels/operations: fp64 equals an independent plain loop") {
@@ -197,8 +150,9 @@ TEST_CASE("kernels/operations: what is timed is right too, and says what it move
   CpuBackend backend(1);
   for (const Operation& op : timing_table(1)) {
     CAPTURE(op.name);
-    CHECK((op.flops > 0.0) != (op.forward_moved + op.forward_bytes > 0.0));
-    if (op.backward) CHECK((op.flops > 0.0) != (op.backward_moved > 0.0));
+    const PassWork work = work_of(op, DType::kFloat32);
+    CHECK(work.forward.bytes > 0.0);
+    CHECK((work.backward.bytes > 0.0) == static_cast<bool>(op.backward));
     const auto inputs = random_inputs(op);
     const Numbers seed = random_seed(op);
     CHECK(difference(op, DType::kFloat32, run(op, backend, DType::kFloat32, inputs, seed),

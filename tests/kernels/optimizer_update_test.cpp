@@ -213,7 +213,7 @@ TEST_CASE("kernels/optimizer: the backend's update equals the rule's, for any nu
         const std::size_t n = 1024 * 7 + 32;
         auto bucket = filled_bucket<float>(n, rule->state_names().size(), terms);
         const UpdateArgs args = args_of(*backend, bucket);
-        backend->update(*rule, args);
+        backend->update({*rule, args});
         backend->synchronize();
         bucket.update(*rule, 0.01, 3);
         CHECK(vector_of<float>(*backend, args.x) == bucket.x);
@@ -232,7 +232,7 @@ TEST_CASE("kernels/optimizer: the backend's update with another output, without 
   const auto before = bucket.x;
   args.self_weight = 0.25;  // without neighbours c = x, whatever the weight says
   bucket.self_weight = 1.0;
-  backend->update(*rule, args);
+  backend->update({*rule, args});
   backend->synchronize();
   bucket.update(*rule, 0.01, 3);
   CHECK(vector_of<double>(*backend, args.x) == before);
@@ -241,7 +241,7 @@ TEST_CASE("kernels/optimizer: the backend's update with another output, without 
   auto group = filled_bucket<double>(4096, 2, 2);
   group.self_weight = 0.0;
   const UpdateArgs group_args = args_of(*backend, group);
-  backend->update(*rule, group_args);
+  backend->update({*rule, group_args});
   backend->synchronize();
   group.update(*rule, 0.01, 3);
   CHECK(vector_of<double>(*backend, group_args.x_out) == group.x);
@@ -256,7 +256,7 @@ TEST_CASE("kernels/optimizer: a control's factor multiplies the gradient's scale
     args.gradient_scale = 0.77;
     const double factor = 0.123456789012345;
     args.control = tensor_of<double>(*backend, {factor, 0.0});
-    backend->update(*rule, args);
+    backend->update({*rule, args});
     bucket.gradient_scale = static_cast<float>(0.77 * factor);
     bucket.update(*rule, 0.01, 3);
     CHECK(vector_of<float>(*backend, args.x_out) == bucket.x);
@@ -277,7 +277,7 @@ TEST_CASE("kernels/optimizer: a control that skips mixes alone, whatever the gra
         UpdateArgs args = args_of(*backend, bucket);
         args.control = tensor_of<double>(*backend, {1.0, 1.0});
         args.low = Tensor(*backend, args.x.shape(), DType::kFloat16);
-        backend->update(*rule, args);
+        backend->update({*rule, args});
         std::vector<float> mixed = bucket.x;
         for (std::size_t i = 0; i < mixed.size() && terms > 0; ++i) {
           mixed[i] = whole_sum ? bucket.weights[0] * bucket.received[0][i] : bucket.self_weight * mixed[i];
@@ -304,7 +304,7 @@ TEST_CASE("kernels/optimizer: the low-precision copy is the new parameter rounde
       auto bucket = filled_bucket<T>(8192 * 2 + 96, rule->state_names().size(), 1);
       UpdateArgs args = args_of(*backend, bucket);
       args.low = Tensor(*backend, args.x.shape(), DTypeOf<Low>::value);
-      backend->update(*rule, args);
+      backend->update({*rule, args});
       bucket.update(*rule, 0.01, 3);
       CHECK(vector_of<T>(*backend, args.x_out) == bucket.x);
       for (std::size_t k = 0; k < args.states.size(); ++k) CHECK(vector_of<T>(*backend, args.states[k]) == bucket.states[k]);
@@ -327,7 +327,7 @@ TEST_CASE("kernels/optimizer: the backend's update refuses arguments that do not
   const auto refuses = [&](auto change) {
     UpdateArgs args = args_of(*backend, bucket);
     change(args);
-    CHECK_THROWS_AS(backend->update(*rule, args), Error);
+    CHECK_THROWS_AS(backend->update({*rule, args}), Error);
   };
   refuses([](UpdateArgs& args) { args.x = Tensor(); });
   refuses([](UpdateArgs& args) { args.states.pop_back(); });

@@ -37,8 +37,8 @@ Tensor numbers(Backend& backend, std::int64_t n, DType dtype, double phase) {
 bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(), a.bytes()) == 0; }
 
 /// One update of n elements; x_out is x, or memory of its own.
-struct Update {
-  Update(Backend& backend, std::int64_t n, DType dtype, bool apart) {
+struct OneUpdate {
+  OneUpdate(Backend& backend, std::int64_t n, DType dtype, bool apart) {
     args.x = numbers(backend, n, dtype, 0.0);
     args.x_out = apart ? Tensor(backend, Shape{n}, dtype) : args.x;
     args.gradient = numbers(backend, n, dtype, 1.0);
@@ -63,7 +63,7 @@ TEST_CASE("kernels/update: the terms of a sum give the bits of the sum made befo
       for (const std::int64_t n : {32, 4096, 4128, 20'000}) {
         for (const double self_weight : {0.0, 0.3, -0.1}) {
           for (const int terms : {2, 3, 5, 20}) {
-            Update once(*backend, n, dtype, false), summed(*backend, n, dtype, true);
+            OneUpdate once(*backend, n, dtype, false), summed(*backend, n, dtype, true);
             Tensor total;
             for (int k = 0; k < terms; ++k) {
               summed.args.received.push_back(numbers(*backend, n, dtype, 2.0 + k));
@@ -84,8 +84,8 @@ TEST_CASE("kernels/update: the terms of a sum give the bits of the sum made befo
             once.args.weights = summed.args.weights = {0.2};
             once.args.self_weight = summed.args.self_weight = self_weight;
             summed.args.sum_received = true;
-            backend->update(*rule, once.args);
-            backend->update(*rule, summed.args);
+            backend->update({*rule, once.args});
+            backend->update({*rule, summed.args});
             CAPTURE(n);
             CAPTURE(self_weight);
             CAPTURE(terms);
@@ -104,14 +104,14 @@ TEST_CASE("kernels/update: parameters written apart have the bits of an update i
     const auto backend = open_backend(DeviceType::kCpu, threads);
     for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
       for (const std::int64_t n : {64, 1'100'000}) {
-        Update in_place(*backend, n / 32 * 32, dtype, false), apart(*backend, n / 32 * 32, dtype, true);
+        OneUpdate in_place(*backend, n / 32 * 32, dtype, false), apart(*backend, n / 32 * 32, dtype, true);
         const Tensor before = numbers(*backend, n / 32 * 32, dtype, 0.0), received = numbers(*backend, n / 32 * 32, dtype, 3.0);
-        for (Update* update : {&in_place, &apart}) {
+        for (OneUpdate* update : {&in_place, &apart}) {
           update->args.received = {received};
           update->args.weights = {0.5};
           update->args.self_weight = 0.5;
           update->args.low = Tensor(*backend, before.shape(), DType::kBFloat16);
-          backend->update(*rule, update->args);
+          backend->update({*rule, update->args});
         }
         CHECK(same(in_place.args.x_out, apart.args.x_out));
         CHECK(same(in_place.args.low, apart.args.low));
@@ -123,9 +123,9 @@ TEST_CASE("kernels/update: parameters written apart have the bits of an update i
 
 TEST_CASE("kernels/update: a sum's terms have one weight") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
-  Update update(*backend, 32, DType::kFloat32, false);
+  OneUpdate update(*backend, 32, DType::kFloat32, false);
   update.args.received = {numbers(*backend, 32, DType::kFloat32, 1.0), numbers(*backend, 32, DType::kFloat32, 2.0)};
   update.args.weights = {0.25, 0.25};
   update.args.sum_received = true;
-  CHECK_THROWS(backend->update(*adamw(), update.args));
+  CHECK_THROWS(backend->update({*adamw(), update.args}));
 }

@@ -15,67 +15,62 @@ std::string list_error(const std::string& list, const Shape& input = {8, 8, 3}) 
   return model_error(R"({"type": "sequential", "layers": [)" + list + "]}", input);
 }
 
-bool has(const std::string& text, const std::string& part) {
-  const bool found = text.find(part) != std::string::npos;
-  if (!found) MESSAGE("'" << part << "' is not in: " << text);
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("layers/errors: a shape that does not fit names the layer, what came and what is needed") {
   std::string text = list_error(R"({"type": "relu"}, {"type": "linear", "out_features": 10})");
-  CHECK(has(text, "[layer] 1: an input of 8×8×3"));
-  CHECK(has(text, "put a flatten layer before"));
+  CHECK(contains(text, "[layer] 1: an input of 8×8×3"));
+  CHECK(contains(text, "put a flatten layer before"));
   text = list_error(R"({"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3})");
-  CHECK(has(text, "[layer] 1: an input of 192"));
-  CHECK(has(text, "an image"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 9})"), "smaller than the window of 9 pixels"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 4})"), "window of 9 pixels"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2})"), "2 groups"));
-  CHECK(has(list_error(R"({"type": "flatten"}, {"type": "max_pool2d", "kernel_size": 2})"), "[layer] 1:"));
-  CHECK(has(list_error(R"({"type": "flatten"}, {"type": "global_avg_pool"})"), "an image"));
+  CHECK(contains(text, "[layer] 1: an input of 192"));
+  CHECK(contains(text, "an image"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 9})"), "smaller than the window of 9 pixels"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "dilation": 4})"), "window of 9 pixels"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "groups": 2})"), "2 groups"));
+  CHECK(contains(list_error(R"({"type": "flatten"}, {"type": "max_pool2d", "kernel_size": 2})"), "[layer] 1:"));
+  CHECK(contains(list_error(R"({"type": "flatten"}, {"type": "global_avg_pool"})"), "an image"));
   text = list_error(R"({"type": "residual", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3}]})");
-  CHECK(has(text, "[layer] 0: layers give 6×6×4 but the shortcut gives 8×8×3"));
-  CHECK(has(list_error(R"({"type": "sequential", "layers": [{"type": "relu"}, {"type": "linear", "out_features": 1}]})"), "[layer] 0.1:"));
+  CHECK(contains(text, "[layer] 0: layers give 6×6×4 but the shortcut gives 8×8×3"));
+  CHECK(contains(list_error(R"({"type": "sequential", "layers": [{"type": "relu"}, {"type": "linear", "out_features": 1}]})"),
+                 "[layer] 0.1:"));
 }
 
 TEST_CASE("layers/errors: keys and names of layers") {
-  CHECK(has(list_error(R"({"type": "conv2", "out_channels": 4, "kernel_size": 3})"),
-            "layers[0].type: unknown layer 'conv2'; did you mean 'conv2d'?"));
-  CHECK(has(list_error(R"({"type": "conv2d", "kernel_size": 3})"), "layers[0].out_channels"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel": 3})"), "kernel_size"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "strid": 3})"), "stride"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "groups": 3})"), "3 groups do not divide 5"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 0, "kernel_size": 3})"), "layers[0].out_channels"));
-  CHECK(has(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3]})"), "layers[0].kernel_size"));
-  CHECK(has(list_error(R"({"type": "max_pool2d", "kernel_size": 2, "padding": 2})"), "layers[0].padding"));
-  CHECK(has(list_error(R"({"type": "dropout", "p": 1})"), "layers[0].p"));
-  CHECK(has(list_error(R"({"type": "relu", "inplace": true})"), "inplace"));
-  CHECK(has(list_error(R"({"type": "residual", "layers": []})"), "layers[0].layers"));
-  CHECK(has(list_error(R"({"type": "residual", "layers": [{"type": "rel"}]})"), "layers[0].layers[0].type"));
-  CHECK(has(model_error(R"({"type": "sequential"})", {4, 4, 1}), "layers"));
-  CHECK(has(model_error(R"({"type": "resnet21"})", {4, 4, 1}), "did you mean 'resnet20'"));
-  CHECK(has(model_error(R"({"type": "resnet20", "stem": "cifar"})", {4, 4, 1}), "stem"));
-  CHECK(has(model_error(R"({"type": "resnet18", "stem": "cifra"})", {4, 4, 1}), "cifar"));
-  CHECK(has(model_error(R"({"type": "mlp", "hidden": [8, 0]})", {4, 4, 1}), "hidden"));
-  CHECK(has(model_error(R"({"type": "mlp", "num_classes": 0})", {4, 4, 1}), "num_classes"));
-  CHECK(has(model_error(R"({})", {4, 4, 1}), "type"));
+  CHECK(contains(list_error(R"({"type": "conv2", "out_channels": 4, "kernel_size": 3})"),
+                 "layers[0].type: unknown layer 'conv2'; did you mean 'conv2d'?"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "kernel_size": 3})"), "layers[0].out_channels"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel": 3})"), "kernel_size"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": 3, "strid": 3})"), "stride"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 5, "kernel_size": 3, "groups": 3})"), "3 groups do not divide 5"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 0, "kernel_size": 3})"), "layers[0].out_channels"));
+  CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3]})"), "layers[0].kernel_size"));
+  CHECK(contains(list_error(R"({"type": "max_pool2d", "kernel_size": 2, "padding": 2})"), "layers[0].padding"));
+  CHECK(contains(list_error(R"({"type": "dropout", "p": 1})"), "layers[0].p"));
+  CHECK(contains(list_error(R"({"type": "relu", "inplace": true})"), "inplace"));
+  CHECK(contains(list_error(R"({"type": "residual", "layers": []})"), "layers[0].layers"));
+  CHECK(contains(list_error(R"({"type": "residual", "layers": [{"type": "rel"}]})"), "layers[0].layers[0].type"));
+  CHECK(contains(model_error(R"({"type": "sequential"})", {4, 4, 1}), "layers"));
+  CHECK(contains(model_error(R"({"type": "resnet21"})", {4, 4, 1}), "did you mean 'resnet20'"));
+  CHECK(contains(model_error(R"({"type": "resnet20", "stem": "cifar"})", {4, 4, 1}), "stem"));
+  CHECK(contains(model_error(R"({"type": "resnet18", "stem": "cifra"})", {4, 4, 1}), "cifar"));
+  CHECK(contains(model_error(R"({"type": "mlp", "hidden": [8, 0]})", {4, 4, 1}), "hidden"));
+  CHECK(contains(model_error(R"({"type": "mlp", "num_classes": 0})", {4, 4, 1}), "num_classes"));
+  CHECK(contains(model_error(R"({})", {4, 4, 1}), "type"));
 }
 
 TEST_CASE("layers/errors: the last layer must give num_classes features") {
   const std::string text = list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 12})");
-  CHECK(has(text, "gives 12 features"));
-  CHECK(has(text, "num_classes is 10"));
-  CHECK(has(list_error(R"({"type": "relu"})"), "8×8×3"));
+  CHECK(contains(text, "gives 12 features"));
+  CHECK(contains(text, "num_classes is 10"));
+  CHECK(contains(list_error(R"({"type": "relu"})"), "8×8×3"));
 }
 
 TEST_CASE("layers/errors: absurd sizes are refused before they overflow") {
   const std::string wide = R"({"type": "conv2d", "out_channels": 16777216, "kernel_size": 1024, "padding": 1024})";
-  CHECK(has(list_error(wide + "," + wide + "," + wide), "2^40"));
-  CHECK(
-      has(list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 16777216}, {"type": "linear", "out_features": 16777216})"),
-          "[layer] 2: weight would be"));
+  CHECK(contains(list_error(wide + "," + wide + "," + wide), "2^40"));
+  CHECK(contains(
+      list_error(R"({"type": "flatten"}, {"type": "linear", "out_features": 16777216}, {"type": "linear", "out_features": 16777216})"),
+      "[layer] 2: weight would be"));
 }
 
 TEST_CASE("layers/errors: two tensors of one name") {
@@ -87,7 +82,7 @@ TEST_CASE("layers/errors: two tensors of one name") {
     }
     Variable compute(const Variable& x, Pass&) override { return x; }
   };
-  CHECK(has(error_of([] { Model(std::make_unique<Twice>(), {3}); }), "two tensors are named w"));
+  CHECK(contains(error_of(ExitCode::kUsage, [] { Model(std::make_unique<Twice>(), {3}); }), "two tensors are named w"));
 }
 
 TEST_CASE("layers/errors: batches that do not fit the declared shape, and what a backend says, name the layer") {
@@ -100,7 +95,7 @@ TEST_CASE("layers/errors: batches that do not fit the declared shape, and what a
   const auto run = [&](const Shape& shape, DType dtype) { model->forward(Variable(Tensor(meta_backend(), shape, dtype)), pass); };
   CHECK_THROWS_WITH_AS(run({2, 1, 2, 2}, DType::kFloat32), "[layer] model: an input of 2×1×2×2, but batches of 1×1×4 were declared", Error);
   CHECK_THROWS_WITH_AS(run({2, 1, 1, 4}, DType::kFloat64), "[layer] 2.weight is fp32, but its input is fp64", Error);
-  CHECK(has(error_of([&] { run({1, 1, 1, 4}, DType::kFloat32); }), "[layer] 1: [batch_norm] one value per channel"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { run({1, 1, 1, 4}, DType::kFloat32); }), "[layer] 1: [batch_norm] one value per channel"));
   CHECK_NOTHROW(run({2, 1, 1, 4}, DType::kFloat32));
 }
 
@@ -125,7 +120,7 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
   for (const std::string& name : models().names()) {
     CAPTURE(name);
     ConfigSection section = ConfigSection::describe();
-    CHECK(models().make(name, "", section, ModelSite{}) != nullptr);
+    CHECK(models().make(name, "", section, ModelOutputs{}) != nullptr);
     CHECK_FALSE(models().summary(name).empty());
     if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem"});
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr DType kFp32 = DType::kFloat32;
 
-/// Checks each operation's types against the paragraph "Low precision" of core/backend.h, and counts.
+/// Checks each operation's types against the paragraph "Low precision" of core/operations.h, and counts.
 class TypeChecker final : public ForwardingBackend {
  public:
   TypeChecker(Backend& inner, DType low) : ForwardingBackend(inner), low_(low) {}

@@ -6,6 +6,7 @@
 #include "core/random.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 using namespace starling::testing;
@@ -238,4 +239,60 @@ TEST_CASE("layers/cross_entropy: the loss's own gradient scales the logits'") {
     CHECK(scaled[i] == doctest::Approx(2 * one[i]).epsilon(1e-14));
     CHECK(seeded[i] == doctest::Approx(2 * one[i]).epsilon(1e-14));
   }
+}
+
+TEST_CASE("layers/mse: value and gradient are the formula's, in fp64, fp32 and bf16, and finite differences agree") {
+  constexpr std::int64_t kRows = 5, kWidth = 3;
+  const std::vector<double> a = noise(1, kRows * kWidth), b = noise(2, kRows * kWidth);
+  const auto in = [&](const std::vector<double>& numbers, DType dtype) {
+    const Tensor wide = tensor_of(numbers, {kRows, kWidth});
+    if (dtype == DType::kFloat64) return wide;
+    const Tensor narrow(cpu(), wide.shape(), dtype);
+    cpu().cast({.x = wide, .y = narrow});
+    return narrow;
+  };
+  const auto wide = [&](const Tensor& x) {
+    const Tensor y(cpu(), x.shape(), DType::kFloat64);
+    cpu().cast({.x = x, .y = y});
+    return numbers_of(y);
+  };
+  const auto value = [&](const std::vector<double>& numbers) {
+    Pass pass{cpu()};
+    return numbers_of(
+        functions::mean_squared_error(Variable(tensor_of(numbers, {kRows, kWidth})), in(b, DType::kFloat64), 0.5, pass).value())[0];
+  };
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16}) {
+    CAPTURE(name_of(dtype));
+    const double tolerance = dtype == DType::kFloat64 ? 1e-14 : dtype == DType::kFloat32 ? 1e-6 : 4e-3;
+    // Targets come as fp32 whatever the model computes in.
+    const Tensor target = in(b, dtype == DType::kFloat64 ? dtype : DType::kFloat32);
+    for (const double seed : {1.0, 3.0}) {
+      Tape tape(cpu());
+      Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = 4.0};
+      const Variable x = tape.leaf(in(a, dtype));
+      const std::vector<double> rounded = wide(x.value()), wanted = wide(target);
+      const Variable loss = functions::mean_squared_error(x, target, 0.5, pass);
+      CHECK(loss.dtype() == (dtype == DType::kFloat64 ? dtype : DType::kFloat32));
+      CHECK(loss.shape() == Shape{});
+      double sum = 0.0;
+      for (std::size_t i = 0; i < a.size(); ++i) sum += (rounded[i] - wanted[i]) * (rounded[i] - wanted[i]);
+      CHECK(wide(loss.value())[0] == doctest::Approx(0.5 * sum / 15.0).epsilon(std::min(tolerance, 1e-6)));
+      tape.backward(loss, seed);
+      const std::vector<double> gradient = wide(Tape::gradient(x));
+      for (std::size_t i = 0; i < a.size(); ++i)
+        CHECK(gradient[i] == doctest::Approx(seed * 4.0 * 2.0 * 0.5 / 15.0 * (rounded[i] - wanted[i])).epsilon(tolerance));
+      if (dtype != DType::kFloat64) continue;
+      for (std::size_t i = 0; i < a.size(); ++i) {
+        constexpr double kStep = 1e-5;
+        std::vector<double> up = a, down = a;
+        up[i] += kStep;
+        down[i] -= kStep;
+        CHECK(gradient[i] == doctest::Approx(seed * 4.0 * (value(up) - value(down)) / (2 * kStep)).epsilon(1e-7));
+      }
+    }
+  }
+  Pass pass{cpu()};
+  CHECK(test::error_text([&] {
+          functions::mean_squared_error(Variable(in(a, DType::kFloat64)), noise_tensor(1, {kWidth, kRows}), 1.0, pass);
+        }).find("5×3") != std::string::npos);
 }

@@ -24,19 +24,8 @@ std::unique_ptr<Model> model_from(const std::string& json, const Shape& input) {
   return make_model(section, input);
 }
 
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  FAIL_CHECK("no error");
-  return {};
-}
-
 std::string model_error(const std::string& json, const Shape& input) {
-  return error_of([&] { model_from(json, input); });
+  return error_of(ExitCode::kUsage, [&] { model_from(json, input); });
 }
 
 std::vector<double> noise(std::uint64_t seed, std::int64_t count) {

@@ -9,6 +9,7 @@
 #include "core/autograd.h"
 #include "core/backend.h"
 #include "layers/layer.h"
+#include "tests/support/errors.h"
 
 namespace starling::testing {
 
@@ -17,8 +18,8 @@ Backend& cpu();
 
 /// The model that a config's `model` object describes, for samples of shape `input`; the text is JSON.
 std::unique_ptr<Model> model_from(const std::string& json, const Shape& input);
-/// The message of the Error that `body` throws; "" (and a failed check) if it throws none.
-std::string error_of(const std::function<void()>& body);
+using test::contains;
+using test::error_of;
 std::string model_error(const std::string& json, const Shape& input);
 
 /// fp64 numbers in [-1, 1) from a hash of (seed, index).

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/trace.h"
-#include "kernels/cuda/nvtx.h"
+#include "kernels/cuda/runtime/nvtx.h"
 
 // A profiler that is linked in, as NVTX's headers allow: it hears what nvtx.cpp tells.
 namespace {

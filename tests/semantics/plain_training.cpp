@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/data/dataset.h"
-#include "apps/trainer/plugins.h"
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/data/dataset.h"
 #include "core/config.h"
 #include "core/random.h"
 #include "core/safetensors.h"
@@ -201,14 +201,14 @@ int prepare(const std::string& path, const Json& config, int inputs) {
   return 0;
 }
 
-int check(const std::string& folder, const std::string& init, int ranks, const Json& config, starling::Dataset& data) {
-  const starling::DatasetInfo info = data.info();
+int check(const std::string& folder, const std::string& init, int ranks, const Json& config, const starling::ImageDataset& data) {
+  const starling::ImageInfo info = data.images();
   const auto pixels = static_cast<std::size_t>(info.image.elements());
   const auto channels = static_cast<std::size_t>(info.image[2]);
   const auto n = static_cast<std::size_t>(ranks);
   const std::int64_t total = config["steps"], K = config["accumulate"], batch = config["batch_size"];
   const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
-  const bool allreduce = config["sync"]["algorithm"] == "allreduce";
+  const bool allreduce = config["sync"]["algorithm"]["type"] == "allreduce";
   std::unique_ptr<starling::Topology> topology;
   if (!allreduce) {
     ConfigSection section(config["sync"]["topology"], "topology");
@@ -303,7 +303,8 @@ int main(int argc, char** argv) {
   ConfigSection section = root.section("data", "");
   const auto data =
       starling::datasets().make(section.required_text("type", ""), "data.type", section, config.value("seed", std::uint64_t{1}));
-  if (mode == "prepare") return prepare(argv[3], config, static_cast<int>(data->info().image.elements()));
+  const auto& images = dynamic_cast<const starling::ImageDataset&>(*data);
+  if (mode == "prepare") return prepare(argv[3], config, static_cast<int>(images.images().image.elements()));
   data->open();
-  return check(argv[2], argv[3], std::stoi(argv[4]), config, *data);
+  return check(argv[2], argv[3], std::stoi(argv[4]), config, images);
 }

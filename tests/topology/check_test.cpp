@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "tests/support/errors.h"
 #include "tests/topology/support.h"
 #include "topology/check.h"
 #include "topology/mixing.h"
@@ -15,7 +16,7 @@ using namespace starling;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 /// A topology from outside the tree, well formed or not.
 class Given : public Topology {
@@ -84,6 +85,30 @@ TEST_CASE("topology/check: a config that changes its type alone stays valid, and
   register_builtin_topologies();
   ConfigSection section(nlohmann::json::object(), "test");
   CHECK(make_topology(section, {6, 1})->period() == 4);
+}
+
+TEST_CASE("topology/check: what an algorithm asks of a topology, and which ones have it") {
+  const auto fault = [](const char* type, TopologyKind kind) { return kind_fault(*make(type, 8), kind); };
+  for (const char* type : {"ring", "base-2", "random-matching", "directed-exp"}) {
+    CHECK(fault(type, TopologyKind::kDoublyStochastic).empty());
+    CHECK(fault(type, TopologyKind::kSymmetricFixed) == "its rounds differ");
+  }
+  for (const char* type : {"ring", "random-matching", "hierarchical", "star"}) CHECK(fault(type, TopologyKind::kSymmetric).empty());
+  for (const char* type : {"static-ring", "complete", "star", "torus"}) CHECK(fault(type, TopologyKind::kSymmetricFixed).empty());
+  CHECK(fault("directed-exp", TopologyKind::kSymmetric) == "in its round 0 ranks 0 and 1 give each other different weights");
+  CHECK(kind_fault(*make("directed-exp", 1), TopologyKind::kSymmetricFixed).empty());
+  // Its rows and columns sum to 1, and 0 → 1 → 2 → 0 is one way alone.
+  const Given turns(3, {{{}, {{{0, 0.5}, {1, 0.5}}, {{1, 0.5}, {2, 0.5}}, {{0, 0.5}, {2, 0.5}}}}});
+  CHECK(kind_fault(turns, TopologyKind::kSymmetric) == "in its round 0 ranks 0 and 1 give each other different weights");
+  std::string text;
+  try {
+    check_kind(*make("ring", 6), "ring", TopologyKind::kSymmetricFixed, "mine", {6, 6});
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  CHECK(text ==
+        "[topology] 'ring' for 6 ranks is not for the algorithm mine: its rounds differ; these are: complete, hierarchical, star, "
+        "static-ring, torus");
 }
 
 TEST_CASE("topology/check: good custom topologies") {

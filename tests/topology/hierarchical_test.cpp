@@ -1,6 +1,7 @@
 // Hierarchical rounds: nodes that take their mean, and any other topology between them.
 #include <doctest/doctest.h>
 
+#include "tests/support/errors.h"
 #include "tests/topology/support.h"
 #include "topology/check.h"
 #include "topology/mixing.h"
@@ -9,7 +10,7 @@ using namespace starling;
 
 namespace {
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 /// The mean of each node, the topology between, and back: M (W ⊗ I) M in fractions, M = I ⊗ J/L.
 FractionMatrix composed(const Round& nodes, int count, int per_node) {

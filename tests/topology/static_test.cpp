@@ -5,6 +5,7 @@
 #include <map>
 #include <numbers>
 
+#include "tests/support/errors.h"
 #include "tests/topology/support.h"
 #include "topology/check.h"
 
@@ -15,7 +16,7 @@ namespace {
 constexpr double kPi = std::numbers::pi;
 using Row = std::vector<std::pair<int, double>>;
 
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+using test::contains;
 
 double gap(const std::string& type, int n, const nlohmann::json& keys = nlohmann::json::object()) {
   return analyse(*make(type, n, 1, keys)).spectral_gap;

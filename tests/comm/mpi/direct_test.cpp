@@ -10,8 +10,8 @@
 #include <string>
 
 #include "../support.h"
-#include "comm/direct_transport.h"
 #include "comm/exchange_plan.h"
+#include "comm/shared/direct_transport.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "world.h"
@@ -57,8 +57,9 @@ TEST_CASE("comm/mpi: ranks of one host that read each other's parameters get the
       continue;  // this many ranks do not fit
     }
     CAPTURE(type);
-    const auto mine = test::run_job(job, *t, *backend);
-    CHECK(t->name() == "direct");
+    std::string way;
+    const auto mine = test::run_job(job, *t, *backend, &way);
+    CHECK(way == "direct");
     CHECK(mine == test::run_fake(job, n)[static_cast<std::size_t>(t->rank())]);
     ++types;
   }
@@ -68,7 +69,7 @@ TEST_CASE("comm/mpi: ranks of one host that read each other's parameters get the
 TEST_CASE("comm/mpi: sharing memory leaves no descriptor and no mapping behind") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto t = session().make_transport(20.0);
-  t->barrier();
+  t->world().barrier();
   const auto descriptors = open_descriptors();
   CHECK(shared_mappings() == 0);
   {
@@ -76,8 +77,9 @@ TEST_CASE("comm/mpi: sharing memory leaves no descriptor and no mapping behind")
     const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1);
     std::vector<Bucket> buckets = make_buckets(plan, *backend, DType::kFloat32, 0, false);
     const auto direct = direct_transport();
-    direct->share(*backend, buckets);
-    CHECK(direct->name() == "direct");
+    const auto mixer = direct->make_mixer(*backend);
+    mixer->share(buckets);
+    CHECK(mixer->name() == "direct");
     CHECK(shared_mappings() == t->size());
     CHECK(open_descriptors() == descriptors);
     model.parameters.clear();
@@ -98,9 +100,10 @@ TEST_CASE("comm/mpi: where one rank may not make shared memory, all ranks exchan
   rlimit small = before;
   small.rlim_cur = 1024;
   if (last) setrlimit(RLIMIT_FSIZE, &small);
-  const auto mine = test::run_job(job, *t, *backend);
+  std::string way;
+  const auto mine = test::run_job(job, *t, *backend, &way);
   if (last) setrlimit(RLIMIT_FSIZE, &before);
-  CHECK(t->name() == "mpi");
+  CHECK(way == "mpi");
   CHECK(mine == test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())]);
 }
 

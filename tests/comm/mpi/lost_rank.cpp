@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/mpi_session.h"
+#include "comm/mpi/session.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
@@ -14,14 +14,14 @@ int main(int argc, char** argv) {
   MpiSession session;
   try {
     const auto transport = session.make_transport(what == "stop" ? 1.0 : 60.0);
-    transport->barrier();
+    transport->world().barrier();
     if (what == "all") fail(ExitCode::kUsage, "config", "every rank sees this");
     if (session.rank() == 1) {
       if (what == "stop") std::this_thread::sleep_for(std::chrono::seconds(30));
       fail(ExitCode::kUsage, "config", "rank 1 sees this");
     }
     std::signal(SIGTERM, SIG_IGN);  // as a program does that saves a checkpoint on SIGTERM
-    transport->barrier();
+    transport->world().barrier();
   } catch (const Error& error) {
     session.abort(error.code(), error.what());
   }

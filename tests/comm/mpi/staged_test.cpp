@@ -73,7 +73,7 @@ TEST_CASE("comm/mpi: odd sizes through host memory bring the numbers of the host
     CAPTURE(text);
     LateDevice device(*backend);
     CHECK(test::exchange_sizes(*t, device, *topology, 2) == test::exchange_sizes(*t, *backend, *topology, 2));
-    t->barrier();
+    t->world().barrier();
   }
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("comm/mpi: a late piece holds back what follows it in its exchange, an
   CHECK(sum_flow->come(0) < sum.bytes());
   CHECK(!t->done(late));
   CHECK(flow->come(0) == kStagedPieceBytes);
-  t->barrier();  // all have looked
+  t->world().barrier();  // all have looked
   sum_flow->set_ready(sum.bytes());
   t->wait(summing);
   CHECK(sum_flow->come(0) == sum.bytes());

@@ -11,10 +11,10 @@
 #include <thread>
 
 #include "../support.h"
-#include "comm/fake_transport.h"
 #include "comm/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/optimizer.h"
+#include "tests/fakes/transport/fake_transport.h"
 #include "world.h"
 
 using namespace starling;
@@ -51,23 +51,23 @@ TEST_CASE("comm/mpi: the control plane") {
   const int n = t->size(), r = t->rank();
   REQUIRE(n > 1);
   CHECK(t->name() == "mpi");
-  CHECK(t->local_size() == n);
-  CHECK(t->local_rank() == r);
-  t->barrier();
+  CHECK(t->world().local_size() == n);
+  CHECK(t->world().local_rank() == r);
+  t->world().barrier();
   std::vector<std::uint32_t> data(1 << 20, static_cast<std::uint32_t>(r));
-  t->broadcast(data.data(), data.size() * 4, n - 1);
+  t->world().broadcast(data.data(), data.size() * 4, n - 1);
   CHECK(data.front() == static_cast<std::uint32_t>(n - 1));
   CHECK(data.back() == static_cast<std::uint32_t>(n - 1));
-  const auto all = t->all_gather(std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
+  const auto all = t->world().all_gather(std::string(static_cast<std::size_t>(1000 * r), static_cast<char>('a' + r)));
   for (int j = 0; j < n; ++j)
     CHECK(all[static_cast<std::size_t>(j)] == std::string(static_cast<std::size_t>(1000 * j), static_cast<char>('a' + j)));
   std::vector<double> values(5000, 0.1 * (r + 1)), most(3, r);
   double expected = 0.1;
   for (int j = 1; j < n; ++j) expected += 0.1 * (j + 1);
-  t->sum(values.data(), values.size());
+  t->world().sum(values.data(), values.size());
   CHECK(values.front() == expected);
   CHECK(values.back() == expected);
-  t->max(most.data(), most.size());
+  t->world().max(most.data(), most.size());
   CHECK(most[2] == n - 1);
 }
 
@@ -203,7 +203,7 @@ TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages d
                                "alive, last started the exchange of step 7, bucket 2"}) {
         CHECK(text.find(part) != std::string::npos);
       }
-      CHECK(test::error_text([&] { t->barrier(); }).find("earlier wait") != std::string::npos);
+      CHECK(test::error_text([&] { t->world().barrier(); }).find("earlier wait") != std::string::npos);
       std::this_thread::sleep_for(std::chrono::milliseconds(5800));
     } else {
       CHECK(test::error_text([&] { t->wait(ticket); }) == "");

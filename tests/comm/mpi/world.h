@@ -1,6 +1,6 @@
 #pragma once
 
-#include "comm/mpi_session.h"
+#include "comm/mpi/session.h"
 
 namespace starling::test {
 /// The program's MPI.

@@ -1,9 +1,0 @@
-#pragma once
-
-namespace starling {
-
-/// Whether what this process prints on stdout ends up on a terminal. Under mpirun a rank's stdout is always a pseudo-terminal of
-/// mpirun's own, so there mpirun's stdout is asked.
-bool stdout_is_terminal();
-
-}  // namespace starling

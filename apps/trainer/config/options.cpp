@@ -1,0 +1,41 @@
+#include "apps/trainer/config/options.h"
+
+#include <CLI/CLI.hpp>
+
+#include "apps/trainer/output/arguments.h"
+#include "core/error.h"
+
+namespace starling {
+
+TrainOptions parse_train_options(int argc, char** argv) {
+  TrainOptions options;
+  CLI::App app{"Trains a model on this rank, or on all ranks that mpirun started, as a JSON config says."};
+  app.name("starling-train");
+  app.set_help_flag();
+  app.add_flag("-h,--help", options.help, "print this text");
+  app.add_flag("--version", options.version, "print version, commit and libraries");
+  app.add_option("config", options.config, "the config, a JSON file");
+  app.add_option("--set", options.settings, "key.path=value: change a config key; the value is JSON or a plain string")
+      ->allow_extra_args(false);
+  app.add_option("--output", options.output, "folder for the run's files (default: runs/<config name>-<time>)");
+  app.add_option("--resume", options.resume, "a run's folder, or latest: the newest complete checkpoint under --output");
+  app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
+  app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
+  app.add_option("--list", options.list,
+                 "print the names of one kind: models, layers, topologies, algorithms, optimizers, schedules, data, augmentations, tasks, "
+                 "losses, metrics");
+  app.add_option("--evaluate", options.evaluate, "test a model.safetensors without training");
+  app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
+  options.help_text = app.help();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
+  }
+  const bool needs_config = !options.help && !options.version && !options.describe_config && options.list.empty();
+  if (needs_config && options.config.empty()) fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");
+  return options;
+}
+
+}  // namespace starling

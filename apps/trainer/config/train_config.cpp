@@ -1,0 +1,391 @@
+#include "apps/trainer/config/train_config.h"
+
+#include <algorithm>
+
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/device/device.h"
+#include "apps/trainer/device/step_graphs.h"
+#include "apps/trainer/tasks/metric.h"
+#include "core/config_doc.h"
+#include "core/error.h"
+#include "kernels/gpu_update.h"
+
+namespace starling {
+
+namespace {
+
+constexpr double kMebibyte = 1024.0 * 1024.0;
+
+Interval read_interval(ConfigSection& section, const std::string& what) {
+  Interval interval;
+  const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
+  interval.every_epochs = section.integer("every_epochs", 1, Range::at_least(0), what + " every so many epochs; 0: never");
+  interval.every_steps = section.integer("every_steps", 0, Range::at_least(0),
+                                         what + " every so many steps; 0: never; given alone, it replaces the default `every_epochs`");
+  if (steps_alone) {
+    interval.every_epochs = 0;
+    section.resolve("every_epochs", 0);
+  }
+  return interval;
+}
+
+void read_data(ConfigSection& root, TrainConfig& config) {
+  ConfigSection data = root.section("data", "the data set and how it is read");
+  if (!root.has("data") && !root.describing()) root.error("data", "is missing", R"(needed: an object such as {"type": "synthetic"})");
+  const std::string type = data.required_text("type", "the data set, see `--list data`");
+  config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
+  ConfigSection augment = data.section("augment", "random changes of training images");
+  if (root.describing()) read_augmenters(augment, {});
+  ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
+  if (partition.choice("type", "shared", {"shared", "dirichlet"},
+                       "shared: all ranks draw from one shuffled order; dirichlet: a fixed label-skewed share each") == "dirichlet" ||
+      root.describing()) {
+    config.dirichlet_alpha = partition.number("alpha", 1.0, Range::positive(), "dirichlet: the smaller, the more skewed");
+  }
+  partition.finish();
+  if (root.describing()) return;
+  config.dataset = datasets().make(type, data.path("type"), data, config.seed);
+  data.finish();
+  config.data = config.dataset->info();
+  const auto& tensors = config.data.tensors;
+  const auto image = std::find_if(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.pixels.has_value(); });
+  config.augment = read_augmenters(augment, image == tensors.end() ? Shape{} : image->shape);
+  if (config.dirichlet_alpha > 0.0 && config.data.classes == 0) {
+    data.error("partition.type", fmt::format("is dirichlet, but the samples of {} have no class; allowed: shared", type));
+  }
+}
+
+/// What the model is made for. Returns the names of the metrics, which need the model.
+std::vector<std::string> read_task(ConfigSection& root, TrainConfig& config) {
+  const bool describing = root.describing();
+  ConfigSection task = root.section("task", "what is trained: tensors of a batch in, loss and metrics out");
+  const std::string type =
+      task.text("type", describing ? "classification" : config.data.task, "see `--list tasks`; default: what the data set is for");
+  if (!describing) config.task = tasks().make(type, task.path("type"), task, config.data);
+  std::vector<std::string> names =
+      task.texts("metrics", describing ? std::vector<std::string>{"classification"} : config.task->usual_metrics(),
+                 "what tests measure, see `--list metrics`; default: the task's own");
+  if (!describing) task.finish();
+  return names;
+}
+
+void read_loss(ConfigSection& root, TrainConfig& config, const std::vector<std::string>& metric_names) {
+  ConfigSection loss = root.section("loss", "what is minimised");
+  const std::string type =
+      loss.text("type", root.describing() ? "cross_entropy" : config.task->usual_loss(), "see `--list losses`; default: the task's own");
+  if (root.describing()) return;
+  config.task->set_loss(losses().make(type, loss.path("type"), loss));
+  loss.finish();
+  std::vector<std::unique_ptr<Metric>> chosen;
+  for (const std::string& name : metric_names)
+    chosen.push_back(metrics().make(name, root.path("task.metrics"), config.model->output_shape().back()));
+  config.task->set_metrics(std::move(chosen));
+}
+
+void read_model(ConfigSection& root, TrainConfig& config) {
+  ConfigSection model = root.section("model", "the network");
+  if (root.describing()) {
+    model.required_text("type", "the model, see `--list models`");
+    model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
+    return;
+  }
+  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
+  config.model = make_model(model, config.task->input(), config.task->outputs());
+  config.task->check_model(*config.model, model);
+  if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
+}
+
+void read_length(ConfigSection& root, TrainConfig& config) {
+  config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
+  config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs", "allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing", "needed: epochs or steps");
+  if (root.has("epochs") || root.describing())
+    config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
+  if (root.has("steps") || root.describing()) {
+    config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
+  }
+}
+
+void read_optimizer(ConfigSection& root, TrainConfig& config) {
+  ConfigSection optimizer = root.section("optimizer", "the rule of the update");
+  const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
+  config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
+  config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
+                                      "weight decay on tensors of two or more dimensions only, or on all") == "all";
+  if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  if (!root.describing()) optimizer.finish();
+  if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
+
+  ConfigSection schedule = root.section("schedule", "how the learning rate changes");
+  const std::string schedule_type = schedule.text("type", "constant", "the schedule, see `--list schedules`");
+  if (root.describing()) return;
+  const ScheduleInputs probe{config.lr, 1, 1.0};
+  schedules().make(schedule_type, schedule.path("type"), schedule, probe);
+  schedule.finish();
+  // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& site) {
+    ConfigSection section(resolved, "schedule");
+    section.text("type", "constant", "");
+    return schedules().make(schedule_type, "schedule.type", section, site);
+  };
+}
+
+/// What the algorithm says it does not go with.
+void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const std::string& exchange) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (config.mixer.encodes && !plan.encoded_exchange) {
+    std::vector<std::string> others;
+    for (const AlgorithmPlan& other : known_algorithms()) {
+      if (other.encoded_exchange) others.push_back(other.name);
+    }
+    sync.error("exchange", fmt::format("is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
+                                       plan.label(), fmt::join(others, ", ")));
+  }
+  const auto& fit = plan.optimizers;
+  if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
+    sync.error("algorithm",
+               fmt::format("{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", ")));
+  }
+  if (config.auto_bucket && !plan.predict) {
+    sync.error("bucket_mb", fmt::format("is auto, but {} does not say what a step takes; allowed: a number", plan.label()));
+  }
+}
+
+void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
+  const AlgorithmPlan& plan = config.algorithm;
+  if (plan.topology == TopologyKind::kNone) {
+    sync.raw("topology", "object", "not used by this algorithm");
+    return;
+  }
+  ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
+  config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+  if (config.auto_topology) {
+    if (!plan.predict) topology.error("type", fmt::format("is auto, but {} does not say what a step takes; allowed: a type", plan.label()));
+    topology.finish();
+    config.topology_name = "auto";
+    return;
+  }
+  config.topology = make_topology(topology, site);
+  config.topology_name = topology.resolved().value("type", "");
+  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), site);
+}
+
+void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
+  const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
+  config.clip = {clip_norm,
+                 root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
+
+  ConfigSection sync = root.section("sync", "how ranks agree");
+  ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
+  config.algorithm = read_algorithm(algorithm);
+  config.transport = sync.choice(
+      "transport", "auto", transport_kinds().names(),
+      "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
+      "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
+      "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
+      "that, and is an error where they do not");
+  config.transport_kind = transport_kinds().make(config.transport, "sync.transport");
+  if (!config.transport_kind.between_cpus && config.device == "cpu") {
+    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: {}", config.transport, kinds_between_cpus()));
+  }
+  config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
+  config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
+  std::string word;
+  const double bucket_mb =
+      sync.number_or_word("bucket_mb", 25.0, Range::positive(), {"auto"}, word,
+                          "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
+  config.auto_bucket = word == "auto";
+  config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
+  const std::string exchange = sync.choice("exchange", "fp32", mixers().names(),
+                                           "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to "
+                                           "rounding (a run in fp64 exchanges fp64)");
+  config.mixer = mixers().make(exchange, "sync.exchange");
+  if (!root.describing()) check_algorithm(sync, config, exchange);
+  if (config.mixer.encodes && config.dtype == DType::kFloat64)
+    sync.error("exchange", fmt::format("is {} in a run in fp64; allowed: fp32", exchange));
+  config.max_ctas = static_cast<int>(
+      sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
+
+  const bool fp16 = config.compute == DType::kFloat16;  // its overflow check
+  const bool needs_whole_gradient = fp16 || (clip_norm > 0.0 && !config.clip.per_bucket);
+  const bool given = sync.has("update");
+  const std::string update =
+      sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
+                  "update each bucket the moment its last gradient is ready, or all after the pass");
+  if (given && update == "in_backward" && needs_whole_gradient) {
+    sync.error("update", fp16 ? "is in_backward, but precision fp16 checks the whole gradient for overflow; allowed: after_backward"
+                              : "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: "
+                                "after_backward, or \"clip\": \"bucket\"");
+  }
+  config.in_backward = update == "in_backward";
+
+  if (!root.describing()) {
+    read_topology(sync, config, site);
+    sync.finish();
+  } else {
+    ConfigSection topology = sync.section("topology", "who mixes with whom");
+    topology.text("type", "base-2", "see `--list topologies`; `auto`: chosen by measurement at the start");
+  }
+}
+
+/// A word or a boolean.
+GraphChoice read_cuda_graphs(ConfigSection& root) {
+  const std::string key = "cuda_graphs",
+                    doc =
+                        "on GPUs: whole steps are captured as CUDA graphs and replayed; auto: where possible, otherwise one line says why "
+                        "not; true: what is known beforehand to make it impossible is an error. No effect on a CPU";
+  if (!root.has(key)) {
+    root.choice(key, "auto", {"auto", "true", "false"}, doc);
+    return GraphChoice::kAuto;
+  }
+  const nlohmann::json graphs = root.raw(key, "`auto` or boolean", doc);
+  if (graphs == true) return GraphChoice::kOn;
+  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
+}
+
+TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
+  TrainConfig config;
+  load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
+  config.seed = static_cast<std::uint64_t>(root.integer("seed", 1, Range::closed(0, 9007199254740991.0), "of everything random"));
+  config.device = root.choice("device", "auto", {"auto", "cpu", "cuda"}, "auto: GPUs if every rank of every host gets one, else the CPU");
+  config.precision = root.choice("precision", "fp32", {"auto", "fp32", "fp64", "bf16", "fp16"},
+                                 "number format of the computation; bf16 and fp16 keep fp32 masters of the parameters; auto: bf16 where "
+                                 "the device is fast in it, else fp32; fp64 is for checks");
+  config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
+  config.compute = expected_compute(config.precision, config.device);
+  if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", fp16_needs_gpu());
+  config.threads = static_cast<int>(
+      root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
+  config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
+  config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
+  config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
+  config.cuda_graphs = read_cuda_graphs(root);
+  config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
+  config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
+  config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.init = root.text("init", "", "a .safetensors file with initial values");
+  config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
+
+  read_data(root, config);
+  const std::vector<std::string> metric_names = read_task(root, config);
+  read_model(root, config);
+  read_length(root, config);
+  read_optimizer(root, config);
+  if (config.model && config.device == "cuda") {
+    if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
+  }
+  read_loss(root, config, metric_names);
+  read_sync(root, config, site);
+  if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
+    if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
+      root.error("cuda_graphs", fmt::format("is true, but {}; allowed here: auto, false", why));
+  }
+  ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
+  config.evaluate = read_interval(evaluate, "test");
+  evaluate.finish();
+  ConfigSection checkpoint = root.section("checkpoint", "saved states of the run; one more comes at the end");
+  config.checkpoint = read_interval(checkpoint, "save");
+  config.keep = static_cast<int>(checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  checkpoint.finish();
+  root.finish();
+  return config;
+}
+
+/// The keys of every type of one kind, a table each.
+template <class R, class... Args>
+std::string describe_types(const R& registry, const std::string& heading, const std::string& prefix, Args&&... args) {
+  std::string text = "# " + heading + "\n\n";
+  for (const std::string& name : registry.names()) {
+    ConfigSection section = ConfigSection::describe();
+    try {
+      registry.make(name, prefix, section, args...);
+    } catch (const Error&) {
+      // A maker may refuse the placeholders of required keys; by then it has declared them.
+    }
+    const std::vector<ConfigKey> keys = section.declared();
+    text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name,
+                                       registry.summary(name).empty() ? "" : registry.summary(name) + " ")
+                         : config_markdown(name, keys) + "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
+  ConfigSection root(given, source);
+  TrainConfig config = read_root(root, site);
+  config.resolved = root.resolved();
+  check_data_size(config, source, site);
+  return config;
+}
+
+std::string describe_config() {
+  ConfigSection root = ConfigSection::describe();
+  read_root(root, {});
+  std::string text =
+      "# Config keys\n\nWritten by `starling-train --describe-config` from the declarations that read a config; do not edit.\n"
+      "Keys of a `type` stand in the table of that type below.\n\n";
+  text += config_markdown("The config", root.declared()) + "\n";
+  text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
+  text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
+  text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
+  text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
+  text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
+  text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
+  text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2});
+  while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
+  return text;
+}
+
+ShapeTrace trace_shapes(const TrainConfig& config) {
+  return trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
+}
+
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
+  const std::int64_t samples = config.data.train_samples;
+  if (config.batch_size * site.ranks > samples) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
+         "{} on {} ranks is more than the {} training samples; allowed: <= {}", config.batch_size, site.ranks, samples,
+         samples / site.ranks);
+  }
+  const std::int64_t batches = samples / site.ranks / config.batch_size;
+  if (config.accumulate > batches) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "accumulate"}, "{} is more than the {} batches of an epoch; allowed: <= {}",
+         config.accumulate, batches, batches);
+  }
+  const std::int64_t steps = run_length(config, site).total_steps;
+  for (const auto& [key, count] : config.algorithm.step_keys) {
+    if (count <= steps) continue;
+    fail(ExitCode::kUsage, "config", "{}: sync.algorithm.{}: is {}, but the run has {} steps; allowed: <= {}", source, key, count, steps,
+         steps);
+  }
+}
+
+RunLength run_length(const TrainConfig& config, const RankLayout& site) {
+  RunLength length;
+  length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
+  length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
+  length.total_steps = config.steps > 0 ? config.steps : config.epochs * length.steps_per_epoch;
+  return length;
+}
+
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {
+  bool steps = false, epochs = false;
+  for (const std::string& setting : settings) {
+    steps |= setting.rfind("steps=", 0) == 0;
+    epochs |= setting.rfind("epochs=", 0) == 0;
+  }
+  if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
+  for (const std::string& setting : settings) {
+    const nlohmann::json::json_pointer algorithm("/sync/algorithm");
+    const bool of_algorithm = setting.starts_with("sync.algorithm.") && config.is_object() && config.contains(algorithm);
+    if (of_algorithm && config[algorithm].is_string()) config[algorithm] = {{"type", config[algorithm]}};  // a text is its type
+    apply_setting(config, setting);
+  }
+}
+
+}  // namespace starling

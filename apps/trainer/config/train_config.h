@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/data/augment.h"
+#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/schedules/schedule.h"
+#include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/tasks/training_pass.h"
+#include "comm/algorithm.h"
+#include "comm/mixer.h"
+#include "comm/transport_kinds.h"
+#include "core/config.h"
+#include "kernels/optimizer.h"
+#include "layers/layer.h"
+#include "topology/check.h"
+#include "topology/topology.h"
+
+namespace starling {
+
+/// When something repeats, in epochs and in steps; 0 is never.
+struct Interval {
+  std::int64_t every_epochs = 0, every_steps = 0;
+  /// Whether it is due after `step` updates.
+  bool due(std::int64_t step, std::int64_t steps_per_epoch) const {
+    return (every_steps > 0 && step % every_steps == 0) || (every_epochs > 0 && step % (every_epochs * steps_per_epoch) == 0);
+  }
+};
+
+/// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
+enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
+
+/// A whole config, read and checked: plain settings as values, everything with a `type` as the object it names.
+struct TrainConfig {
+  std::uint64_t seed = 1;
+  std::string device, precision, init, trace, transport;
+  DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
+  DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
+  bool defer_norms = false;         ///< Pass::defer_norms of training; see defers_norms()
+  LossScaleSettings loss_scale;     ///< used where compute is fp16
+  int threads = 0;
+  bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
+  GraphChoice cuda_graphs = GraphChoice::kAuto;
+  bool tensorboard = true;
+
+  std::unique_ptr<Dataset> dataset;
+  DatasetInfo data;
+  bool shuffle = true;
+  Augmenters augment;
+  double dirichlet_alpha = 0.0;
+  std::int64_t batch_size = 128, accumulate = 1;
+  std::int64_t epochs = 0, steps = 0;  ///< one of them is 0
+
+  std::unique_ptr<Task> task;
+  std::unique_ptr<Model> model;
+
+  std::string optimizer;  ///< its type
+  std::unique_ptr<OptimizerRule> rule;
+  double lr = 0.1;
+  bool decay_all = false;
+  std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
+
+  AlgorithmPlan algorithm;
+  std::string topology_name;
+  std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
+  bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
+  nlohmann::json auto_figures;                      ///< of that choice, for summary.json
+  double bucket_bytes = 0.0, timeout_s = 300.0;
+  int max_ctas = 0;  ///< see NcclSettings
+  bool in_backward = true, overlap = true, allow_unused = false;
+  MixerKind mixer;               ///< sync.exchange
+  TransportKind transport_kind;  ///< of `transport`
+  ClipSettings clip;
+
+  Interval evaluate, checkpoint;
+  int keep = 2;
+  std::int64_t log_every = 10;
+
+  nlohmann::json resolved;
+  std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
+
+  PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms}; }
+};
+
+/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.
+TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site);
+/// Checks what depends on the data set's real size, as declared at first and again once it is open.
+void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
+
+/// A trace of what this config trains, before any memory is taken.
+ShapeTrace trace_shapes(const TrainConfig& config);
+
+/// How long a run is, from the size of the data.
+struct RunLength {
+  std::int64_t batches_per_epoch = 0;  ///< micro-batches of one rank
+  std::int64_t steps_per_epoch = 0;    ///< updates
+  std::int64_t total_steps = 0;
+};
+RunLength run_length(const TrainConfig& config, const RankLayout& site);
+
+/// `--set` of "steps" or "epochs" replaces the other one.
+void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);
+
+/// docs/config.md, from the same declarations that read a config.
+std::string describe_config();
+
+}  // namespace starling

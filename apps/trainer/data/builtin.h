@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/data/dataset.h"
+
+namespace starling {
+
+/// What the built-in data sets share: the keys `limit`, `test_limit` and `normalize`, and sizes that follow what is found in files.
+class BuiltinDataset : public ImageDataset {
+ public:
+  ImageInfo images() const final { return info_; }
+
+ protected:
+  BuiltinDataset(Shape image, std::int64_t classes);
+
+  /// Reads `normalize`; the defaults have one entry per channel.
+  void read_normalize(ConfigSection& section, const std::vector<double>& mean, const std::vector<double>& deviation);
+  /// Reads `limit` and `test_limit`; 0 stands for all samples.
+  void read_limits(ConfigSection& section);
+  /// How many samples there are before the limits.
+  void set_samples(std::int64_t train, std::int64_t test);
+
+  ImageInfo info_;
+
+ private:
+  std::int64_t limit_ = 0, test_limit_ = 0;
+};
+
+// One function per file of this folder that holds data sets; register_builtin_datasets() calls them.
+void register_synthetic(DatasetRegistry& registry);
+void register_cifar(DatasetRegistry& registry);
+void register_mnist(DatasetRegistry& registry);
+void register_image_folder(DatasetRegistry& registry);
+
+}  // namespace starling

@@ -1,0 +1,76 @@
+#include "apps/trainer/data/dataset.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "core/error.h"
+
+namespace starling {
+
+const TensorInfo* DatasetInfo::find(std::string_view name) const {
+  const auto it = std::find_if(tensors.begin(), tensors.end(), [&](const TensorInfo& tensor) { return tensor.name == name; });
+  return it == tensors.end() ? nullptr : &*it;
+}
+
+std::string DatasetInfo::sample_text() const {
+  std::string text;
+  for (const TensorInfo& tensor : tensors) {
+    if (!text.empty()) text += ", ";
+    if (tensor.pixels) {
+      text += tensor.shape.text();
+    } else if (tensor.classes > 0 && tensor.shape.rank() == 0) {
+      text += fmt::format("{} classes", tensor.classes);
+    } else {
+      text += fmt::format("{} {} of {}", tensor.name, tensor.shape.text(), name_of(tensor.dtype));
+    }
+  }
+  return text;
+}
+
+std::int64_t Dataset::label(Split, std::int64_t) const {
+  fail(ExitCode::kUsage, "data", "samples of this data set have no class; \"data.partition\" must be shared");
+}
+
+DatasetInfo ImageDataset::info() const {
+  const ImageInfo images = this->images();
+  return {.tensors = {{"image", images.image, DType::kUInt8, 0, PixelScale{images.mean, images.std}},
+                      {"label", Shape{}, DType::kInt32, images.classes}},
+          .task = "classification",
+          .classes = images.classes,
+          .train_samples = images.train_samples,
+          .test_samples = images.test_samples};
+}
+
+void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {
+  image(split, index, reinterpret_cast<std::uint8_t*>(out[0]));
+  using Limits = std::numeric_limits<std::int32_t>;
+  const auto number = static_cast<std::int32_t>(std::clamp<std::int64_t>(label(split, index), Limits::min(), Limits::max()));
+  std::memcpy(out[1], &number, sizeof number);
+}
+
+DatasetRegistry& datasets() {
+  static DatasetRegistry registry("data set");
+  return registry;
+}
+
+const Tensor& Batch::operator[](std::string_view name) const {
+  for (const Named& named : tensors) {
+    if (named.name == name) return named.tensor;
+  }
+  std::string known;
+  for (const Named& named : tensors) known += (known.empty() ? "" : ", ") + named.name;
+  fail(ExitCode::kUsage, "data", "a batch of this data set has no tensor '{}'; it has: {}", name, known);
+}
+
+Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples, DType format) {
+  Batch batch{.samples = samples, .format = format};
+  for (const TensorInfo& tensor : tensors) {
+    batch.tensors.push_back({tensor.name, Tensor(backend, tensor.shape.with_batch(samples), tensor.pixels ? format : tensor.dtype)});
+  }
+  return batch;
+}
+
+}  // namespace starling

@@ -1,0 +1,102 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/config.h"
+#include "core/registry.h"
+#include "core/tensor.h"
+
+namespace starling {
+
+/// How bytes become numbers: (v / 255 - mean) / std, per channel.
+struct PixelScale {
+  std::array<double, 4> mean{}, std{};
+  friend bool operator==(const PixelScale&, const PixelScale&) = default;
+};
+
+/// One tensor of a sample.
+struct TensorInfo {
+  std::string name;  ///< "image", "label", …: what tasks ask for
+  Shape shape;       ///< of one sample; Shape{} is a single number
+  DType dtype = DType::kFloat32;
+  std::int64_t classes = 0;  ///< int32: values are from 0 to classes - 1, which is checked; 0: any value
+  /// Of a uint8 {H, W, C}: batches hold numbers made of it in the run's format, cropped, flipped and normalised.
+  std::optional<PixelScale> pixels = std::nullopt;
+  friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
+};
+
+/// What a data set declares about itself without opening a file, so that a dry run needs none.
+struct DatasetInfo {
+  std::vector<TensorInfo> tensors;  ///< of every sample
+  std::string task;                 ///< what `task.type` is where the config does not say
+  std::int64_t classes = 0;         ///< of Dataset::label(); 0: samples have none
+  std::int64_t train_samples = 0, test_samples = 0;
+
+  const TensorInfo* find(std::string_view name) const;
+  /// "32×32×3, 10 classes"
+  std::string sample_text() const;
+};
+
+/// Samples of named tensors. Thread-safe for reading after open().
+class Dataset {
+ public:
+  virtual ~Dataset() = default;
+  virtual DatasetInfo info() const = 0;
+  /// Reads or maps the files (or makes the samples), once a process; info() then gives the sizes found. Errors are Error(kUsage) that name
+  /// file, record and what is wrong. Files that are mapped share their memory among the ranks of a host.
+  virtual void open() = 0;
+  enum class Split : std::uint8_t { kTrain, kTest };
+  /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i was declared with.
+  virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
+  /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
+  virtual std::int64_t label(Split split, std::int64_t index) const;
+};
+
+struct ImageInfo {
+  Shape image;  ///< one sample: {H, W, C}
+  std::int64_t classes = 0;
+  std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
+  std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
+};
+
+/// uint8 images with one label each: the tensors "image" and "label".
+class ImageDataset : public Dataset {
+ public:
+  virtual ImageInfo images() const = 0;
+  std::int64_t label(Split split, std::int64_t index) const override = 0;
+  /// The H×W×C bytes of one image.
+  virtual void image(Split split, std::int64_t index, std::uint8_t* out) const = 0;
+
+  DatasetInfo info() const final;
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const final;
+};
+
+using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::uint64_t>;
+/// Data sets by `data.type`; a maker reads all keys but `type`, `shuffle`, `augment` and `partition`, and gets the config's seed.
+DatasetRegistry& datasets();
+void register_builtin_datasets();
+
+/// A micro-batch as a task takes it: every tensor of the data set with a batch dimension in front.
+struct Batch {
+  struct Named {
+    std::string name;
+    Tensor tensor;
+  };
+  std::vector<Named> tensors;
+  std::int64_t samples = 0;
+  DType format = DType::kFloat32;  ///< of activations: what a model takes floating numbers in
+
+  const Tensor& operator[](std::string_view name) const;
+};
+/// Memory for one, uninitialised.
+Batch empty_batch(const std::vector<TensorInfo>& tensors, Backend& backend, std::int64_t samples, DType format);
+
+}  // namespace starling

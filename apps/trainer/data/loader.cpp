@@ -1,0 +1,298 @@
+#include "apps/trainer/data/loader.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <numeric>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "apps/trainer/data/batch_maker.h"
+#include "apps/trainer/data/partition.h"
+#include "core/random.h"
+#include "core/trace.h"
+
+namespace starling {
+namespace {
+
+/// One batch in the training loop's hands, and two ahead of it.
+constexpr std::size_t kSlots = 3;
+/// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose default is half of this.
+constexpr std::chrono::seconds kUploadLimit{600};
+constexpr std::chrono::microseconds kUploadLook{100};
+
+}  // namespace
+
+struct Loader::State {
+  State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
+      : settings(loader_settings),
+        samples(set.info().train_samples),
+        maker(make_batch_maker(set, loader_settings.batch_size, padding_of(loader_settings.augment), device, dtype,
+                               loader_settings.fixed_place)),
+        tracer(Tracer::current()) {
+    if (settings.dirichlet_alpha > 0.0) {
+      auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
+      share = std::move(shares[static_cast<std::size_t>(settings.rank)]);
+    }
+    for (std::size_t i = 0; i < kSlots; ++i) {
+      slots[i] = maker->make_slot();
+      free.push_back(i);
+    }
+  }
+
+  ~State() {
+    {
+      const std::lock_guard lock(mutex);
+      stopping = true;
+    }
+    changed.notify_all();
+    if (thread.joinable()) thread.join();
+    for (BatchMaker::Slot& slot : slots) {
+      try {
+        maker->settle(slot);
+      } catch (...) {  // an error of earlier work on the device; whoever cares has asked before
+      }
+    }
+  }
+
+  struct Position {
+    std::int64_t epoch = 0, batch = 0;
+    friend bool operator==(const Position&, const Position&) = default;
+  };
+
+  Position after(Position position) const { return ++position.batch < batches ? position : Position{position.epoch + 1, 0}; }
+
+  std::vector<std::int64_t> order_of(std::int64_t epoch) const {
+    if (settings.dirichlet_alpha <= 0.0) return epoch_samples(samples, settings, epoch);
+    if (!settings.shuffle) return share;
+    auto order = random_permutation(settings.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(epoch),
+                                    static_cast<std::int64_t>(share.size()));
+    for (std::int64_t& position : order) position = share[static_cast<std::size_t>(position)];
+    return order;
+  }
+
+  /// Drops what was prepared and prepares from `position` on. What the thread is at right now carries an old generation and is dropped too.
+  void restart(Position position) {
+    const std::lock_guard lock(mutex);
+    ++generation;
+    next_to_make = next_to_give = position;
+    free.insert(free.end(), ready.begin(), ready.end());
+    ready.clear();
+    error = nullptr;
+    if (!thread.joinable()) thread = std::thread([this] { work(); });
+    changed.notify_all();
+  }
+
+  /// Waits until the device has read what the slot held, without holding up the thread that issues its work. False where the loader ends
+  /// meanwhile.
+  bool wait_until_writable(const BatchMaker::Slot& slot, const Position& position) {
+    if (maker->writable(slot)) return true;
+    const TraceSpan span("wait for the upload", {}, TraceLane::kLoader);
+    const auto limit = std::chrono::steady_clock::now() + kUploadLimit;
+    while (!maker->writable(slot)) {
+      if (std::chrono::steady_clock::now() > limit) {
+        fail(ExitCode::kLost, "loader",
+             "the device has not copied an earlier batch within {} s, whose host memory batch {} of epoch {} was to take; it is stuck in a "
+             "step before",
+             kUploadLimit.count(), position.batch, position.epoch);
+      }
+      std::unique_lock lock(mutex);
+      if (changed.wait_for(lock, kUploadLook, [&] { return stopping; })) return false;
+    }
+    return true;
+  }
+
+  void work() {
+    Tracer::install(tracer);
+    std::vector<std::int64_t> order;
+    std::int64_t order_epoch = -1;
+    std::unique_lock lock(mutex);
+    for (;;) {
+      changed.wait(lock, [&] { return stopping || (!free.empty() && !error); });
+      if (stopping) return;
+      const std::size_t index = free.front();
+      free.pop_front();
+      const Position position = next_to_make;
+      const std::uint64_t made_for = generation;
+      lock.unlock();
+
+      std::exception_ptr caught;
+      try {
+        if (!wait_until_writable(slots[index], position)) return;
+        const TraceSpan span("load", {}, TraceLane::kLoader);
+        if (order_epoch != position.epoch) {
+          order = order_of(position.epoch);
+          order_epoch = position.epoch;
+        }
+        const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
+                                                static_cast<std::size_t>(settings.batch_size));
+        maker->fill(slots[index], Dataset::Split::kTrain, own, image_change(settings.augment, settings.seed, position.epoch));
+      } catch (...) {
+        caught = std::current_exception();
+        order_epoch = -1;
+      }
+
+      lock.lock();
+      if (made_for != generation) {
+        free.push_back(index);
+        continue;
+      }
+      if (caught) {
+        free.push_back(index);
+        error = caught;
+      } else {
+        ready.push_back(index);
+        next_to_make = after(position);
+      }
+      changed.notify_all();
+    }
+  }
+
+  const LoaderSettings settings;
+  const std::int64_t samples;
+  const std::int64_t batches = samples / settings.ranks / settings.batch_size;
+  std::vector<std::int64_t> share;  ///< dirichlet: this rank's samples
+  std::unique_ptr<BatchMaker> maker;
+  Tracer* tracer;
+  std::array<BatchMaker::Slot, kSlots> slots;
+
+  std::mutex mutex;  ///< guards what follows; a slot belongs to whoever took its index
+  std::condition_variable changed;
+  std::deque<std::size_t> free, ready;
+  Position next_to_make, next_to_give;
+  std::uint64_t generation = 0;
+  std::exception_ptr error;  ///< thrown once the batches made before it are given
+  bool stopping = false;
+  std::size_t held = kSlots;  ///< the slot in the training loop's hands; kSlots: none
+  std::thread thread;
+};
+
+Loader::Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype) {
+  require(settings.batch_size > 0 && settings.ranks > 0 && settings.rank >= 0 && settings.rank < settings.ranks, "loader",
+          "rank {} of {} with batch size {}", settings.rank, settings.ranks, settings.batch_size);
+  const std::int64_t samples = dataset.info().train_samples;
+  if (samples / settings.ranks < settings.batch_size) {
+    fail(ExitCode::kUsage, "data",
+         "batch_size {} × {} rank{} is more than the {} training samples; use a smaller batch_size or fewer ranks", settings.batch_size,
+         settings.ranks, settings.ranks == 1 ? "" : "s", samples);
+  }
+  state_ = std::make_unique<State>(dataset, settings, backend, dtype);
+}
+
+Loader::~Loader() = default;
+
+std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
+
+void Loader::start(std::int64_t epoch, std::int64_t batch) {
+  require(epoch >= 0 && batch >= 0, "loader", "start at epoch {}, batch {}", epoch, batch);
+  state_->restart({epoch + batch / state_->batches, batch % state_->batches});
+}
+
+void Loader::skip_to_epoch(std::int64_t epoch) {
+  const State::Position wanted{epoch, 0};
+  // At an epoch's end, where nothing is left out, what is prepared already is right.
+  if (state_->thread.joinable() && state_->next_to_give == wanted) return;
+  state_->restart(wanted);
+}
+
+void Loader::advance() {
+  State& state = *state_;
+  if (!state.thread.joinable()) state.restart({0, 0});
+  std::unique_lock lock(state.mutex);
+  if (state.held != kSlots) {
+    state.maker->release(state.slots[state.held]);
+    state.free.push_back(std::exchange(state.held, kSlots));
+    state.changed.notify_all();
+  }
+  state.changed.wait(lock, [&] { return !state.ready.empty() || state.error; });
+  if (state.ready.empty()) std::rethrow_exception(state.error);
+  state.held = state.ready.front();
+  state.ready.pop_front();
+  state.next_to_give = state.after(state.next_to_give);
+  lock.unlock();
+  state.maker->send(state.slots[state.held]);
+}
+
+const Batch& Loader::make() {
+  State& state = *state_;
+  require(state.held != kSlots, "loader", "a batch was to be made before the first was taken");
+  state.maker->make(state.slots[state.held]);
+  return state.slots[state.held].batch;
+}
+
+void Loader::upload_ahead() {
+  State& state = *state_;
+  std::size_t following = kSlots;
+  {
+    const std::lock_guard lock(state.mutex);
+    if (!state.ready.empty()) following = state.ready.front();
+  }
+  // The thread leaves what is ready alone.
+  if (following != kSlots) state.maker->upload(state.slots[following]);
+}
+
+struct EvaluationLoader::State {
+  std::unique_ptr<BatchMaker> maker;
+  BatchMaker::Slot slot;
+  std::vector<std::int64_t> samples;
+  std::int64_t batch_size = 1, position = 0;
+  Batch view;
+};
+
+EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype)
+    : state_(std::make_unique<State>()) {
+  require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
+  for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
+  const auto own = static_cast<std::int64_t>(state_->samples.size());
+  state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
+  state_->maker = make_batch_maker(dataset, state_->batch_size, 0, backend, dtype);
+  state_->slot = state_->maker->make_slot();
+}
+
+EvaluationLoader::~EvaluationLoader() = default;
+
+const Batch* EvaluationLoader::next() {
+  State& state = *state_;
+  const std::int64_t left = static_cast<std::int64_t>(state.samples.size()) - state.position;
+  if (left == 0) {
+    state.position = 0;
+    return nullptr;
+  }
+  const std::int64_t count = std::min(left, state.batch_size);
+  state.maker->release(state.slot);
+  state.maker->wait_until_writable(state.slot);  // for the copy of the batch before alone, not for the work on it
+  state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
+  state.maker->send(state.slot);
+  state.maker->make(state.slot);
+  state.position += count;
+  state.view = state.slot.batch;
+  if (count < state.batch_size) {
+    for (Batch::Named& named : state.view.tensors) {
+      named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
+    }
+  }
+  return &state.view;
+}
+
+std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
+  std::vector<std::int64_t> order;
+  if (settings.shuffle) {
+    order = random_permutation(settings.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(epoch), samples);
+  } else {
+    order.resize(static_cast<std::size_t>(samples));
+    std::iota(order.begin(), order.end(), std::int64_t{0});
+  }
+  std::vector<std::int64_t> own(static_cast<std::size_t>(samples / settings.ranks));
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    own[k] = order[static_cast<std::size_t>(settings.rank) + k * static_cast<std::size_t>(settings.ranks)];
+  }
+  return own;
+}
+
+}  // namespace starling

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "apps/trainer/data/augment.h"
+#include "apps/trainer/data/dataset.h"
+#include "core/backend.h"
+
+namespace starling {
+
+/// How training samples become batches; their order is that of semantics.md section 9.
+struct LoaderSettings {
+  std::uint64_t seed = 1;
+  bool shuffle = true;
+  Augmenters augment;
+  double dirichlet_alpha = 0.0;  ///< > 0: `data.partition` dirichlet
+  std::int64_t batch_size = 1;   ///< of one micro-batch on one rank
+  int rank = 0, ranks = 1;
+  bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
+};
+
+/// Prepares batches on its own thread, some ahead of the training loop. Memory for batches is taken once and reused. An error on the
+/// thread (a bad label, say) is thrown by the next call of next().
+class Loader {
+ public:
+  Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype);
+  ~Loader();
+  std::int64_t batches_per_epoch() const;  ///< floor(floor(S/n) / batch_size), the same on all ranks
+  /// Starts at a micro-batch of an epoch (0-based); called before the first next() and on resume.
+  void start(std::int64_t epoch, std::int64_t batch);
+  /// The next micro-batch; goes on with the following epoch by itself. `micro_batches_used` of an epoch is decided by the caller:
+  /// skip_to_epoch() leaves the rest of an epoch out. The batch stays valid until the next call.
+  const Batch& next() {
+    advance();
+    return make();
+  }
+  /// The first half of next(): goes on to the next micro-batch, and leaves the rest to make(), such as to crop, flip and normalise images.
+  void advance();
+  /// The second half; again, as often as it is called. With a fixed place this may be captured, and a graph then makes whichever
+  /// micro-batch advance() has gone on to.
+  const Batch& make();
+  /// Begins to copy the batch after this one to the device, if it is ready: called once a step's work has been issued, so that the copy
+  /// runs while the device computes. Where it is not called, next() copies.
+  void upload_ahead();
+  void skip_to_epoch(std::int64_t epoch);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// This rank's share of the test set: every sample exactly once over all ranks, in order, no augmentation; the last batch may be short.
+class EvaluationLoader {
+ public:
+  EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype);
+  ~EvaluationLoader();
+  /// The next batch, or null at the end (then it starts over).
+  const Batch* next();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// Which samples rank i takes in an epoch, in order: positions i, i+n, … of the epoch's permutation, floor(S/n) of them. (With
+/// dirichlet_alpha > 0 the loader takes its fixed share instead, apps/trainer/data/partition.h, in an order permuted anew each epoch.)
+std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch);
+
+}  // namespace starling

@@ -1,0 +1,156 @@
+#include "apps/trainer/device/device.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/device/host.h"
+#include "comm/agreement.h"
+#include "core/log.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/gpu_update.h"
+#include "kernels/optimizer.h"
+
+namespace starling {
+
+namespace {
+
+/// Whether this host has NVIDIA's driver, and so, it seems, a GPU. Without it the plug-in with its large libraries need not be opened to
+/// know that there is none; with it a user may wonder why the GPU is not used.
+bool has_gpu_driver() {
+  void* library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+  if (library) dlclose(library);
+  return library != nullptr;
+}
+
+bool has_gpu(const std::string& answer) { return answer[0] == '+'; }
+
+/// For "auto": a GPU on every rank, or none anywhere. What each rank found is told to all, and rank 0 says in one line why the CPU is taken
+/// where there are GPUs or drivers at all.
+std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, World& world) {
+  std::unique_ptr<Backend> backend;
+  std::string mine = "-";  // "+": a GPU; "-": no driver; "!": a driver, but this error
+  if (has_gpu_driver()) {
+    try {
+      backend = open_backend(DeviceType::kCuda, settings);
+      mine = "+";
+    } catch (const Error& error) {
+      mine = "!" + std::string(error.what());
+    }
+  }
+  const std::vector<std::string> all = world.size() == 1 ? std::vector<std::string>{mine} : world.all_gather(mine);
+  if (std::all_of(all.begin(), all.end(), has_gpu)) return backend;
+  const std::string why = why_not_gpus(all);
+  if (!why.empty() && world.rank() == 0) log::info("{}", why);
+  return nullptr;
+}
+
+}  // namespace
+
+std::string why_not_gpus(const std::vector<std::string>& answers) {
+  const auto first = std::find_if_not(answers.begin(), answers.end(), has_gpu);
+  const bool none_anywhere = std::all_of(answers.begin(), answers.end(), [](const std::string& answer) { return answer[0] == '-'; });
+  if (first == answers.end() || none_anywhere) return {};
+  return fmt::format("device auto: the CPU, because {} of {} ranks cannot use a GPU; rank {}: {}",
+                     std::count_if(answers.begin(), answers.end(), [](const std::string& answer) { return !has_gpu(answer); }),
+                     answers.size(), first - answers.begin(), first->size() > 1 ? first->substr(1) : "its host has no NVIDIA driver");
+}
+
+int compute_threads(const TrainConfig& config, const World& world) {
+  return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(world.local_size()));
+}
+
+std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world) {
+  std::unique_ptr<Backend> backend;
+  BackendSettings settings;
+  settings.threads = compute_threads(config, world);
+  settings.local_rank = world.local_rank();
+  settings.local_size = world.local_size();
+  settings.tf32 = config.tf32;
+  settings.benchmark = config.cudnn_benchmark;
+  settings.deterministic = config.deterministic;
+  if (config.device == "cuda") {
+    together(world, [&] { backend = open_backend(DeviceType::kCuda, settings); });
+    return backend;
+  }
+  const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
+  if (config.device == "auto" && unsupported) {
+    if (has_gpu_driver() && world.rank() == 0) log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
+  } else if (config.device == "auto" && runs_on_gpu(*config.rule)) {
+    backend = gpu_on_every_rank(settings, world);
+  } else if (config.device == "auto" && has_gpu_driver() && world.rank() == 0) {
+    log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");
+  }
+  if (backend) return backend;
+  together(world, [&] { backend = open_backend(DeviceType::kCpu, settings); });
+  if (usable_cores() < settings.threads) {
+    log::warning("{} threads on {} usable core{}: mpirun may have bound this rank; use mpirun --bind-to none", settings.threads,
+                 usable_cores(), usable_cores() == 1 ? "" : "s");
+  }
+  return backend;
+}
+
+bool choose_precision(TrainConfig& config, const Backend& backend, World& world) {
+  const DType before = config.compute;
+  const bool cpu = backend.device() == DeviceType::kCpu;
+  if (config.precision == "auto") {
+    double slow = cpu && !cpu::fast_bf16() ? 1.0 : 0.0;
+    if (world.size() > 1) world.max(&slow, 1);  // machines may differ, formats may not
+    config.compute = slow > 0.0 ? DType::kFloat32 : DType::kBFloat16;
+  }
+  together(world, [&] {
+    if (!cpu) return;
+    if (config.compute == DType::kFloat16) {
+      fail(ExitCode::kUsage, "config", "precision: {}", fp16_needs_gpu());
+    }
+    if (config.compute == DType::kBFloat16 && !cpu::fast_bf16()) {
+      fail(ExitCode::kUsage, "config",
+           "precision: bf16 needs a processor that multiplies it (AMX or AVX512_BF16), which {} does not; use fp32, auto, or a GPU",
+           cpu::processor_name());
+    }
+  });
+  return config.compute != before;
+}
+
+DType expected_compute(const std::string& precision, const std::string& device) {
+  if (precision == "fp64") return DType::kFloat64;
+  if (precision == "bf16") return DType::kBFloat16;
+  if (precision == "fp16") return DType::kFloat16;
+  if (precision == "auto" && (device == "cuda" || cpu::fast_bf16())) return DType::kBFloat16;
+  return DType::kFloat32;
+}
+
+bool defers_norms(bool otherwise) {
+  const char* wanted = std::getenv("STARLING_FUSE_NORMS");
+  if (!wanted || !*wanted) return otherwise;
+  const std::string text = wanted;
+  if (text != "0" && text != "1") fail(ExitCode::kUsage, "config", "STARLING_FUSE_NORMS is '{}' in the environment; use 0 or 1", text);
+  return text == "1";
+}
+
+void choose_deferred_norms(TrainConfig& config, const Backend& backend, World& world) {
+  double without = 0.0, with = 0.0;
+  together(world, [&] {
+    config.defer_norms = defers_norms(backend.fuses_batch_norms(config.compute));
+    (config.defer_norms ? with : without) = 1.0;
+  });
+  if (world.size() == 1) return;
+  double answers[2] = {without, with};
+  world.max(answers, 2);  // libraries may differ, arithmetic may not
+  config.defer_norms = answers[0] == 0.0;
+  if (answers[0] > 0.0 && answers[1] > 0.0 && world.rank() == 0) {
+    log::info("batch norms run by themselves on all ranks, because some ranks' libraries have no convolutions that carry them out");
+  }
+}
+
+bool expected_to_defer_norms(DType compute, const std::string& device) {
+  return defers_norms(compute == DType::kFloat16 && device != "cpu");
+}
+
+std::string fp16_needs_gpu() { return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32"); }
+
+}  // namespace starling

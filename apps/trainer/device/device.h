@@ -1,0 +1,40 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/train_config.h"
+#include "comm/world.h"
+
+namespace starling {
+
+/// Compute threads of each rank on a CPU: as the config says, or an equal share of this host's cores.
+int compute_threads(const TrainConfig& config, const World& world);
+/// Opens this rank's device as `device`, `threads` and the settings for GPUs ask. Collective; an unusable device is an AgreedError(kUsage),
+/// but with "auto", which then takes the CPU on every rank.
+std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world);
+
+/// Why "auto" takes the CPU, in one line for the user, from what each rank found: "+" (a GPU), "-" (no driver), "!" and an error. Empty
+/// where nothing needs to be said: every rank has a GPU, or there is not even a driver anywhere.
+std::string why_not_gpus(const std::vector<std::string>& answers);
+
+/// Sets `config.compute` to what `precision` means on the chosen device: "auto" is bf16 where every rank's device is fast in it, else fp32.
+/// Collective; a precision that a device lacks is an AgreedError(kUsage). True where the format changed, so that shapes must be traced
+/// again.
+bool choose_precision(TrainConfig& config, const Backend& backend, World& world);
+
+/// The format that a dry run assumes where `precision` is "auto": that of the device named, or of this processor.
+DType expected_compute(const std::string& precision, const std::string& device);
+
+/// Whether training passes defer batch norms (Pass::defer_norms): STARLING_FUSE_NORMS, 0 or 1, in the environment, or else `otherwise`.
+bool defers_norms(bool otherwise);
+/// Settles TrainConfig::defer_norms for a backend: as defers_norms() says, if it says so on every rank. Collective.
+void choose_deferred_norms(TrainConfig& config, const Backend& backend, World& world);
+/// What a backend for `device` will say to that before there is one (Backend::fuses_batch_norms): GPUs do in fp16.
+bool expected_to_defer_norms(DType compute, const std::string& device);
+
+/// What a CPU says to fp16.
+std::string fp16_needs_gpu();
+
+}  // namespace starling

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace starling {
+
+/// Cores that this process may run on.
+int usable_cores();
+/// Of those, the share of one of `local_size` ranks on this host: all of them where mpirun bound each rank to cores of its own.
+int cores_of_rank(int local_size);
+std::string host_name();
+/// Largest resident set of this process so far, in bytes.
+std::uint64_t peak_resident_bytes();
+
+}  // namespace starling

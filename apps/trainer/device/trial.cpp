@@ -1,0 +1,86 @@
+#include "apps/trainer/device/trial.h"
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "core/autograd.h"
+
+namespace starling {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kPasses = 3;         // after one that warms up
+constexpr double kLongPass = 2.0;  // seconds: one such pass says enough
+
+struct PassTimes {
+  double forward = 0.0, backward = 0.0;
+  std::vector<double> ready;  ///< seconds into the backward pass, in the order of readiness
+};
+
+PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& backend) {
+  PassTimes times;
+  Clock::time_point start = Clock::now();
+  const auto lap = [&] {
+    backend.synchronize();
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  Tape tape(backend);
+  tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
+  Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = config.defer_norms};
+  training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
+    times.forward = lap();
+    start = Clock::now();
+  }});
+  times.backward = lap();
+  return times;
+}
+
+}  // namespace
+
+StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
+  StepModel step;
+  const auto element = static_cast<double>(size_of(config.dtype));
+  for (const Parameter* parameter : trace.ready_order) {
+    const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
+    const double ready = static_cast<double>(step.tensors.size() + 1) / static_cast<double>(trace.ready_order.size());
+    step.tensors.push_back({static_cast<double>(padded) * element, ready});
+  }
+  step.gossip_wire = config.mixer.wire;
+  step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
+  return step;
+}
+
+StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& backend) {
+  Model& model = *config.model;
+  model.allocate(backend, config.dtype, config.compute);
+  model.initialise(config.seed);
+  model.refresh_low();
+  std::vector<PassTimes> passes;
+  {
+    const Batch batch = empty_batch(config.task->tensors(), backend, config.batch_size, config.pass_shape().activations());
+    for (const Batch::Named& named : batch.tensors) backend.fill(named.tensor, is_floating(named.tensor.dtype()) ? 0.5 : 0.0);
+    PassTimes first = time_pass(config, batch, backend);
+    if (first.forward + first.backward > kLongPass) passes.push_back(std::move(first));
+    while (passes.size() < kPasses && (passes.empty() || passes.front().forward + passes.front().backward <= kLongPass)) {
+      passes.push_back(time_pass(config, batch, backend));
+    }
+  }
+  model.drop_memory();
+
+  std::sort(passes.begin(), passes.end(),
+            [](const PassTimes& a, const PassTimes& b) { return a.forward + a.backward < b.forward + b.backward; });
+  const PassTimes& middle = passes[passes.size() / 2];
+  const auto groups = static_cast<double>(config.accumulate);
+  StepModel step = untimed_step(config, trace);
+  // All but the last micro-batch of a step are computation before the first gradient is ready.
+  step.forward = middle.forward + (groups - 1.0) * (middle.forward + middle.backward);
+  step.backward = middle.backward;
+  for (std::size_t i = 0; i < std::min(step.tensors.size(), middle.ready.size()); ++i) {
+    step.tensors[i].ready = std::min(middle.ready[i] / std::max(middle.backward, 1e-9), 1.0);
+  }
+  return step;
+}
+
+}  // namespace starling

@@ -1,0 +1,81 @@
+#include "apps/trainer/output/metrics.h"
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+
+#include "apps/trainer/output/event_file.h"
+#include "apps/trainer/output/output_file.h"
+#include "core/error.h"
+#include "core/safetensors.h"
+
+namespace starling {
+namespace {
+
+/// Whether a line of an earlier run stays in the file when the run goes on after `resume_step`.
+bool keeps(std::string_view line, std::int64_t resume_step) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) return false;
+  const auto step = json.find("step");
+  return step != json.end() && step->is_number_integer() && step->get<std::int64_t>() <= resume_step;
+}
+
+/// Drops the lines after `resume_step`, and what is not a whole line.
+void cut_metrics(const std::string& path, std::int64_t resume_step) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  std::ifstream in(path, std::ios::binary);
+  const std::string before{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (!in && !in.eof()) fail(ExitCode::kUsage, "output", "cannot read {}, which the resumed run continues", path);
+  std::string after;
+  for (std::size_t begin = 0; begin < before.size();) {
+    const std::size_t end = before.find('\n', begin);
+    if (end == std::string::npos) break;  // torn by a crash
+    const auto line = std::string_view(before).substr(begin, end - begin);
+    if (resume_step > 0 && keeps(line, resume_step)) (after += line) += '\n';
+    begin = end + 1;
+  }
+  if (after != before) write_file_atomically(path, after.data(), after.size());
+}
+
+}  // namespace
+
+struct MetricsWriter::State {
+  OutputFile lines;
+  std::unique_ptr<EventFile> events;
+};
+
+MetricsWriter::MetricsWriter(const std::string& folder, bool tensorboard, std::int64_t resume_step) {
+  make_folders(folder);
+  const std::string path = folder + "/metrics.jsonl";
+  cut_metrics(path, resume_step);
+  state_ = std::unique_ptr<State>(new State{{path, false}, nullptr});  // NOLINT(modernize-make-unique): an aggregate
+  if (tensorboard) state_->events = std::make_unique<EventFile>(folder, resume_step + 1);
+}
+
+MetricsWriter::~MetricsWriter() = default;
+
+void MetricsWriter::write(const MetricsLine& line) {
+  // Numbers are written with as many digits as give them back exactly; JSON has no NaN and no infinity, they become null.
+  nlohmann::ordered_json json{{"step", line.step}, {"epoch", line.epoch}};
+  const auto put = [&](const char* key, const std::optional<double>& value, const char* tag) {
+    if (!value) return;
+    json[key] = *value;
+    if (tag && state_->events) state_->events->scalar(tag, line.step, *value);
+  };
+  put("loss", line.loss, "loss");
+  put("lr", line.lr, "learning_rate");
+  put("images_per_second", line.images_per_second, "images_per_second");
+  put("step_ms", line.step_ms, "step_ms");
+  put("wait_ms", line.wait_ms, "wait_ms");
+  for (const MetricValue& metric : line.test) put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
+  put("consensus_distance", line.consensus_distance, "consensus_distance");
+  if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;
+  state_->lines.append(json.dump() + "\n");
+  if (state_->events) state_->events->flush();
+}
+
+}  // namespace starling

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/tasks/metric.h"
+
+namespace starling {
+
+/// A line of metrics.jsonl; fields that are not set are left out.
+struct MetricsLine {
+  std::int64_t step = 0;
+  double epoch = 0.0;
+  std::optional<double> loss, lr, images_per_second, step_ms, wait_ms;
+  std::vector<MetricValue> test;  ///< an evaluation's
+  std::optional<double> consensus_distance;
+  std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation
+};
+
+/// Writes metrics.jsonl and, if asked, TensorBoard's event file (rank 0 only). On resume lines after `resume_step` are cut off first, and
+/// the file is continued. Every line is flushed. A write error is Error(kOutput) with file and remedy.
+class MetricsWriter {
+ public:
+  MetricsWriter(const std::string& folder, bool tensorboard, std::int64_t resume_step);
+  ~MetricsWriter();
+  void write(const MetricsLine& line);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace starling

@@ -1,0 +1,83 @@
+#include "apps/trainer/output/output_folder.h"
+
+#include <fmt/chrono.h>
+
+#include <ctime>
+#include <filesystem>
+
+#include "apps/trainer/state/checkpoint.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/safetensors.h"
+
+namespace starling {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string default_folder(const std::string& config) {
+  const std::string name = fs::path(config).stem().string();
+  const std::string base = fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
+  std::string folder = base;
+  std::error_code error;
+  for (int i = 2; fs::exists(folder, error); ++i) folder = fmt::format("{}-{}", base, i);
+  return folder;
+}
+
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error || !fs::is_directory(path)) {
+    fail(ExitCode::kOutput, "output", "cannot make the folder {}: {}; give a writable place by --output", path,
+         error ? error.message() : "something else has that name");
+  }
+}
+
+}  // namespace
+
+RunFolder prepare_output_folder(const TrainOptions& options) {
+  RunFolder folder;
+  folder.path = options.output;
+  folder.resume = !options.resume.empty();
+  if (folder.resume && options.resume != "latest") {
+    // --resume DIR goes on in DIR itself, unless another place was asked for explicitly.
+    if (!folder.path.empty() && fs::weakly_canonical(folder.path) != fs::weakly_canonical(options.resume)) {
+      fail(ExitCode::kUsage, "arguments",
+           "--resume {} and --output {} name different folders; a run continues in its own folder: leave --output out", options.resume,
+           folder.path);
+    }
+    folder.path = options.resume;
+    if (!CheckpointFolder(folder.path).newest()) {
+      fail(ExitCode::kUsage, "resume", "{} holds no complete checkpoint (checkpoints/step-N/DONE); needed: the output folder of a run",
+           folder.path);
+    }
+  }
+  if (folder.resume && folder.path.empty())
+    fail(ExitCode::kUsage, "arguments", "--resume latest needs --output DIR, the folder to continue in");
+  if (folder.path.empty()) folder.path = default_folder(options.config);
+  std::error_code error;
+  if (fs::exists(folder.path, error) && !fs::is_directory(folder.path, error)) {
+    fail(ExitCode::kUsage, "output", "--output {} is a file; needed: a new or empty folder", folder.path);
+  }
+  if (folder.resume) {
+    const auto newest = CheckpointFolder(folder.path).newest();
+    if (newest) {
+      folder.resume_step = *newest;
+    } else {
+      folder.resume = false;
+      fmt::print("no checkpoint in {} yet: starting afresh\n", folder.path);
+    }
+  } else if (fs::exists(folder.path, error) && !fs::is_empty(folder.path, error)) {
+    fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it",
+         folder.path);
+  }
+  make_folder(folder.path);
+  return folder;
+}
+
+void write_config(const std::string& folder, const std::string& text) {
+  write_file_atomically(folder + "/config.json", text.data(), text.size());
+}
+
+}  // namespace starling

@@ -1,0 +1,109 @@
+#include "apps/trainer/output/progress.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <string_view>
+
+namespace starling {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr double kTerminalSeconds = 0.1, kPlainSeconds = 5.0;
+constexpr int kBarWidth = 24;
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+std::size_t terminal_width() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 20) return 80;
+  return size.ws_col;
+}
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+struct Progress::State {
+  std::int64_t total, first;
+  bool terminal;
+  Clock::time_point start = Clock::now(), last_shown{};
+  std::string line{};      ///< the newest state of the run
+  bool shown = false;      ///< `line` has been printed
+  bool on_screen = false;  ///< a progress line stands at the cursor (terminal)
+
+  void show() {
+    if (line.empty()) return;
+    if (terminal) {
+      // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could not be rewritten.
+      print("\r" + line.substr(0, terminal_width() - 1) + "\x1b[K");
+      on_screen = true;
+    } else {
+      print(line + "\n");
+    }
+    shown = true;
+    last_shown = Clock::now();
+  }
+};
+
+Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal)
+    : state_(new State{total_steps, first_step, terminal}) {}
+
+Progress::~Progress() {
+  if (state_->on_screen) print("\n");
+}
+
+void Progress::update(std::int64_t step, double epoch, double loss, double lr, double images_per_second) {
+  State& s = *state_;
+  const double elapsed = seconds_since(s.start);
+  const std::int64_t done = step - s.first, left = std::max<std::int64_t>(0, s.total - step);
+  const double part = s.total > 0 ? std::clamp(static_cast<double>(step) / static_cast<double>(s.total), 0.0, 1.0) : 1.0;
+  s.line.clear();
+  if (s.terminal) {
+    const int filled = static_cast<int>(part * kBarWidth);
+    s.line = fmt::format("[{:#<{}}{:.<{}}] ", "", filled, "", kBarWidth - filled);
+  }
+  s.line += fmt::format("step {}/{} {:.0f}%  epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", step, s.total, std::floor(100.0 * part),
+                        epoch, loss, lr, images_per_second);
+  if (left > 0 && done > 0) {
+    s.line += fmt::format("  {} left", duration_text(elapsed / static_cast<double>(done) * static_cast<double>(left)));
+  }
+  s.shown = false;
+  const bool first = s.last_shown == Clock::time_point{};
+  if (first || seconds_since(s.last_shown) >= (s.terminal ? kTerminalSeconds : kPlainSeconds)) s.show();
+}
+
+void Progress::message(const std::string& line) {
+  if (state_->on_screen) {
+    print("\r\x1b[K" + line + "\n");
+    state_->on_screen = false;
+    state_->show();
+  } else {
+    print(line + "\n");
+  }
+}
+
+void Progress::finish() {
+  State& s = *state_;
+  if (!s.shown) s.show();
+  if (s.on_screen) print("\n");
+  s.on_screen = false;
+  s.line.clear();
+}
+
+std::string duration_text(double seconds) {
+  if (!std::isfinite(seconds) || seconds > 1e9) return "?";
+  const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
+  const std::int64_t hours = total / 3600, minutes = total / 60 % 60;
+  return hours > 0 ? fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60) : fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+}  // namespace starling

@@ -1,0 +1,58 @@
+#include "apps/trainer/output/terminal.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <initializer_list>
+#include <string>
+#include <thread>
+
+namespace starling {
+namespace {
+
+std::atomic<bool> stop{false};
+std::atomic<bool> end_at_next{false};  ///< SIGTERM or SIGINT came once
+
+void receive(int signal) {
+  stop.store(true);
+  if (signal != SIGUSR1 && end_at_next.exchange(true)) ::_exit(128 + signal);
+}
+
+}  // namespace
+
+// No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
+// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
+void install_stop_signals() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&signals, signal);
+  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  std::thread([signals] {
+    ::pthread_setname_np(::pthread_self(), "signals");
+    while (true) {
+      int signal = 0;
+      if (::sigwait(&signals, &signal) == 0) receive(signal);
+    }
+  }).detach();
+}
+
+bool stop_requested() { return stop.load(); }
+
+void request_stop(bool wanted) {
+  stop.store(wanted);
+  end_at_next.store(false);
+}
+
+bool stdout_is_terminal() {
+  if (isatty(STDOUT_FILENO) == 0) return false;
+  if (!std::getenv("OMPI_COMM_WORLD_SIZE")) return true;
+  std::error_code error;
+  const std::string target = std::filesystem::read_symlink("/proc/" + std::to_string(getppid()) + "/fd/1", error).string();
+  return !error && (target.rfind("/dev/pts/", 0) == 0 || target.rfind("/dev/tty", 0) == 0);
+}
+
+}  // namespace starling

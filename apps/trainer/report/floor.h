@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/tasks/training_pass.h"
+#include "core/dtype.h"
+#include "kernels/optimizer.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Rates that no program on a device exceeds: what a large copy and a large matrix product reach there.
+struct Ceilings {
+  std::string device;
+  double bytes_per_second = 0.0;  ///< read and written
+  double low_flops = 0.0;         ///< bf16 and fp16 with fp32 sums
+  double fp32_flops = 0.0, tf32_flops = 0.0, fp64_flops = 0.0;
+
+  double flops(DType compute, bool tf32) const;
+};
+/// An H200: copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specification.
+Ceilings h200_ceilings();
+
+/// The least that an operation moves through device memory, each input read once and each output written once, and what it multiplies and
+/// adds. What a batch needs as a whole before it can go on (batch norm's statistics) is read twice.
+struct OperationWork {
+  std::string name;  ///< as in core/operations.h
+  double bytes = 0.0;
+  double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
+};
+
+/// Traces forward pass, loss and backward pass of one micro-batch on shapes alone, with batch norms deferred where asked: then what
+/// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
+std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape);
+
+/// Parameters of a model whose gradients a GPU's convolutions leave in `compute`, a low precision (Parameter::grad_low); else none.
+double low_gradient_elements(const Model& model, DType compute);
+
+/// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in, and a low-precision copy if `compute`
+/// is one. The gradients of `low_gradients` of them are read in `compute`.
+OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
+                           double low_gradients = 0.0);
+
+struct Floor {
+  double bytes = 0.0, flops = 0.0;
+  double memory_seconds = 0.0;      ///< the bytes alone
+  double arithmetic_seconds = 0.0;  ///< the arithmetic alone
+  double seconds = 0.0;             ///< operations one after another, each as fast as the slower of its two
+  bool memory_bound() const { return memory_seconds >= arithmetic_seconds; }
+};
+Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second, double bytes_per_second);
+
+}  // namespace starling

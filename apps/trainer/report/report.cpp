@@ -1,0 +1,189 @@
+#include "apps/trainer/report/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "apps/trainer/device/step_graphs.h"
+#include "apps/trainer/report/floor.h"
+#include "comm/bucket.h"
+#include "comm/exchange_plan.h"
+#include "comm/exchange_schedule.h"
+
+namespace starling {
+
+namespace {
+
+std::string topology_text(const TrainConfig& config, const RankLayout& site) {
+  if (config.auto_topology) return "auto (chosen at the start, by measurement)";
+  if (!config.topology) return fmt::format("none ({})", config.algorithm.label());
+  const TopologyReport report = analyse(*config.topology);
+  std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
+  text += config.topology->period() > 0 ? fmt::format("period {}, ", config.topology->period()) : "no period, ";
+  text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
+  text +=
+      report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
+  return text;
+}
+
+/// Receive buffers that a bucket needs: the most of any round and rank.
+std::size_t receive_buffers(const TrainConfig& config, const RankLayout& site) {
+  if (site.ranks == 1) return 0;
+  if (!config.topology) return 1;
+  std::size_t most = 0;
+  const std::int64_t rounds = config.topology->period() > 0 ? config.topology->period() : 16;
+  for (std::int64_t k = 0; k < rounds; ++k) {
+    const Round round = config.topology->round(k);
+    for (int rank = 0; rank < std::min(site.ranks, 64); ++rank) most = std::max(most, plan_exchange(round, rank).received());
+  }
+  return most;
+}
+
+std::string memory_text(const MemoryNeed& need) {
+  std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
+                                size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
+  if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
+  if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
+  return out + fmt::format(", {} activations, {} batches; {} in all\n", size_text(need.activations), size_text(need.batches),
+                           size_text(need.total()));
+}
+
+/// What a floor is made of, in one line.
+std::string floor_text(const std::string& name, const Floor& floor, double images) {
+  return fmt::format(
+      "  {}: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
+      name, 1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds,
+      1e3 * floor.arithmetic_seconds, floor.memory_bound() ? "memory" : "arithmetic");
+}
+
+/// The communicators that NCCL makes, and a rough figure of their memory.
+std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
+  if (site.ranks == 1 || !config.transport_kind.counts_communicators) return {};
+  std::vector<int> groups(static_cast<std::size_t>(site.ranks));
+  if (config.topology) {
+    for (const std::vector<int>& group : summed_groups(*config.topology, false, config.mixer.encodes)) {
+      if (static_cast<int>(group.size()) == site.ranks) continue;
+      for (const int rank : group) ++groups[static_cast<std::size_t>(rank)];
+    }
+  }
+  const int most = *std::max_element(groups.begin(), groups.end());
+  constexpr double kBuffer = 4 << 20;  // NCCL_BUFFSIZE's default, as NCCL's manual has it
+  constexpr int kNeighbours = 2;       // of a ring
+  const int channels = config.max_ctas > 0 ? config.max_ctas : 16;
+  const std::string of_groups = most == 0 ? std::string(" alone") : fmt::format(" and {} of groups", most);
+  return fmt::format(
+      "NCCL: {} communicator{} a rank, the world's{}; at most about {} of device memory (each: {} channels{}, 2 neighbours in a ring, "
+      "{} of NCCL_BUFFSIZE each): an estimate, not measured\n",
+      1 + most, most == 0 ? "" : "s", of_groups, size_text((1 + most) * kNeighbours * channels * kBuffer), channels,
+      config.max_ctas > 0 ? " (sync.max_ctas)" : " assumed", size_text(kBuffer));
+}
+
+/// Which rank takes which GPU, and what a step takes there at least. Asks no device.
+std::string device_text(const TrainConfig& config, const RankLayout& site, double elements) {
+  std::string out =
+      fmt::format("devices: a GPU for each of a host's {} rank{}: ", site.ranks_per_node, site.ranks_per_node == 1 ? "" : "s");
+  constexpr int kShown = 8;
+  for (int rank = 0; rank < std::min(site.ranks_per_node, kShown); ++rank)
+    out += fmt::format("{}local rank {} → GPU {}", rank == 0 ? "" : ", ", rank, rank);
+  if (site.ranks_per_node > kShown) out += ", …";
+  out += fmt::format("; precision {}\n", name_of(config.compute));
+  out += nccl_text(config, site);
+  out += graph_text(config, site);
+
+  const Ceilings device = h200_ceilings();
+  const double flops = device.flops(config.compute, config.tf32);
+  const auto floor = [&](bool deferred) {
+    PassShape shape = config.pass_shape();
+    shape.defer_norms = deferred;
+    const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, shape);
+    std::vector<OperationWork> work;
+    for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
+    const bool mixes = config.topology != nullptr;
+    work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config, site)) : 0.0, config.dtype,
+                                config.compute, config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0));
+    return floor_of(work, flops, device.bytes_per_second);
+  };
+  const auto images = static_cast<double>(config.batch_size * config.accumulate);
+  out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
+                     1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
+  if (!config.defer_norms) return out + floor_text("operations as they are issued", floor(false), images);
+  out += floor_text("operations as they are issued (convolutions carry out batch norms)", floor(true), images);
+  out += floor_text("with batch norms by themselves", floor(false), images);
+  return out;
+}
+
+}  // namespace
+
+double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches; }
+
+std::string size_text(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (bytes < 1024.0) break;
+    bytes /= 1024.0;
+    unit = next;
+  }
+  return unit[0] == 'B' ? fmt::format("{} B", static_cast<std::int64_t>(bytes)) : fmt::format("{:.1f} {}", bytes, unit);
+}
+
+std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(),
+                     plan.buckets.size() == 1 ? "" : "s", config.algorithm.name, topology_text(config, site));
+}
+
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  const RunLength length = run_length(config, site);
+  const auto element = static_cast<double>(size_of(config.dtype));
+  std::string out =
+      fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_per_node, config.model->parameter_count());
+  out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
+                     config.data.sample_text());
+  out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
+  out += fmt::format("topology: {}\n", topology_text(config, site));
+  out += fmt::format("buckets: {}\n", plan.buckets.size());
+  double elements = 0.0;
+  for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
+    const BucketLayout& bucket = plan.buckets[i];
+    elements += static_cast<double>(bucket.elements);
+    out += fmt::format("  bucket {}: {} tensors, {} elements, {}: {} … {}\n", i, bucket.slots.size(), bucket.elements,
+                       size_text(static_cast<double>(bucket.elements) * element), bucket.slots.front().parameter->name,
+                       bucket.slots.back().parameter->name);
+  }
+  out += memory_text(memory_need(config, site, trace));
+  if (config.device == "cuda") out += device_text(config, site, elements);
+  return out;
+}
+
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
+  const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
+  double elements = 0.0;
+  for (const BucketLayout& bucket : plan.buckets) elements += static_cast<double>(bucket.elements);
+  const double flat = elements * static_cast<double>(size_of(config.dtype));
+  const auto compute = static_cast<double>(size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
+  MemoryNeed need;
+  need.parameters = need.gradients = flat;
+  need.states = flat * static_cast<double>(config.rule->state_names().size());
+  need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
+  if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
+  need.receive = flat * static_cast<double>(receive_buffers(config, site));
+  for (const AlgorithmPlan::State& state : config.algorithm.states) {
+    need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
+  }
+  if (config.topology && config.transport_kind.reads_parameters() && site.ranks_per_node > 1) {
+    need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
+    // On GPUs sums of groups still want a place.
+    if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;
+  }
+  need.activations = static_cast<double>(trace.activation_bytes);
+  for (const TensorInfo& tensor : config.data.tensors) {
+    if (tensor.shape.rank() == 0) continue;  // a number a sample
+    const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
+    need.batches += 3.0 * static_cast<double>(config.batch_size * tensor.shape.elements()) * element;
+  }
+  return need;
+}
+
+}  // namespace starling

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+
+#include "apps/trainer/config/train_config.h"
+
+namespace starling {
+
+/// Bytes that a rank takes on its device, as far as shapes tell: neither CUDA's own memory nor the libraries' workspaces.
+struct MemoryNeed {
+  double parameters = 0.0, gradients = 0.0, states = 0.0;
+  double low = 0.0;      ///< bf16 or fp16 copies of the parameters
+  double receive = 0.0;  ///< what neighbours send
+  double sync = 0.0;     ///< what the algorithm keeps from step to step
+  double activations = 0.0, batches = 0.0;
+  double total() const;
+};
+MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+
+/// What --dry-run prints after the resolved config: parameters, buckets, topology, data, length of the run, memory a rank; with
+/// `device` cuda also which rank takes which GPU, NCCL's communicators, and the floor of a step on an H200.
+std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+/// One or two lines for the start of a run: model, buckets, algorithm, topology.
+std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+/// "1.5 MiB"
+std::string size_text(double bytes);
+
+}  // namespace starling

@@ -1,0 +1,26 @@
+#include "apps/trainer/report/version.h"
+
+#include <fmt/format.h>
+
+#include "comm/mpi/version.h"
+#include "comm/nccl/nccl.h"
+#include "kernels/library_versions.h"
+#include "starling_commit.h"  // made by the build
+
+namespace starling {
+
+std::string version_text() { return STARLING_VERSION; }
+std::string commit_text() { return STARLING_COMMIT; }
+
+std::string version_report() {
+  return fmt::format("starling {} (commit {})\ncompiler: {}\n{}\n{}\n", version_text(), commit_text(), STARLING_COMPILER,
+                     mpi_library_version(), kernel_library_versions());
+}
+
+std::string nccl_version_line() {
+  std::string why;
+  const auto nccl = open_nccl(why);
+  return nccl ? fmt::format("NCCL {}\n", nccl->version()) : std::string();
+}
+
+}  // namespace starling

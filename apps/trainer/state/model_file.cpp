@@ -1,0 +1,115 @@
+#include "apps/trainer/state/model_file.h"
+
+#include <cstring>
+#include <set>
+
+#include "core/backend.h"
+#include "core/error.h"
+#include "core/registry.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::string_view kCounterSuffix = "num_batches_tracked";
+
+bool optional_tensor(const std::string& name) { return name.size() >= kCounterSuffix.size() && name.ends_with(kCounterSuffix); }
+
+template <class From, class To>
+void convert(const std::byte* from, std::byte* to, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) {
+    From value;
+    std::memcpy(&value, from + i * sizeof(From), sizeof value);
+    To result;
+    if constexpr (std::is_class_v<From> || std::is_class_v<To>) {
+      result = static_cast<To>(static_cast<float>(value));  // bf16 and fp16 convert from and to float alone
+    } else {
+      result = static_cast<To>(value);
+    }
+    std::memcpy(to + i * sizeof(To), &result, sizeof result);
+  }
+}
+
+/// Calls fn with a value of the C++ type of a dtype.
+template <class Function>
+void dispatch(DType dtype, const Function& fn) {
+  switch (dtype) {
+    case DType::kFloat32: return fn(float{});
+    case DType::kFloat64: return fn(double{});
+    case DType::kBFloat16: return fn(BFloat16{});
+    case DType::kFloat16: return fn(Float16{});
+    case DType::kInt64: return fn(std::int64_t{});
+    case DType::kInt32: return fn(std::int32_t{});
+    case DType::kUInt8: return fn(std::uint8_t{});
+  }
+}
+
+std::vector<std::byte> converted(const FileTensor& file, DType to) {
+  const auto count = static_cast<std::size_t>(file.shape.elements());
+  std::vector<std::byte> result(count * size_of(to));
+  dispatch(file.dtype, [&](auto from_value) {
+    dispatch(to, [&](auto to_value) { convert<decltype(from_value), decltype(to_value)>(file.bytes.data(), result.data(), count); });
+  });
+  return result;
+}
+
+}  // namespace
+
+FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
+  FileTensor result{tensor.dtype(), file_shape(tensor.shape(), layout), std::vector<std::byte>(tensor.bytes())};
+  std::vector<std::byte> memory(tensor.bytes());
+  tensor.backend().copy_to_host(tensor, memory.data());
+  to_file_layout(memory.data(), tensor.shape(), layout, size_of(tensor.dtype()), result.bytes.data());
+  return result;
+}
+
+void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout, const std::string& what) {
+  const Shape wanted = file_shape(tensor.shape(), layout);
+  if (file.shape != wanted) {
+    fail(ExitCode::kUsage, "model file", "{} has shape {}, needed: {}", what, file.shape.text(), wanted.text());
+  }
+  if (is_floating(file.dtype) != is_floating(tensor.dtype())) {
+    fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype), name_of(tensor.dtype()));
+  }
+  const std::vector<std::byte> bytes = converted(file, tensor.dtype());
+  std::vector<std::byte> memory(tensor.bytes());
+  to_memory_layout(bytes.data(), tensor.shape(), layout, size_of(tensor.dtype()), memory.data());
+  tensor.backend().copy_from_host(memory.data(), tensor);
+}
+
+void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file) {
+  for (const Parameter* parameter : model.parameters())
+    file.tensors[prefix + parameter->name] = to_file_tensor(parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers())
+    file.tensors[prefix + buffer->name] = to_file_tensor(buffer->value, TensorLayout::kPlain);
+}
+
+void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model) {
+  std::set<std::string> known;
+  const auto load = [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    known.insert(prefix + name);
+    const auto it = file.tensors.find(prefix + name);
+    if (it == file.tensors.end()) {
+      if (optional_tensor(name)) return;
+      std::vector<std::string> names;
+      for (const auto& [other, value] : file.tensors) names.push_back(other);
+      fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing{}", source, prefix + name, suggestion(prefix + name, names));
+    }
+    from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);
+  };
+  for (Parameter* parameter : model.parameters()) load(parameter->name, parameter->value, parameter->layout);
+  for (ModelBuffer* buffer : model.buffers()) load(buffer->name, buffer->value, TensorLayout::kPlain);
+  for (const auto& [name, tensor] : file.tensors) {
+    if (name.rfind(prefix, 0) == 0 && known.count(name) == 0) {
+      fail(ExitCode::kUsage, "model file", "{}: tensor {} does not belong to the model", source, name);
+    }
+  }
+}
+
+void check_model_tensors(const SafetensorsFile& file, const std::string& source, Model& model) {
+  model.allocate(meta_backend(), DType::kFloat32);
+  load_model_tensors(file, source, "", model);
+  model.drop_memory();
+}
+
+}  // namespace starling

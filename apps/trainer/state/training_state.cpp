@@ -1,0 +1,140 @@
+#include "apps/trainer/state/training_state.h"
+
+#include <cstdlib>
+#include <set>
+
+#include "apps/trainer/state/model_file.h"
+#include "comm/algorithm.h"
+#include "core/config.h"
+#include "core/error.h"
+
+namespace starling {
+
+namespace {
+
+/// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of the precision, what it came to counts, not
+/// the word: check_resumable() compares that itself.
+const std::set<std::string>& changeable_keys() {
+  static const std::set<std::string> keys{"steps",          "epochs",         "log_every",     "evaluate",    "checkpoint", "data.path",
+                                          "device",         "plugins",        "threads",       "tensorboard", "trace",      "precision",
+                                          "sync.transport", "sync.timeout_s", "sync.max_ctas", "cuda_graphs"};
+  return keys;
+}
+
+void compare(const nlohmann::json& saved, const nlohmann::json& given, const std::string& path, const std::string& source) {
+  if (changeable_keys().count(path) != 0) return;
+  if (saved.is_object() && given.is_object()) {
+    std::set<std::string> names;
+    for (const auto& [name, value] : saved.items()) names.insert(name);
+    for (const auto& [name, value] : given.items()) names.insert(name);
+    for (const std::string& name : names) {
+      compare(saved.value(name, nlohmann::json()), given.value(name, nlohmann::json()), path.empty() ? name : path + "." + name, source);
+    }
+    return;
+  }
+  if (saved == given) return;
+  fail(ExitCode::kUsage, "resume", {.file = source},
+       "the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder", given.dump(), path,
+       saved.dump());
+}
+
+template <class Visit>
+void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
+  const std::vector<std::string> names = rule.state_names();
+  for (const Bucket& bucket : buckets) {
+    for (const BucketSlot& slot : bucket.layout->slots) {
+      for (std::size_t state = 0; state < names.size(); ++state) {
+        visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(slot.offset, slot.parameter->shape),
+              *slot.parameter);
+      }
+      for (const SyncState& state : bucket.sync) {
+        visit("sync." + state.name + "." + slot.parameter->name, state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
+      }
+    }
+  }
+}
+
+std::string metadata(const SafetensorsFile& file, const std::string& source, const std::string& key) {
+  const auto it = file.metadata.find(key);
+  if (it == file.metadata.end())
+    fail(ExitCode::kUsage, "resume", {.file = source}, "is not a checkpoint of a training run: it lacks the entry '{}'", key);
+  return it->second;
+}
+
+}  // namespace
+
+SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
+                           const nlohmann::json& resolved_config, int ranks, DType compute) {
+  SafetensorsFile file;
+  add_model_tensors(model, "model.", file);
+  each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+    file.tensors[name] = to_file_tensor(tensor, parameter.layout);
+  });
+  file.metadata["format"] = "starling-checkpoint-1";
+  file.metadata["step"] = std::to_string(counters.step);
+  file.metadata["loss_sum"] = fmt::format("{:a}", counters.loss_sum);
+  file.metadata["loss_count"] = std::to_string(counters.loss_count);
+  file.metadata["train_seconds"] = fmt::format("{:a}", counters.train_seconds);
+  if (counters.loss_scale) {
+    file.metadata["loss_scale"] = fmt::format("{:a}", counters.loss_scale->scale);
+    file.metadata["loss_scale_clean_steps"] = std::to_string(counters.loss_scale->clean_steps);
+    file.metadata["optimizer_step"] = std::to_string(counters.loss_scale->optimizer_step);
+  }
+  file.metadata["precision"] = name_of(compute);
+  file.metadata["ranks"] = std::to_string(ranks);
+  file.metadata["config"] = resolved_config.dump();
+  return file;
+}
+
+RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
+                       const OptimizerRule& rule) {
+  load_model_tensors(file, source, "model.", model);
+  each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+    const auto it = file.tensors.find(name);
+    if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+    from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
+  });
+  RunCounters counters;
+  counters.step = std::atoll(metadata(file, source, "step").c_str());
+  counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
+  counters.loss_count = std::atoll(metadata(file, source, "loss_count").c_str());
+  counters.train_seconds = std::strtod(metadata(file, source, "train_seconds").c_str(), nullptr);
+  if (file.metadata.count("loss_scale") != 0) {
+    counters.loss_scale = LossScaleState{std::strtod(metadata(file, source, "loss_scale").c_str(), nullptr),
+                                         std::atoll(metadata(file, source, "loss_scale_clean_steps").c_str()),
+                                         std::atoll(metadata(file, source, "optimizer_step").c_str())};
+  }
+  return counters;
+}
+
+nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source) {
+  return parse_json(metadata(file, source, "config"), source);
+}
+
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
+                     DType compute) {
+  if (metadata(file, source, "format") != "starling-checkpoint-1") {
+    fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
+  }
+  if (metadata(file, source, "ranks") != std::to_string(ranks)) {
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
+         "the checkpoint was made by {} ranks, this run has {}; start as many", metadata(file, source, "ranks"), ranks);
+  }
+  nlohmann::json saved = saved_config(file, source);
+  // Checkpoints that name no task are of a version that knew one alone.
+  if (!saved.contains("task") && resolved_config.contains("task"))
+    saved["task"] = {{"type", "classification"}, {"metrics", {"classification"}}};
+  // Older ones have a text, or not every key.
+  if (saved.contains("sync") && saved["sync"].contains("algorithm"))
+    (void)algorithm_of(saved["sync"].value("algorithm", nlohmann::json()), &saved["sync"]["algorithm"]);
+  // "auto" may mean another format on another device. Checkpoints that do not say theirs are of a version that knew fp32 and fp64 alone.
+  const auto entry = file.metadata.find("precision");
+  const std::string made = entry != file.metadata.end() ? entry->second : saved.value("precision", "") == "fp64" ? "fp64" : "fp32";
+  if (made != name_of(compute)) {
+    fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
+         "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made, name_of(compute), made);
+  }
+  compare(saved, resolved_config, "", source);
+}
+
+}  // namespace starling

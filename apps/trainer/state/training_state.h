@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/state/loss_scaler.h"
+#include "comm/bucket.h"
+#include "core/safetensors.h"
+#include "kernels/optimizer.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Counters of a run that a checkpoint keeps besides tensors.
+struct RunCounters {
+  std::int64_t step = 0;  ///< updates done
+  double loss_sum = 0.0;  ///< of the steps since the last line of metrics
+  std::int64_t loss_count = 0;
+  double train_seconds = 0.0;
+  std::optional<LossScaleState> loss_scale;  ///< of this rank, in fp16
+};
+
+/// Everything a bit-exact resume of one rank needs; semantics.md section 10.
+SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
+                           const nlohmann::json& resolved_config, int ranks, DType compute);
+/// The reverse. `source` names the file in errors.
+RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
+                       const OptimizerRule& rule);
+/// The resolved config of the run that made a checkpoint.
+nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
+/// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from.
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
+                     DType compute);
+
+}  // namespace starling

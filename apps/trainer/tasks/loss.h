@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "core/autograd.h"
+#include "core/config.h"
+#include "core/registry.h"
+
+namespace starling {
+
+/// What is minimised.
+class Loss {
+ public:
+  virtual ~Loss() = default;
+  /// The mean over the batch times `scale`: a scalar with a gradient, in fp32 where `outputs` is in low precision. Targets that do not suit
+  /// are Error(kUsage); a trace on shapes finds them before training.
+  virtual Variable value(const Variable& outputs, const Tensor& targets, double scale, Pass& pass) const = 0;
+};
+
+/// By `loss.type`; a maker reads the keys of its type.
+using LossRegistry = Registry<std::unique_ptr<Loss>, ConfigSection&>;
+LossRegistry& losses();
+void register_builtin_losses();
+
+}  // namespace starling

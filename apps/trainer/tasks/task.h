@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/tasks/loss.h"
+#include "core/config.h"
+#include "core/registry.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+class Metric;
+
+/// What a loss and metrics compare: a row of outputs for each target.
+struct TaskOutput {
+  Variable outputs;
+  Tensor targets;
+};
+
+/// What the trainer trains: a batch's named tensors in, loss and metrics out. A task says which tensors it wants and how the model is run
+/// on them; the loss and the metrics are chosen by the config.
+class Task {
+ public:
+  explicit Task(const DatasetInfo& data);
+  virtual ~Task();
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  /// Of one sample, as the model takes it.
+  virtual Shape input() const = 0;
+  /// The default of `model.num_classes`.
+  virtual std::int64_t outputs() const = 0;
+  /// Error(kUsage) through section.error() where the model's outputs do not suit.
+  virtual void check_model(const Model& model, const ConfigSection& section) const = 0;
+  /// Defaults of `loss.type` and `task.metrics`.
+  virtual std::string usual_loss() const = 0;
+  virtual std::vector<std::string> usual_metrics() const = 0;
+  virtual TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const = 0;
+  /// The mean over the batch times `share`.
+  virtual Variable loss(const TaskOutput& output, double share, Pass& pass) const;
+
+  const std::vector<TensorInfo>& tensors() const { return data_.tensors; }
+  const std::vector<std::unique_ptr<Metric>>& metrics() const { return metrics_; }
+  void set_loss(std::unique_ptr<Loss> loss) { loss_ = std::move(loss); }
+  void set_metrics(std::vector<std::unique_ptr<Metric>> metrics);
+
+ protected:
+  /// The declaration of a tensor that the task needs; Error(kUsage) naming task and tensor where the data has none.
+  const TensorInfo& needed(std::string_view task, std::string_view tensor) const;
+  const DatasetInfo& data() const { return data_; }
+
+ private:
+  DatasetInfo data_;
+  std::unique_ptr<Loss> loss_;
+  std::vector<std::unique_ptr<Metric>> metrics_;
+};
+
+/// By `task.type`; a maker reads all keys but `type` and `metrics`.
+using TaskRegistry = Registry<std::unique_ptr<Task>, ConfigSection&, const DatasetInfo&>;
+TaskRegistry& tasks();
+void register_builtin_tasks();
+
+/// Image classification with a loss, for benchmarks and tests that have no config.
+std::unique_ptr<Task> classification_task(const Shape& image, std::int64_t classes, double label_smoothing = 0.0);
+
+}  // namespace starling

@@ -1,0 +1,63 @@
+#include "apps/trainer/tasks/training_pass.h"
+
+#include <algorithm>
+
+#include "core/device_trace.h"
+#include "core/error.h"
+#include "core/trace.h"
+
+namespace starling {
+
+Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass, const PassSteps& steps) {
+  Variable loss;
+  {
+    const TraceSpan forward("forward");
+    const DeviceSpan device_forward(TraceLane::kDeviceCompute, "forward");
+    // The outputs go at the end of this block: in the backward pass their memory may serve again.
+    const TaskOutput output = task.predict(model, batch, pass);
+    if (steps.before_loss) steps.before_loss();
+    loss = task.loss(output, steps.share, pass);
+  }
+  if (steps.before_backward) steps.before_backward(loss);
+  const TraceSpan backward("backward");
+  const DeviceSpan device_backward(TraceLane::kDeviceCompute, "backward");
+  const auto run = [&] { pass.tape->backward(loss, 1.0, !steps.first, steps.last); };
+  if (steps.backward) {
+    steps.backward(run);
+  } else {
+    run();
+  }
+  return loss.value();
+}
+
+ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, bool allow_unused) {
+  if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta)) throw Error(*error);
+  const auto meta = make_meta_backend();
+  ShapeTrace trace;
+  model.allocate(*meta, shape.dtype, shape.compute);
+  const std::size_t before = meta->memory_stats().in_use;
+  {
+    Tape tape(*meta);
+    tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
+    Pass pass{.backend = *meta, .tape = &tape, .training = true, .defer_norms = shape.defer_norms};
+    const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
+    training_pass(task, model, batch, pass, {.before_backward = [](const Variable& loss) {
+                    if (!loss.requires_grad())
+                      fail(ExitCode::kUsage, "model", "no trainable parameter takes part in the loss, so there is nothing to train");
+                  }});
+  }
+  trace.activation_bytes = meta->memory_stats().peak_in_use - before;
+  for (Parameter* parameter : model.parameters()) {
+    if (parameter->trainable && std::find(trace.ready_order.begin(), trace.ready_order.end(), parameter) == trace.ready_order.end()) {
+      trace.unused.push_back(parameter);
+    }
+  }
+  model.drop_memory();
+  if (!trace.unused.empty() && !allow_unused) {
+    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient; remove it, or set \"unused_parameters\": \"allow\"",
+         trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "");
+  }
+  return trace;
+}
+
+}  // namespace starling

@@ -1,0 +1,283 @@
+#include "apps/trainer/training_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "apps/trainer/device/host.h"
+#include "apps/trainer/output/terminal.h"
+#include "apps/trainer/report/version.h"
+#include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/model_file.h"
+#include "comm/agreement.h"
+#include "core/error.h"
+#include "core/safetensors.h"
+
+namespace starling {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// What every rank adds to a line of metrics; rank i's are at i·kFields.
+enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kScaleStep, kFields };
+
+/// Steps between questions whether any rank was told to stop. A question is answered kStopInterval steps later at the latest, so that
+/// no step waits for it.
+constexpr std::int64_t kStopInterval = 4;
+
+/// "test accuracy 91.20 %, test loss 0.2731, "
+std::string text_of(const std::vector<MetricValue>& metrics) {
+  std::string shares, others;
+  for (const MetricValue& metric : metrics) {
+    if (metric.share) {
+      shares += fmt::format("test {} {:.2f} %, ", metric.name, 100.0 * metric.value);
+    } else {
+      others += fmt::format("test {} {:.4f}, ", metric.name, metric.value);
+    }
+  }
+  return shares + others;
+}
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+}  // namespace
+
+TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
+    : trainer_(trainer),
+      config_(trainer.config()),
+      backend_(trainer.backend()),
+      transport_(trainer.transport()),
+      folder_(std::move(folder)),
+      metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
+      stop_sum_(transport_, backend_, 1) {}
+
+ExitCode TrainingRun::run() {
+  const std::int64_t total = trainer_.length().total_steps, steps_per_epoch = trainer_.length().steps_per_epoch;
+  if (transport_.rank() == 0) {
+    writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
+    progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
+  }
+  bool stopped = false;
+  trainer_.take_wait_seconds();
+  while (step() < total && !stopped) {
+    const auto begin = Clock::now();
+    trainer_.step();
+    add_seconds(seconds_since(begin));
+    ++line_steps_;
+    wait_seconds_ += trainer_.take_wait_seconds();
+
+    const bool last = step() == total;
+    if (step() % config_.log_every == 0 || last) {
+      post_metrics();
+    } else if (metrics_sum_.ready()) {
+      emit_metrics();
+    }
+    stopped = !last && stop_agreed();
+    if (last || config_.evaluate.due(step(), steps_per_epoch)) test(last);
+    if (last || stopped || config_.checkpoint.due(step(), steps_per_epoch)) {
+      save_checkpoint(last);
+    }
+    trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
+  }
+  if (stop_sum_.pending()) stop_sum_.take();
+  if (metrics_sum_.pending()) emit_metrics();
+  trainer_.finish();
+  if (progress_) progress_->finish();
+  if (stopped) return ExitCode::kStopped;
+  if (!result_) test(true);  // a resumed run that had nothing left to do
+  write_summary();
+  return ExitCode::kOk;
+}
+
+void TrainingRun::add_seconds(double seconds) {
+  trainer_.add_seconds(seconds);
+  line_seconds_ += seconds;
+}
+
+void TrainingRun::catch_up() {
+  const auto begin = Clock::now();
+  losses().drain();
+  if (LossScaler* scaler = trainer_.loss_scaler()) scaler->settle();
+  add_seconds(seconds_since(begin));
+}
+
+void TrainingRun::check_finite() {
+  catch_up();
+  // The first steps of any rank; a step that never was is far in the future.
+  constexpr double kNever = 1e18;
+  const auto negated = [](std::int64_t step) { return step < 0 ? -kNever : -static_cast<double>(step); };
+  double first[2] = {negated(losses().diverged_step()), negated(scale_diverged_step())};
+  if (transport_.size() > 1) transport_.world().max(first, 2);
+  const auto step_of = [](double value) { return value == -kNever ? std::int64_t{-1} : static_cast<std::int64_t>(-value); };
+  if (first[0] != -kNever || first[1] != -kNever) report_diverged(step_of(first[0]), step_of(first[1]));
+}
+
+void TrainingRun::report_diverged(std::int64_t loss_step, std::int64_t scale_step) const {
+  if (loss_step >= 0) {
+    fail_on_all_ranks(
+        ExitCode::kDiverged, "trainer", {.step = loss_step},
+        "training diverged: the loss of step {} is not a finite number; use a smaller learning rate, a longer warm-up or clip_norm",
+        loss_step);
+  }
+  fail_on_all_ranks(
+      ExitCode::kDiverged, "trainer", {.step = scale_step},
+      "training diverged: the gradients of step {} and of those before it overflow fp16 even with a loss scale of {:.3g}; use "
+      "a smaller learning rate, clip_norm, or bf16",
+      scale_step, config_.loss_scale.least);
+}
+
+void TrainingRun::post_metrics() {
+  if (metrics_sum_.pending()) emit_metrics();
+  catch_up();
+  const auto ranks = static_cast<std::size_t>(transport_.size());
+  std::vector<double> values(kFields * ranks, 0.0);
+  double* mine = values.data() + kFields * static_cast<std::size_t>(transport_.rank());
+  mine[kLossSum] = std::isfinite(losses().sum()) ? losses().sum() : 0.0;
+  mine[kLossCount] = static_cast<double>(losses().count());
+  mine[kSeconds] = line_seconds_;
+  mine[kWait] = wait_seconds_;
+  mine[kDivergedStep] = static_cast<double>(losses().diverged_step());
+  mine[kScaleStep] = static_cast<double>(scale_diverged_step());
+  metrics_sum_.start(values, step());
+  posted_ = {};
+  posted_.step = step();
+  posted_.epoch = trainer_.epoch();
+  posted_.lr = trainer_.lr();
+  posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
+  losses().reset();
+  line_seconds_ = wait_seconds_ = 0.0;
+  line_steps_ = 0;
+  // A rank that has diverged finds out what the others say at once; nobody trains on for another interval.
+  if (losses().diverged_step() >= 0 || scale_diverged_step() >= 0) emit_metrics();
+}
+
+void TrainingRun::emit_metrics() {
+  const std::vector<double> values = metrics_sum_.take();
+  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, diverged = -1.0, overflowed = -1.0;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
+    const double* field = values.data() + kFields * rank;
+    loss_sum += field[kLossSum];
+    loss_count += field[kLossCount];
+    seconds = std::max(seconds, field[kSeconds]);
+    wait = std::max(wait, field[kWait]);
+    if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
+    if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed)) overflowed = field[kScaleStep];
+  }
+  if (diverged >= 0 || overflowed >= 0) report_diverged(static_cast<std::int64_t>(diverged), static_cast<std::int64_t>(overflowed));
+  const auto steps = static_cast<double>(posted_steps_);
+  posted_.loss = loss_sum / std::max(loss_count, 1.0);
+  posted_.step_ms = 1e3 * seconds / steps;
+  posted_.wait_ms = 1e3 * wait / steps;
+  posted_.images_per_second =
+      steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
+  if (writer_) writer_->write(posted_);
+  if (progress_) progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr, *posted_.images_per_second);
+}
+
+void TrainingRun::test(bool last) {
+  if (metrics_sum_.pending()) emit_metrics();
+  check_finite();
+  trainer_.finish();
+  result_ = trainer_.test([&](const EvaluationResult& result) { tell(result, last); });
+}
+
+void TrainingRun::tell(const EvaluationResult& result, bool last) {
+  if (writer_) {
+    MetricsLine line;
+    line.step = step();
+    line.epoch = trainer_.epoch();
+    if (result.samples > 0) line.test = result.values;
+    line.consensus_distance = result.consensus_distance;
+    line.bucket_consensus = result.bucket_consensus;
+    writer_->write(line);
+  }
+  if (progress_ && result.samples > 0) {
+    progress_->message(fmt::format("epoch {:.4g}, step {}: {}consensus distance {:.3g}", trainer_.epoch(), step(), text_of(result.values),
+                                   result.consensus_distance));
+  }
+  if (last) {
+    together(transport_, [&] {
+      if (transport_.rank() != 0) return;
+      SafetensorsFile file;
+      add_model_tensors(*config_.model, "", file);
+      file.metadata["format"] = "pt";
+      write_safetensors(folder_ + "/model.safetensors", file);
+    });
+  }
+}
+
+void TrainingRun::save_checkpoint(bool last) {
+  if (metrics_sum_.pending()) emit_metrics();
+  check_finite();
+  trainer_.finish();
+  const CheckpointFolder folder(folder_);
+  together(transport_, [&] {
+    if (transport_.rank() == 0) folder.begin(step());
+  });
+  together(transport_, [&] { folder.write(step(), transport_.rank(), trainer_.state()); });
+  together(transport_, [&] {
+    if (transport_.rank() == 0) folder.complete(step(), config_.keep);
+  });
+  if (progress_ && !last) progress_->message(fmt::format("checkpoint of step {} in {}", step(), folder.step_folder(step())));
+}
+
+bool TrainingRun::stop_agreed() {
+  if (transport_.size() == 1) return stop_requested();
+  if (step() % kStopInterval != 0) return false;
+  const bool stop = stop_sum_.pending() && stop_sum_.take()[0] > 0.0;
+  const double mine = stop_requested() ? 1.0 : 0.0;
+  if (!stop) stop_sum_.start({&mine, 1}, step());
+  return stop;
+}
+
+void TrainingRun::write_summary() {
+  const bool cpu = backend_.device() == DeviceType::kCpu;
+  double peak = static_cast<double>(cpu ? peak_resident_bytes() : backend_.memory_stats().reserved);
+  double seconds = trainer_.seconds();
+  LossScaler* scaler = trainer_.loss_scaler();
+  double skipped = scaler ? static_cast<double>(step() + 1 - scaler->settle().optimizer_step) : 0.0;
+  std::vector<std::string> hosts{host_name()};
+  if (transport_.size() > 1) {
+    transport_.world().max(&peak, 1);
+    transport_.world().max(&seconds, 1);
+    transport_.world().max(&skipped, 1);
+    hosts = transport_.world().all_gather(host_name());
+  }
+  together(transport_, [&] {
+    if (transport_.rank() != 0) return;
+    std::sort(hosts.begin(), hosts.end());
+    hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
+    const auto images = static_cast<double>(step() * config_.accumulate * config_.batch_size * transport_.size());
+    nlohmann::json summary{
+        {"steps", step()},
+        {"epochs", trainer_.epoch()},
+        {"train_seconds", seconds},
+        {"images_per_second", seconds > 0 ? images / seconds : 0.0},
+        {"peak_memory_bytes", static_cast<std::uint64_t>(peak)},
+        {"ranks", transport_.size()},
+        {"parameters", config_.model->parameter_count()},
+        {"version", version_text()},
+        {"commit", commit_text()},
+        {"hosts", hosts},
+        {"device", backend_.description()},
+        {"precision", name_of(config_.compute)},
+        {"transport", transport_.name()},
+        {"algorithm", config_.algorithm.name},
+        {"topology", config_.topology_name},
+        {"consensus_distance", result_->consensus_distance},
+    };
+    if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
+    if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
+    if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
+    if (result_->samples > 0) {
+      for (const MetricValue& metric : result_->values) summary["test_" + metric.name] = metric.value;
+    }
+    const std::string text = summary.dump(2) + "\n";
+    write_file_atomically(folder_ + "/summary.json", text.data(), text.size());
+  });
+}
+
+}  // namespace starling

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "apps/trainer/async_sum.h"
+#include "apps/trainer/output/metrics.h"
+#include "apps/trainer/output/progress.h"
+#include "apps/trainer/trainer.h"
+
+namespace starling {
+
+/// A run from where the trainer stands to its end: calls its steps, and does what is told of them, in the run's folder: lines of metrics,
+/// progress, tests, checkpoints, the summary, and a stop after a signal.
+class TrainingRun {
+ public:
+  TrainingRun(Trainer& trainer, std::string folder);
+  /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
+  ExitCode run();
+
+ private:
+  void post_metrics();
+  void emit_metrics();
+  /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it: its share of the steps' time.
+  void catch_up();
+  void check_finite();
+  [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
+  void test(bool last);
+  /// Of a test, while the model is the mean; the last one writes it.
+  void tell(const EvaluationResult& result, bool last);
+  void save_checkpoint(bool last);
+  bool stop_agreed();
+  void write_summary();
+  void add_seconds(double seconds);
+  std::int64_t step() const { return trainer_.steps_done(); }
+  LossRecord& losses() { return trainer_.losses(); }
+  std::int64_t scale_diverged_step() { return trainer_.loss_scaler() ? trainer_.loss_scaler()->diverged_step() : -1; }
+
+  Trainer& trainer_;
+  const TrainConfig& config_;
+  Backend& backend_;
+  Transport& transport_;
+  std::string folder_;
+
+  double line_seconds_ = 0.0, wait_seconds_ = 0.0;  ///< since the last line of metrics
+  std::int64_t line_steps_ = 0;
+  AsyncSum metrics_sum_, stop_sum_;
+  MetricsLine posted_;
+  std::int64_t posted_steps_ = 0;
+  std::optional<EvaluationResult> result_;
+
+  std::unique_ptr<MetricsWriter> writer_;  ///< on rank 0
+  std::unique_ptr<Progress> progress_;     ///< on rank 0
+};
+
+}  // namespace starling

@@ -1,0 +1,102 @@
+#include "comm/agreement.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdint>
+#include <new>
+#include <vector>
+
+namespace starling {
+namespace {
+
+/// Texts and numbers one after the other, each text behind its length.
+std::string packed(const Error& error) {
+  const ErrorParts& parts = error.parts();
+  std::string text = fmt::format("{} {} {} ", static_cast<int>(error.code()), parts.where.step, parts.where.bucket);
+  for (const std::string* part : {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
+    text += fmt::format("{} {}", part->size(), *part);
+  }
+  return text;
+}
+
+AgreedError unpacked(const RankReason& reason) {
+  const char* at = reason.reason.data();
+  const char* const end = at + reason.reason.size();
+  const auto number = [&] {
+    std::int64_t value = 0;
+    at = std::from_chars(at, end, value).ptr + 1;  // and the space behind it
+    return value;
+  };
+  const auto code = static_cast<ExitCode>(number());
+  ErrorParts parts;
+  parts.where.rank = reason.rank;
+  parts.where.step = number();
+  parts.where.bucket = static_cast<int>(number());
+  for (std::string* part : {&parts.component, &parts.what, &parts.remedy, &parts.where.file, &parts.where.key}) {
+    const auto size = static_cast<std::size_t>(number());
+    part->assign(at, size);
+    at += size;
+  }
+  return AgreedError(code, std::move(parts));
+}
+
+/// FNV-1a in 128 bits (two seeds of the 64-bit one).
+std::string digest(const std::string& text) {
+  std::array<std::uint64_t, 2> hash{0xcbf29ce484222325ULL, 0x9e3779b97f4a7c15ULL};
+  for (const char c : text) {
+    for (std::uint64_t& h : hash) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
+  }
+  return {reinterpret_cast<const char*>(hash.data()), sizeof hash};
+}
+
+}  // namespace
+
+Error as_error(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& known) {
+    return known;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::kMemory, {"memory", "the system has no memory left for this rank", "use a smaller batch_size or fewer ranks"});
+  } catch (const std::exception& unknown) {
+    return Error(ExitCode::kInternal, {"internal", unknown.what()});
+  } catch (...) {
+    return Error(ExitCode::kInternal, {"internal", "an exception of unknown type"});
+  }
+}
+
+std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
+  const std::vector<std::string> all = world.size() == 1 ? std::vector{mine} : world.all_gather(mine);
+  const auto first = std::find_if(all.begin(), all.end(), [](const std::string& reason) { return !reason.empty(); });
+  if (first == all.end()) return std::nullopt;
+  return RankReason{static_cast<int>(first - all.begin()), *first};
+}
+
+std::optional<AgreedError> try_together(World& world, const std::function<void()>& work) {
+  std::string mine;
+  try {
+    work();
+  } catch (...) {
+    mine = packed(as_error(std::current_exception()));
+  }
+  const std::optional<RankReason> reason = lowest_reason(world, mine);
+  return reason ? std::optional(unpacked(*reason)) : std::nullopt;
+}
+
+void together(World& world, const std::function<void()>& work) {
+  if (const std::optional<AgreedError> error = try_together(world, work)) throw AgreedError(*error);
+}
+
+std::optional<Disagreement> find_disagreement(World& world, const std::string& mine) {
+  if (world.size() == 1) return std::nullopt;
+  const std::vector<std::string> digests = world.all_gather(digest(mine));
+  const auto other = std::find_if(digests.begin(), digests.end(), [&](const std::string& each) { return each != digests.front(); });
+  if (other == digests.end()) return std::nullopt;
+  // All ranks hold the same digests, so all of them come here and ask the same two.
+  const auto rank = static_cast<int>(other - digests.begin());
+  std::vector<std::string> texts = world.all_gather(world.rank() == 0 || world.rank() == rank ? mine : std::string());
+  return Disagreement{rank, std::move(texts.front()), std::move(texts[static_cast<std::size_t>(rank)])};
+}
+
+}  // namespace starling

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+
+#include "core/backend.h"
+#include "core/trace.h"
+
+namespace starling {
+
+/// Waits for other ranks, counted and traced. On a device the update stream waits, so that the rest of a pass does not.
+class ExchangeWait {
+ public:
+  explicit ExchangeWait(Backend& backend) : backend_(backend) {}
+  template <class Wait>
+  void operator()(const char* verb, int bucket, const Wait& wait) {
+    const TraceSpan span(verb, "bucket " + std::to_string(bucket), TraceLane::kExchange);
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    const auto begin = std::chrono::steady_clock::now();
+    wait();
+    seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
+  /// Since the last call.
+  double take_seconds() { return std::exchange(seconds_, 0.0); }
+
+ private:
+  Backend& backend_;
+  double seconds_ = 0.0;
+};
+
+}  // namespace starling

@@ -1,0 +1,115 @@
+#include "comm/mixer.h"
+
+#include "comm/mixers/bf16.h"
+#include "core/error.h"
+
+namespace starling {
+
+Mixer::Mixer(Backend& backend, Transport& transport, bool parameters_are_summed)
+    : backend_(backend), transport_(transport), parameters_are_summed_(parameters_are_summed), wait_(backend) {}
+
+void Mixer::open(const MixSite& site) {
+  const Topology* topology = transport_.size() > 1 ? site.topology : nullptr;
+  require(topology || transport_.size() == 1, "mixer", "mixing over {} ranks needs a topology", transport_.size());
+  require(!site.topology || site.topology->ranks() == transport_.size(), "mixer", "a topology of {} ranks in a world of {}",
+          site.topology ? site.topology->ranks() : 0, transport_.size());
+  buckets_ = &site.buckets;
+  overlap_ = site.overlap;
+  start_at_begin_ = site.start_at_begin;
+  incoming_.clear();
+  incoming_.resize(site.buckets.size());
+  const bool flat = share(site.buckets);
+  schedule_ = ExchangeSchedule(topology, transport_.rank(), flat);
+  if (topology) {
+    const std::vector<std::vector<int>> groups = summed_groups(*topology, flat, !parameters_are_summed_);
+    sums_ = !groups.empty();
+    transport_.prepare(groups);
+  }
+  const std::size_t most = schedule_.most_over_period([&](const Exchange& exchange) { return buffers_for(exchange); });
+  for (std::size_t b = 0; b < incoming_.size(); ++b) grow(b, most);
+}
+
+void Mixer::begin(std::int64_t step) {
+  if (!start_at_begin_ || step == 0) return;
+  for (std::size_t b = 0; b < incoming_.size(); ++b) start_round(static_cast<int>(b), step, step - 1);
+}
+
+const Mix& Mixer::receive(int bucket, std::int64_t step) {
+  Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
+  const ExchangeLabel label{step, bucket, step - 1};
+  mix_.self_weight = 1.0;
+  mix_.received.clear();
+  mix_.weights.clear();
+  mix_.sum = false;
+  if (step > 0) {
+    require(in.round == step - 1, "mixer", "step {} of bucket {} would mix round {}; resume({}) was not called", step, bucket, in.round,
+            step);
+    settle(bucket);
+    const Exchange& exchange = schedule_.round(step - 1);
+    if (exchange.kind != Exchange::Kind::kNone) terms(exchange, in.received, label, mix_);
+  }
+  if ((*buckets_)[static_cast<std::size_t>(bucket)].spare) wait_("readers of", bucket, [&] { wait_until_writable(label); });
+  return mix_;
+}
+
+void Mixer::publish(int bucket, std::int64_t step) {
+  {
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    release({step, bucket, step - 1});
+  }
+  if (!start_at_begin_) start_round(bucket, step, step);
+  mix_.received.clear();  // may be other ranks' memory
+}
+
+void Mixer::settle() {
+  for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
+}
+
+void Mixer::resume(std::int64_t step) {
+  settle();
+  for (std::size_t b = 0; b < incoming_.size(); ++b) {
+    const int bucket = static_cast<int>(b);
+    incoming_[b].round = -1;
+    incoming_[b].received.clear();
+    release({step, bucket, step - 1});
+    if (step >= 1 && !start_at_begin_) start_round(bucket, step - 1, step - 1);
+  }
+}
+
+void Mixer::grow(std::size_t bucket, std::size_t count) {
+  auto& buffers = incoming_[bucket].buffers;
+  const Tensor& like = (*buckets_)[bucket].parameters;
+  while (buffers.size() < count) buffers.emplace_back(backend_, like.shape(), like.dtype());
+}
+
+void Mixer::start_round(int bucket, std::int64_t step, std::int64_t round) {
+  const auto b = static_cast<std::size_t>(bucket);
+  Incoming& in = incoming_[b];
+  const Exchange& exchange = schedule_.round(round);
+  in.round = round;
+  grow(b, buffers_for(exchange));
+  in.ticket = start(exchange, (*buckets_)[b], in.buffers, in.received, {step, bucket, round});
+  in.in_flight = in.ticket != 0;  // of a step that was given up, one may have been under way
+  if (!overlap_) settle(bucket);
+}
+
+void Mixer::settle(int bucket) {
+  Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
+  if (!in.in_flight) return;
+  wait_("exchange", bucket, [&] { wait(in.ticket); });
+  in.in_flight = false;
+}
+
+MixerKinds& mixers() {
+  static MixerKinds kinds = [] {
+    MixerKinds builtin("exchange format");
+    builtin.add(
+        "fp32", [] { return MixerKind{[](Backend& backend, Transport& transport) { return transport.make_mixer(backend); }}; },
+        "parameters as they are, by messages or read where they lie");
+    builtin.add("bf16", bf16_mixer, "half the bytes; differences of rounded numbers keep the ranks' mean");
+    return builtin;
+  }();
+  return kinds;
+}
+
+}  // namespace starling

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/bucket.h"
+#include "comm/capture.h"
+#include "comm/exchange_schedule.h"
+#include "comm/exchange_wait.h"
+#include "comm/transport.h"
+#include "core/backend.h"
+#include "core/registry.h"
+#include "topology/topology.h"
+
+namespace starling {
+
+/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order.
+struct Mix {
+  double self_weight = 1.0;
+  std::vector<Tensor> received;
+  std::vector<double> weights;
+  bool sum = false;
+};
+
+/// What is mixed, and when; all of it outlives the mixer.
+struct MixSite {
+  std::vector<Bucket>& buckets;
+  const Topology* topology = nullptr;  ///< null: nothing is mixed
+  bool overlap = true;                 ///< false: wait for every exchange right after its start
+  /// A round starts when the next step begins, not as buckets are updated, so that a graph holds whole exchanges.
+  bool start_at_begin = false;
+};
+
+/// How a bucket's parameters reach the neighbours, and theirs reach the update. Step t of a bucket is
+///     const Mix& mix = receive(bucket, t);   round t - 1 has come, and what the update writes is read by nobody any more
+///     … the update …
+///     publish(bucket, t);                    what was read is let go, and round t starts
+/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. The order of the five things that this takes
+/// (wait, wait until writable, update, release, start) is here alone; how each is done is the kind of mixer's, in comm/mixers.
+class Mixer {
+ public:
+  /// `parameters_are_summed`: sums of groups are those of the parameters, for which a transport may want communicators.
+  Mixer(Backend& backend, Transport& transport, bool parameters_are_summed = true);
+  virtual ~Mixer() = default;
+  Mixer(const Mixer&) = delete;
+  Mixer& operator=(const Mixer&) = delete;
+
+  /// Collective, before anything else; again for a new start.
+  void open(const MixSite& site);
+  void begin(std::int64_t step);
+  /// Valid until publish().
+  const Mix& receive(int bucket, std::int64_t step);
+  void publish(int bucket, std::int64_t step);
+  /// Waits for all that is under way; what it brought stays until it is received.
+  void settle();
+  /// After a resume at step t: starts again the round that was under way.
+  void resume(std::int64_t step);
+  /// Of this rank for exchanges, since the last call.
+  double take_wait_seconds() { return wait_.take_seconds(); }
+
+  // What a kind of mixer is made of.
+
+  virtual std::string name() const = 0;
+  /// Collective. May move the buckets' parameters to where other ranks read them, with a second buffer each (Bucket::spare); their numbers
+  /// stay. Whether every rank reads every other one's from now on: then a round over nodes is best made of its flat matrix.
+  virtual bool share(std::vector<Bucket>& buckets) = 0;
+  /// How many buffers of the parameters' kind start() needs for what the exchange brings.
+  virtual std::size_t buffers_for(const Exchange& exchange) const = 0;
+  /// Starts a bucket's exchange: its parameters are final. `received` becomes the tensors that hold what came, from wait() until release():
+  /// some of `buffers`, or other ranks' own parameters. Called for rounds of kind kNone too (ticket 0: nothing to wait for).
+  virtual Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>& buffers, std::vector<Tensor>& received,
+                       const ExchangeLabel& label) = 0;
+  virtual void wait(Ticket ticket) = 0;
+  /// After the wait: what the update mixes. It may take `received` for its own.
+  virtual void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label, Mix& mix) = 0;
+  /// What the last exchange of the label's bucket brought is mixed or dropped: it is not read any more. On the update stream.
+  virtual void release(const ExchangeLabel& label) = 0;
+  /// Waits until no rank reads what the label's bucket holds in Bucket::spare.
+  virtual void wait_until_writable(const ExchangeLabel& label) = 0;
+  /// As of a transport, of what a mixer exchanges.
+  virtual std::string why_not_captured() const = 0;
+  virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;
+
+ protected:
+  Backend& backend_;
+  Transport& transport_;
+  bool sums_ = false;  ///< rounds with sums of groups are to come
+
+ private:
+  /// What has come, or is to come, for a bucket.
+  struct Incoming {
+    std::int64_t round = -1;  ///< -1: none yet
+    bool in_flight = false;
+    Ticket ticket = 0;
+    std::vector<Tensor> buffers;   ///< allocated once, for what cannot be read where it lies
+    std::vector<Tensor> received;  ///< what this round brings
+  };
+  void grow(std::size_t bucket, std::size_t count);
+  void start_round(int bucket, std::int64_t step, std::int64_t round);
+  void settle(int bucket);
+
+  bool parameters_are_summed_;
+  std::vector<Bucket>* buckets_ = nullptr;
+  bool overlap_ = true, start_at_begin_ = false;
+  ExchangeSchedule schedule_{nullptr, 0, false};
+  std::vector<Incoming> incoming_;  ///< by bucket
+  Mix mix_;                         ///< of the bucket being mixed, empty between steps; kept for its vectors' memory
+  ExchangeWait wait_;
+};
+
+/// A way to mix, by the number format of what travels (`sync.exchange`), and what that means for a run.
+struct MixerKind {
+  std::function<std::unique_ptr<Mixer>(Backend&, Transport&)> make;
+  double wire = 1.0;     ///< the part of the parameters' bytes that travels
+  bool encodes = false;  ///< what travels is made of fp32 parameters; neighbours' own are not read
+};
+using MixerKinds = Registry<MixerKind>;
+MixerKinds& mixers();
+
+}  // namespace starling

@@ -1,0 +1,272 @@
+#include "comm/mpi/engine.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "comm/transport_checks.h"
+#include "core/error.h"
+#include "core/log.h"
+
+namespace starling::detail {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+constexpr auto kSpin = microseconds(100);        // without movement, before the waiting caller sleeps
+constexpr auto kCallerSleep = microseconds(20);  // first sleep of a waiting caller, growing to
+constexpr auto kCallerSleepMost = microseconds(100);
+// The same for the thread beside a computing caller: every look interrupts a computation where all cores compute (four hosts on two cores,
+// computation as long as the exchange: 4 % of the step between 50 and 200 µs), and no network tried, shaped or not, was slower for it.
+constexpr auto kThreadSleep = microseconds(200);
+constexpr auto kThreadSleepMost = microseconds(400);
+constexpr auto kIdleLook = milliseconds(200);  // with nothing under way: for other ranks' questions
+constexpr auto kAskAfter = std::chrono::seconds(1);
+constexpr double kLateSeconds = 10.0;      // after which a rank is called late, at first: this, or a third of the limit,
+constexpr double kLeastLateSeconds = 1.5;  // but not before it could answer
+
+/// Operations whose memory MPI may still touch after a lost rank: kept for good.
+std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
+  static auto* kept = new std::vector<std::shared_ptr<MpiOperation>>();
+  return *kept;
+}
+
+std::chrono::steady_clock::duration seconds(double value) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
+}
+
+MpiPulse& the_pulse() {
+  require(MpiPulse::instance() != nullptr, "mpi", "a transport over MPI needs an MpiSession of several ranks");
+  return *MpiPulse::instance();
+}
+
+}  // namespace
+
+MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
+  const std::scoped_lock lock(mpi_lock());
+  world_ = std::make_unique<MpiWorld>(the_pulse());
+  late_after_.assign(static_cast<std::size_t>(world_->size), std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
+  prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
+  thread_ = std::thread([this] { run(); });
+}
+
+MpiEngine::~MpiEngine() {
+  const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  if (!unwinding && !failed_) {
+    try {
+      const auto limit = Clock::now() + seconds(lost_ ? std::min(timeout_, 1.0) : timeout_);
+      for (const auto& [ticket, operation] : tickets_) {
+        if (!wait_until(*operation, limit, nullptr)) break;
+      }
+    } catch (const Error&) {  // MPI itself failed: what is left is given up below
+    }
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  const std::scoped_lock lock(mpi_lock());
+  for (auto& operation : queue_) active_.push_back(std::move(operation));
+  std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
+  if (!active_.empty()) {
+    MpiPulse::abandoned() = true;
+    for (auto& operation : active_) graveyard().push_back(std::move(operation));
+    static_cast<void>(world_.release());  // the operations refer to it
+    return;
+  }
+  tickets_.clear();  // they refer to the world
+  world_.reset();
+}
+
+Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
+  throw_if_failed();
+  const Ticket ticket = ++last_ticket_;
+  tickets_.emplace(ticket, operation);
+  {
+    const std::scoped_lock lock(mutex_);
+    queue_.push_back(std::move(operation));
+    ++starts_;
+  }
+  // Post at once if MPI is free; while the thread is inside, it finds the queue by itself.
+  {
+    const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+    if (lock.owns_lock()) drive();
+  }
+  wake_.notify_one();
+  return ticket;
+}
+
+bool MpiEngine::done(Ticket ticket) {
+  const auto it = tickets_.find(ticket);
+  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  throw_if_failed();
+  if (it->second->finished()) return true;
+  const std::unique_lock lock(mpi_lock(), std::try_to_lock);
+  if (lock.owns_lock()) drive();
+  return it->second->finished();
+}
+
+void MpiEngine::wait(Ticket ticket) {
+  throw_if_failed();
+  const auto it = tickets_.find(ticket);
+  require(it != tickets_.end(), "transport", "ticket {} is not under way", ticket);
+  const std::shared_ptr<MpiOperation> operation = it->second;
+  const auto limit = Clock::now() + seconds(timeout_);
+  if (!wait_until(*operation, limit, operation->flow())) give_up(*operation);
+  tickets_.erase(it);
+}
+
+bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow) {
+  if (failed_) throw_if_failed();
+  if (operation.finished()) return true;
+  {
+    const std::scoped_lock lock(mutex_);
+    caller_drives_ = true;
+  }
+  struct HandBack {
+    MpiEngine& engine;
+    ~HandBack() {
+      const std::scoped_lock lock(engine.mutex_);
+      engine.caller_drives_ = false;
+      if (engine.tickets_.size() > 1) engine.wake_.notify_one();  // there is more under way
+    }
+  } hand_back{*this};
+
+  const auto begin = Clock::now();
+  auto moved_at = begin;
+  auto next_question = moved_at + kAskAfter;
+  std::vector<int> late;
+  const auto waited = [&] { return std::chrono::duration<double>(Clock::now() - begin).count(); };
+  auto sleep = kCallerSleep;
+  while (true) {
+    bool moved = false;
+    {
+      const std::scoped_lock lock(mpi_lock());
+      moved = drive();
+      if (!failed_ && Clock::now() >= next_question) {
+        for (const int rank : operation.partners()) world_->pulse.ask(rank);
+        next_question += kAskAfter;
+        warn_of_late_ranks(operation, waited(), late);
+      }
+    }
+    if (failed_) throw_if_failed();
+    if (operation.finished()) {
+      for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
+      return true;
+    }
+    if (flow) flow->look();
+    const auto now = Clock::now();
+    if (now >= limit) return false;
+    if (moved) {
+      moved_at = now;
+      sleep = kCallerSleep;
+    } else if (now - moved_at < kSpin) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(sleep);
+      sleep = std::min(sleep * 2, kCallerSleepMost);
+    }
+  }
+}
+
+void MpiEngine::give_up(const MpiOperation& operation) {
+  std::vector<AwaitedRank> awaited;
+  {
+    const std::scoped_lock lock(mpi_lock());
+    const std::vector<int> missing = operation.missing();
+    for (const int rank : operation.partners()) {
+      const bool is_missing = std::binary_search(missing.begin(), missing.end(), rank);
+      awaited.push_back({rank, world_->pulse.seconds_since(rank), world_->pulse.doing(rank), is_missing, world_->pulse.host(rank)});
+    }
+  }
+  {
+    const std::scoped_lock lock(mutex_);
+    failure_ = "an earlier wait passed its limit";
+  }
+  lost_ = true;
+  fail_wait(world_->rank, with_copies(operation.what(), operation.flow()), operation.label(), timeout_, std::move(awaited));
+}
+
+void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late) {
+  if (operation.finished()) return;
+  for (const int rank : operation.missing()) {
+    double& after = late_after_[static_cast<std::size_t>(rank)];
+    if (waited < after || std::find(late.begin(), late.end(), rank) != late.end()) continue;
+    late.push_back(rank);
+    after *= 2;
+    const double heard = world_->pulse.seconds_since(rank);
+    const std::string doing = world_->pulse.doing(rank);
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited,
+                 with_copies(operation.what(), operation.flow()),
+                 heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
+                 doing.empty() ? "" : fmt::format(" ({})", doing));
+  }
+}
+
+void MpiEngine::throw_if_failed() {
+  if (!failed_ && !lost_) return;
+  const std::scoped_lock lock(mutex_);
+  fail(ExitCode::kLost, "transport", {.rank = world_->rank}, "rank {}: {}", world_->rank, failure_);
+}
+
+bool MpiEngine::drive() {
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      for (auto& operation : queue_) {
+        if (operation->label().step >= 0) world_->pulse.note_started(operation->label());
+        active_.push_back(std::move(operation));
+      }
+      queue_.clear();
+    }
+    bool moved = false;
+    for (const auto& operation : active_) moved |= operation->advance();
+    if (moved) std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
+    world_->pulse.poll();
+    return moved;
+  } catch (const std::exception& error) {
+    const std::scoped_lock lock(mutex_);
+    failure_ = error.what();
+    failed_ = true;
+    return false;
+  }
+}
+
+void MpiEngine::run() {
+  std::unique_lock lock(mutex_);
+  auto sleep = kThreadSleep;
+  while (!stop_) {
+    if (caller_drives_) {
+      wake_.wait_for(lock, kIdleLook);
+      sleep = kThreadSleep;
+      continue;
+    }
+    const std::uint64_t seen = starts_;
+    lock.unlock();
+    bool moved = false, idle = false;
+    {
+      const std::unique_lock mpi(mpi_lock(), std::try_to_lock);
+      if (mpi.owns_lock() && !failed_) moved = drive();
+      if (mpi.owns_lock()) idle = failed_ || active_.empty();
+    }
+    lock.lock();
+    if (stop_) break;
+    if (moved) {
+      sleep = kThreadSleep;
+    } else if (idle && starts_ == seen) {
+      wake_.wait_for(lock, kIdleLook);
+      sleep = kThreadSleep;
+      // The caller has posted what it started; it may be about to wait, and drives better alone.
+      if (!stop_ && starts_ != seen) wake_.wait_for(lock, sleep);
+    } else {
+      wake_.wait_for(lock, sleep);
+      sleep = std::min(sleep * 2, kThreadSleepMost);
+    }
+  }
+}
+
+}  // namespace starling::detail

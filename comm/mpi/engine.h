@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/mpi/operation.h"
+
+namespace starling::detail {
+
+/// Drives operations. While the caller computes, a communication thread moves them on, sleeping between looks so that it does not take the
+/// core from the computation; while the caller waits, it does the work itself, without a hand-over. All MPI calls are made under
+/// mpi_lock().
+class MpiEngine {
+ public:
+  explicit MpiEngine(double timeout_seconds);
+  /// Completes what is in flight; gives up on it when an error is on its way or a rank was lost (see MpiPulse::abandoned).
+  ~MpiEngine();
+  MpiEngine(const MpiEngine&) = delete;
+  MpiEngine& operator=(const MpiEngine&) = delete;
+
+  MpiWorld& world() { return *world_; }
+  const MpiWorld& world() const { return *world_; }
+  Ticket start(std::shared_ptr<MpiOperation> operation);
+  bool done(Ticket ticket);
+  void wait(Ticket ticket);
+  /// start and wait.
+  void complete(const std::shared_ptr<MpiOperation>& operation) { wait(start(operation)); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  void run();
+  /// Moves everything on once, under mpi_lock(). True if something moved.
+  bool drive();
+  void throw_if_failed();
+  /// `flow`, where there is one, gets its looks meanwhile.
+  bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
+  [[noreturn]] void give_up(const MpiOperation& operation);
+  /// Says who is missing once a wait has become long, for each rank that is not in `late` yet; in later waits after twice as long.
+  void warn_of_late_ranks(const MpiOperation& operation, double waited, std::vector<int>& late);
+
+  double timeout_;
+  std::unique_ptr<MpiWorld> world_;
+  std::vector<std::shared_ptr<MpiOperation>> active_;  ///< under mpi_lock()
+  std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
+  Ticket last_ticket_ = 0;
+  std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
+
+  std::mutex mutex_;  ///< of the following
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<MpiOperation>> queue_;
+  std::uint64_t starts_ = 0;  ///< counted, so that the thread never sleeps on a start
+  bool stop_ = false;
+  bool caller_drives_ = false;
+  std::string failure_;
+  std::atomic<bool> failed_{false};  ///< MPI itself failed: nothing moves any more
+  std::atomic<bool> lost_{false};    ///< a wait passed its limit: waits fail, what is under way may still complete
+  int exceptions_at_start_;
+  std::thread thread_;
+};
+
+}  // namespace starling::detail

@@ -1,0 +1,405 @@
+#include "comm/mpi/operation.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "comm/rank_order_sum.h"
+#include "comm/transport_checks.h"
+#include "core/error.h"
+
+namespace starling::detail {
+namespace {
+
+constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
+constexpr int kPiecesUnderWay = 3;       // to one peer, see MpiWorld::pieces_to
+constexpr std::size_t kPieceBytes =
+    256 << 10;                             // at least. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on 25 MB
+constexpr std::uint32_t kTagCycle = 4096;  // operations between two ranks under way at once; tags stay below 32768
+
+int tag_of(std::uint32_t sequence) { return static_cast<int>(sequence % kTagCycle) * 2; }
+
+}  // namespace
+
+MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
+  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &data), "MPI_Comm_dup");
+  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &control), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN);
+  MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(data, &rank);
+  MPI_Comm_size(data, &size);
+  MPI_Comm local = MPI_COMM_NULL;
+  mpi_check(MPI_Comm_split_type(data, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &local), "MPI_Comm_split_type");
+  MPI_Comm_rank(local, &local_rank);
+  MPI_Comm_size(local, &local_size);
+  MPI_Comm_free(&local);
+  sent_.resize(static_cast<std::size_t>(size));
+  received_.resize(static_cast<std::size_t>(size));
+  pieces_to_.resize(static_cast<std::size_t>(size));
+}
+
+MpiWorld::~MpiWorld() {
+  if (MpiPulse::abandoned()) return;
+  MPI_Comm_free(&data);
+  MPI_Comm_free(&control);
+}
+
+int MpiWorld::next_send_tag(int peer) { return tag_of(sent_[static_cast<std::size_t>(peer)]++); }
+int MpiWorld::next_receive_tag(int peer) { return tag_of(received_[static_cast<std::size_t>(peer)]++); }
+
+std::vector<std::byte> MpiWorld::take_scratch(std::size_t bytes) {
+  // The largest first: buckets repeat, so every request soon finds memory that fits.
+  const auto largest = std::max_element(scratch_.begin(), scratch_.end(), [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  std::vector<std::byte> scratch;
+  if (largest != scratch_.end()) {
+    scratch = std::move(*largest);
+    scratch_.erase(largest);
+  }
+  if (scratch.size() < bytes) scratch.resize(bytes);
+  return scratch;
+}
+
+void RequestSet::send(const std::byte* data, std::size_t bytes, int peer, int tag, int user) {
+  requests_.push_back(MPI_REQUEST_NULL);
+  entries_.push_back({peer, false, user});
+  mpi_check(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()), "MPI_Isend");
+}
+
+void RequestSet::receive(std::byte* data, std::size_t bytes, int peer, int tag, int user) {
+  requests_.push_back(MPI_REQUEST_NULL);
+  entries_.push_back({peer, true, user});
+  mpi_check(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, world_.data, &requests_.back()), "MPI_Irecv");
+}
+
+int RequestSet::test_some() {
+  if (requests_.empty()) return 0;
+  indices_.resize(requests_.size());
+  int count = 0;
+  mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
+            "MPI_Testsome");
+  if (count == MPI_UNDEFINED) return 0;
+  for (int i = 0; i < count; ++i) {
+    const Entry& entry = entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];
+    if (entry.receive) world_.pulse.heard(entry.peer);
+  }
+  return count;
+}
+
+void RequestSet::compact() {
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == MPI_REQUEST_NULL) continue;
+    requests_[kept] = requests_[i];
+    entries_[kept++] = entries_[i];
+  }
+  requests_.resize(kept);
+  entries_.resize(kept);
+}
+
+std::vector<int> RequestSet::peers() const {
+  std::vector<int> peers;
+  for (const Entry& entry : entries_) peers.push_back(entry.peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+namespace {
+
+class NeighbourOperation final : public MpiOperation {
+ public:
+  NeighbourOperation(MpiWorld& world, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+                     const ExchangeLabel& label, std::shared_ptr<Flow> flow)
+      : MpiOperation(describe(exchange, label), label, std::move(flow)),
+        world_(world),
+        requests_(world),
+        send_(send),
+        receive_(receive),
+        to_(exchange.send_to),
+        from_(exchange.receive_from) {
+    for (const int peer : to_) send_tags_.push_back(world.next_send_tag(peer));
+    for (const int peer : from_) receive_tags_.push_back(world.next_receive_tag(peer));
+  }
+
+  bool advance() override {
+    bool moved = false;
+    if (!posted_) {
+      post_receives();
+      posted_ = moved = true;
+    }
+    if (requests_.test([&](int user) {
+          if (user >= 0)
+            --world_.pieces_to(user);
+          else if (flow_)
+            note_arrival(static_cast<std::size_t>(-1 - user));
+        }) > 0) {
+      moved = true;
+    }
+    moved |= post_sends();
+    if (requests_.empty() && all_sent()) finish();
+    return moved;
+  }
+
+  std::vector<int> missing() const override {
+    std::vector<int> peers = requests_.peers();
+    for (std::size_t k = 0; k < sent_.size(); ++k) {
+      if (sent_[k] < send_.bytes()) peers.push_back(to_[k]);
+    }
+    std::sort(peers.begin(), peers.end());
+    peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+    return peers;
+  }
+  std::vector<int> partners() const override {
+    std::vector<int> all;
+    std::set_union(to_.begin(), to_.end(), from_.begin(), from_.end(), std::back_inserter(all));
+    return all;
+  }
+
+ private:
+  std::size_t piece_bytes() const {
+    const std::size_t total = send_.bytes();
+    return std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
+  }
+  std::size_t pieces() const { return (send_.bytes() + piece_bytes() - 1) / piece_bytes(); }
+  void post_receives() {
+    const std::size_t total = send_.bytes(), piece = piece_bytes();
+    int user = -1;  // with a flow, -1 - (number of the piece among all neighbours')
+    for (std::size_t k = 0; k < from_.size(); ++k) {
+      for (std::size_t at = 0; at < total; at += piece) {
+        requests_.receive(receive_[k].raw() + at, std::min(piece, total - at), from_[k], receive_tags_[k], user);
+        if (flow_) --user;
+      }
+    }
+    sent_.assign(to_.size(), 0);
+    if (flow_) {
+      came_.assign(from_.size() * pieces(), false);
+      whole_.assign(from_.size(), 0);
+    }
+  }
+  /// A flow hears of what is whole from the start; the last, small piece may overtake those before it.
+  void note_arrival(std::size_t number) {
+    const std::size_t all = pieces(), k = number / all, before = whole_[k];
+    came_[number] = true;
+    while (whole_[k] < all && came_[k * all + whole_[k]]) ++whole_[k];
+    if (whole_[k] > before) flow_->arrived(k, std::min(whole_[k] * piece_bytes(), send_.bytes()));
+  }
+  bool all_sent() const {
+    return std::all_of(sent_.begin(), sent_.end(), [&](std::size_t bytes) { return bytes >= send_.bytes(); });
+  }
+  bool post_sends() {
+    const std::size_t total = send_.bytes(), piece = piece_bytes();
+    bool moved = false;
+    for (std::size_t k = 0; k < to_.size(); ++k) {
+      while (sent_[k] < total && world_.pieces_to(to_[k]) < kPiecesUnderWay && may_send(std::min(total, sent_[k] + piece))) {
+        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k], to_[k]);
+        sent_[k] += piece;
+        ++world_.pieces_to(to_[k]);
+        moved = true;
+      }
+    }
+    return moved;
+  }
+
+  MpiWorld& world_;
+  RequestSet requests_;
+  Tensor send_;
+  std::vector<Tensor> receive_;
+  std::vector<int> to_, from_, send_tags_, receive_tags_;
+  std::vector<std::size_t> sent_;   ///< bytes posted, per receiver
+  std::vector<bool> came_;          ///< with a flow: by sender and piece
+  std::vector<std::size_t> whole_;  ///< with a flow: pieces that have come without a gap, per sender
+  bool posted_ = false;
+};
+
+/// The buffer is cut into pieces, each piece into one chunk per member. Every member receives its chunk from all others, sums in rank
+/// order, and sends the sum to all others. A few pieces are under way at once; both phases of every pair go in piece order, so that MPI's
+/// own order matches them.
+class SumOperation final : public MpiOperation {
+ public:
+  SumOperation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out, std::string what, const ExchangeLabel& label,
+               std::shared_ptr<Flow> flow)
+      : MpiOperation(std::move(what), label, std::move(flow)),
+        world_(world),
+        requests_(world),
+        group_(std::move(group)),
+        in_(in),
+        out_(out) {
+    members_ = static_cast<std::int64_t>(group_.size());
+    own_ = std::find(group_.begin(), group_.end(), world.rank) - group_.begin();
+    for (const int peer : group_) {
+      send_tags_.push_back(peer == world.rank ? 0 : world.next_send_tag(peer));
+      receive_tags_.push_back(peer == world.rank ? 0 : world.next_receive_tag(peer));
+    }
+    in_element_ = static_cast<std::int64_t>(size_of(in.dtype()));
+    out_element_ = static_cast<std::int64_t>(size_of(out.dtype()));
+    const std::int64_t chunk_bytes = std::clamp<std::int64_t>(kGroupBytes / members_, 16 << 10, 256 << 10);
+    largest_chunk_ = chunk_bytes / out_element_;
+    pieces_ = (in_.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_);
+    sources_.resize(group_.size());
+  }
+
+  bool advance() override {
+    bool moved = false;
+    if (scratch_.empty()) scratch_ = world_.take_scratch(static_cast<std::size_t>(kWindow * members_ * largest_chunk_ * in_element_));
+    while (started_ < pieces_ && started_ - finished_ < kWindow && may_send(end_of(started_, in_element_))) {
+      post_chunks(started_++);
+      moved = true;
+    }
+    if (requests_.test([&](int user) { --open_[user % kWindow][user / kWindow]; }) > 0) moved = true;
+    while (summed_ < started_ && open_[summed_ % kWindow][0] == 0) {
+      sum_chunk(summed_);
+      post_sums(summed_++);
+      moved = true;
+    }
+    while (finished_ < summed_ && open_[finished_ % kWindow][1] == 0) {
+      ++finished_;
+      moved = true;
+      if (flow_) flow_->arrived(0, end_of(finished_ - 1, out_element_));
+    }
+    if (finished_ == pieces_) {
+      world_.give_scratch(std::move(scratch_));  // here, under the lock; the last owner may be any thread
+      finish();
+    }
+    return moved;
+  }
+
+  std::vector<int> missing() const override { return requests_.peers(); }
+  std::vector<int> partners() const override {
+    std::vector<int> others = group_;
+    std::erase(others, world_.rank);
+    return others;
+  }
+
+ private:
+  static constexpr std::int64_t kWindow = 4;            // pieces under way
+  static constexpr std::int64_t kGroupBytes = 1 << 20;  // of a piece: its scratch stays in the cache
+
+  struct Span {
+    std::int64_t first, count;
+  };
+  /// Bytes up to the end of a piece.
+  std::size_t end_of(std::int64_t piece, std::int64_t element) const {
+    return static_cast<std::size_t>(std::min(in_.elements(), (piece + 1) * largest_chunk_ * members_) * element);
+  }
+  /// Member m's chunk of a piece; the last piece's are smaller, and some may be empty.
+  Span chunk(std::int64_t piece, std::int64_t member) const {
+    const std::int64_t first = piece * largest_chunk_ * members_;
+    const std::int64_t count = std::min(largest_chunk_ * members_, in_.elements() - first);
+    const std::int64_t each = std::min(largest_chunk_, ((count + members_ - 1) / members_ + 15) / 16 * 16);
+    const std::int64_t begin = std::min(count, each * member);
+    return {first + begin, std::min(each, count - begin)};
+  }
+  std::byte* scratch(std::int64_t piece, std::int64_t member) {
+    return scratch_.data() + ((piece % kWindow) * members_ + member) * largest_chunk_ * in_element_;
+  }
+  static std::byte* at(const Tensor& tensor, Span span, std::int64_t element) { return tensor.raw() + span.first * element; }
+  static std::size_t bytes(Span span, std::int64_t element) { return static_cast<std::size_t>(span.count * element); }
+
+  void post_chunks(std::int64_t piece) {
+    const int user = static_cast<int>(piece % kWindow);
+    int& open = open_[user][0];
+    const Span mine = chunk(piece, own_);
+    for (std::int64_t m = 0; m < members_; ++m) {
+      if (m == own_ || mine.count == 0) continue;
+      requests_.receive(scratch(piece, m), bytes(mine, in_element_), group_[index(m)], receive_tags_[index(m)], user);
+      ++open;
+    }
+    for (std::int64_t k = 1; k < members_; ++k) {
+      const std::int64_t m = (own_ + k) % members_;  // not all to the same member first
+      const Span theirs = chunk(piece, m);
+      if (theirs.count == 0) continue;
+      requests_.send(at(in_, theirs, in_element_), bytes(theirs, in_element_), group_[index(m)], send_tags_[index(m)], user);
+      ++open;
+    }
+  }
+
+  void sum_chunk(std::int64_t piece) {
+    const Span mine = chunk(piece, own_);
+    if (mine.count == 0) return;
+    for (std::int64_t m = 0; m < members_; ++m) sources_[index(m)] = m == own_ ? at(in_, mine, in_element_) : scratch(piece, m);
+    sum_in_rank_order(in_.dtype(), sources_.data(), static_cast<int>(members_), mine.count, at(out_, mine, out_element_));
+  }
+
+  void post_sums(std::int64_t piece) {
+    const int user = static_cast<int>(piece % kWindow + kWindow);
+    int& open = open_[piece % kWindow][1];
+    const Span mine = chunk(piece, own_);
+    for (std::int64_t m = 0; m < members_; ++m) {
+      const Span theirs = chunk(piece, m);
+      if (m == own_ || theirs.count == 0) continue;
+      requests_.receive(at(out_, theirs, out_element_), bytes(theirs, out_element_), group_[index(m)], receive_tags_[index(m)] + 1, user);
+      ++open;
+    }
+    for (std::int64_t k = 1; k < members_ && mine.count > 0; ++k) {
+      const std::int64_t m = (own_ + k) % members_;
+      requests_.send(at(out_, mine, out_element_), bytes(mine, out_element_), group_[index(m)], send_tags_[index(m)] + 1, user);
+      ++open;
+    }
+  }
+  static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+  MpiWorld& world_;
+  RequestSet requests_;
+  std::vector<int> group_, send_tags_, receive_tags_;
+  Tensor in_, out_;
+  std::int64_t members_ = 0, own_ = 0, in_element_ = 4, out_element_ = 4, largest_chunk_ = 0;
+  std::int64_t pieces_ = 0, started_ = 0, summed_ = 0, finished_ = 0;
+  int open_[kWindow][2] = {};  ///< per piece under way and phase: outstanding requests
+  std::vector<std::byte> scratch_;
+  std::vector<const std::byte*> sources_;
+};
+
+}  // namespace
+
+std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
+                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                                                       std::shared_ptr<Flow> flow) {
+  return std::make_unique<NeighbourOperation>(world, exchange, send, receive, label, std::move(flow));
+}
+
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow) {
+  return std::make_unique<SumOperation>(world, std::move(group), in, out, std::move(what), label, std::move(flow));
+}
+
+MpiControl::MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root)
+    : MpiOperation(std::move(what)), world_(world), kind_(kind), mine_(std::move(mine)), counts_(std::move(counts)), root_(root) {
+  int total = 0;
+  for (const int count : counts_) {
+    offsets_.push_back(total);
+    total += count;
+  }
+  all_.resize(static_cast<std::size_t>(total));
+}
+
+bool MpiControl::advance() {
+  const bool posted = std::exchange(posted_, true);
+  if (!posted) {
+    switch (kind_) {
+      case Kind::kBarrier: mpi_check(MPI_Ibarrier(world_.control, &request_), "MPI_Ibarrier"); break;
+      case Kind::kGather:
+        mpi_check(MPI_Iallgatherv(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, all_.data(), counts_.data(), offsets_.data(),
+                                  MPI_BYTE, world_.control, &request_),
+                  "MPI_Iallgatherv");
+        break;
+      case Kind::kBroadcast:
+        mpi_check(MPI_Ibcast(mine_.data(), static_cast<int>(mine_.size()), MPI_BYTE, root_, world_.control, &request_), "MPI_Ibcast");
+        break;
+    }
+  }
+  int flag = 0;
+  mpi_check(MPI_Test(&request_, &flag, MPI_STATUS_IGNORE), "MPI_Test");
+  if (flag) finish();
+  return flag || !posted;
+}
+
+std::vector<int> MpiControl::partners() const {
+  std::vector<int> others;
+  for (int rank = 0; rank < world_.size; ++rank) {
+    if (rank != world_.rank) others.push_back(rank);
+  }
+  return others;
+}
+
+}  // namespace starling::detail

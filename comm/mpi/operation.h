@@ -1,0 +1,145 @@
+#pragma once
+
+#include <mpi.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/mpi/pulse.h"
+#include "comm/transport.h"
+
+namespace starling::detail {
+
+/// What the operations of one transport share. Sequence numbers are counted per ordered pair of ranks: as all ranks start their exchanges
+/// in the same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
+struct MpiWorld {
+  explicit MpiWorld(MpiPulse& the_pulse);
+  ~MpiWorld();  ///< frees the communicators unless abandoned
+  int next_send_tag(int peer);
+  int next_receive_tag(int peer);
+  /// Pieces of neighbours' exchanges on their way to a peer, of all operations; callers hold mpi_lock(). Few at a time, and the oldest
+  /// operation's first: more would have the handshakes of the other direction, and of other exchanges, wait behind them in the link's queue
+  /// (four hosts in pairs at 100 Mbit/s: 1.7 × the link's limit without a bound, 1.04 × with it).
+  int& pieces_to(int peer) { return pieces_to_[static_cast<std::size_t>(peer)]; }
+  /// Working memory of operations under way; callers hold mpi_lock().
+  std::vector<std::byte> take_scratch(std::size_t bytes);
+  void give_scratch(std::vector<std::byte> scratch) { scratch_.push_back(std::move(scratch)); }
+
+  MpiPulse& pulse;
+  MPI_Comm data = MPI_COMM_NULL, control = MPI_COMM_NULL;
+  int rank = 0, size = 1, local_rank = 0, local_size = 1;
+
+ private:
+  std::vector<std::uint32_t> sent_, received_;
+  std::vector<int> pieces_to_;
+  std::vector<std::vector<std::byte>> scratch_;
+};
+
+/// Outstanding sends and receives of one operation. `user` comes back on completion.
+class RequestSet {
+ public:
+  explicit RequestSet(MpiWorld& world) : world_(world) {}
+  void send(const std::byte* data, std::size_t bytes, int peer, int tag, int user);
+  void receive(std::byte* data, std::size_t bytes, int peer, int tag, int user);
+  /// Tests all; calls completed(user) for those that are through. Returns how many.
+  template <class Function>
+  int test(Function&& completed) {
+    const int count = test_some();
+    for (int i = 0; i < count; ++i) completed(entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].user);
+    if (count) compact();
+    return count;
+  }
+  bool empty() const { return requests_.empty(); }
+  /// The peers of what is outstanding, each once, ascending.
+  std::vector<int> peers() const;
+
+ private:
+  struct Entry {
+    int peer;
+    bool receive;
+    int user;
+  };
+  int test_some();
+  void compact();
+  MpiWorld& world_;
+  std::vector<MPI_Request> requests_;
+  std::vector<Entry> entries_;
+  std::vector<int> indices_;
+};
+
+/// Something under way: a small state machine that posts non-blocking calls and moves on as they complete. advance() is called under
+/// mpi_lock(), by whichever thread drives.
+class MpiOperation {
+ public:
+  explicit MpiOperation(std::string what, const ExchangeLabel& label = {-1, -1, -1}, std::shared_ptr<Flow> flow = nullptr)
+      : flow_(std::move(flow)), what_(std::move(what)), label_(label) {}
+  virtual ~MpiOperation() = default;
+  MpiOperation(const MpiOperation&) = delete;
+  MpiOperation& operator=(const MpiOperation&) = delete;
+  /// Posts and tests; returns true if something moved. Sets finished().
+  virtual bool advance() = 0;
+  /// Those that have not done their part yet.
+  virtual std::vector<int> missing() const = 0;
+  /// All others that take part, ascending.
+  virtual std::vector<int> partners() const = 0;
+  const std::string& what() const { return what_; }
+  Flow* flow() const { return flow_.get(); }
+  const ExchangeLabel& label() const { return label_; }
+  bool finished() const { return finished_.load(std::memory_order_acquire); }
+
+ protected:
+  void finish() { finished_.store(true, std::memory_order_release); }
+  /// Whether the first `end` bytes of the send buffer may be sent.
+  bool may_send(std::size_t end) {
+    if (!flow_ || end <= ready_) return true;
+    ready_ = flow_->ready();
+    return end <= ready_;
+  }
+  const std::shared_ptr<Flow> flow_;  ///< may be null: everything is ready, and nobody asks what came
+
+ private:
+  std::size_t ready_ = 0;  ///< as the flow last said
+  std::string what_;
+  ExchangeLabel label_;  ///< step -1: not part of a step
+  std::atomic<bool> finished_{false};
+};
+
+/// Sends one buffer to some ranks, receives one each from some.
+std::unique_ptr<MpiOperation> make_neighbour_operation(MpiWorld& world, const Exchange& exchange, const Tensor& send,
+                                                       const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                                                       std::shared_ptr<Flow> flow);
+/// out = Σ over the group (ascending, this rank in it) of in, in rank order; out may be in where the types are the same (sum_type()).
+std::unique_ptr<MpiOperation> make_sum_operation(MpiWorld& world, std::vector<int> group, const Tensor& in, const Tensor& out,
+                                                 std::string what, const ExchangeLabel& label, std::shared_ptr<Flow> flow);
+
+/// Exchange::Kind::kNodes; see mpi_node_operation.cpp.
+std::unique_ptr<MpiOperation> make_node_operation(MpiWorld& world, const Exchange& exchange, const Tensor& in, const Tensor& out,
+                                                  const ExchangeLabel& label, std::shared_ptr<Flow> flow);
+
+/// A collective call of the control plane. It owns its memory, so that a wait may give up on it.
+class MpiControl final : public MpiOperation {
+ public:
+  enum class Kind { kBarrier, kGather, kBroadcast };
+  /// kGather: `mine` has counts[rank] bytes; bytes() holds all ranks' afterwards. kBroadcast: `mine` is the root's data, or room for it.
+  MpiControl(MpiWorld& world, Kind kind, std::string what, std::vector<std::byte> mine, std::vector<int> counts, int root);
+  bool advance() override;
+  std::vector<int> missing() const override { return partners(); }
+  std::vector<int> partners() const override;
+  std::vector<std::byte>& bytes() { return kind_ == Kind::kGather ? all_ : mine_; }
+
+ private:
+  MpiWorld& world_;
+  Kind kind_;
+  std::vector<std::byte> mine_, all_;
+  std::vector<int> counts_, offsets_;
+  int root_;
+  bool posted_ = false;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+};
+
+}  // namespace starling::detail

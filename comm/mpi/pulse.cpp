@@ -1,0 +1,152 @@
+#include "comm/mpi/pulse.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <thread>
+
+#include "core/error.h"
+
+namespace starling::detail {
+namespace {
+
+MpiPulse* the_pulse = nullptr;
+constexpr int kHostBytes = 64;  // of a name, its end included; what is longer is cut
+
+double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// Another rank has failed and said why; it has MPI end the job. Should that not reach this process, it ends itself a moment later.
+[[noreturn]] void end_quietly(int code) {
+  let_signals_end_this_process();
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  std::_Exit(code);
+}
+
+}  // namespace
+
+std::recursive_timed_mutex& mpi_lock() {
+  static std::recursive_timed_mutex mutex;
+  return mutex;
+}
+
+void mpi_check(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  std::array<char, MPI_MAX_ERROR_STRING + 1> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  fail(ExitCode::kLost, "mpi", "{} failed: {}", call, text.data());
+}
+
+void let_signals_end_this_process() {
+  sigset_t signals;
+  ::sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    std::signal(signal, SIG_DFL);
+    ::sigaddset(&signals, signal);
+  }
+  ::pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+MpiPulse* MpiPulse::instance() { return the_pulse; }
+
+bool& MpiPulse::abandoned() {
+  static bool flag = false;
+  return flag;
+}
+
+MpiPulse::MpiPulse() {
+  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  int size = 0;
+  MPI_Comm_size(comm_, &size);
+  heard_.resize(static_cast<std::size_t>(size));
+  answers_.resize(static_cast<std::size_t>(size));
+  gather_hosts(size);
+  post();
+  the_pulse = this;
+}
+
+MpiPulse::~MpiPulse() { the_pulse = nullptr; }
+
+void MpiPulse::gather_hosts(int size) {
+  std::array<char, kHostBytes> mine{};
+  gethostname(mine.data(), mine.size() - 1);
+  std::vector<char> all(static_cast<std::size_t>(size) * kHostBytes);
+  mpi_check(MPI_Allgather(mine.data(), kHostBytes, MPI_CHAR, all.data(), kHostBytes, MPI_CHAR, comm_), "MPI_Allgather");
+  for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j) hosts_.emplace_back(all.data() + j * kHostBytes);
+}
+
+void MpiPulse::close() {
+  if (receive_ != MPI_REQUEST_NULL) {
+    MPI_Cancel(&receive_);
+    MPI_Wait(&receive_, MPI_STATUS_IGNORE);
+  }
+  for (auto& sent : sent_) MPI_Wait(&sent->request, MPI_STATUS_IGNORE);  // eager: complete without the other side
+  sent_.clear();
+}
+
+void MpiPulse::post() { mpi_check(MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_), "MPI_Irecv"); }
+
+void MpiPulse::send(int rank, const Message& message) {
+  std::erase_if(sent_, [](const auto& sent) {
+    int flag = 0;
+    MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE);
+    return flag != 0;
+  });
+  sent_.push_back(std::make_unique<Sent>(Sent{MPI_REQUEST_NULL, message}));
+  mpi_check(MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_, &sent_.back()->request), "MPI_Isend");
+}
+
+void MpiPulse::poll() {
+  while (true) {
+    int flag = 0;
+    MPI_Status status;
+    mpi_check(MPI_Test(&receive_, &flag, &status), "MPI_Test");
+    if (!flag) return;
+    const Message message = incoming_;
+    post();
+    heard(status.MPI_SOURCE);
+    if (message.kind == Message::kGoodbye) end_quietly(static_cast<int>(message.code));
+    if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
+    if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
+  }
+}
+
+void MpiPulse::ask(int rank) { send(rank, {Message::kAsk}); }
+
+void MpiPulse::say_goodbye(int code) {
+  const Message message{Message::kGoodbye, code};
+  int rank = 0;
+  MPI_Comm_rank(comm_, &rank);
+  std::vector<MPI_Request> requests(heard_.size(), MPI_REQUEST_NULL);
+  for (std::size_t j = 0; j < heard_.size(); ++j) {
+    if (static_cast<int>(j) == rank) continue;
+    MPI_Isend(&message, sizeof message, MPI_BYTE, static_cast<int>(j), 0, comm_, &requests[j]);
+  }
+  for (int i = 0; i < 50; ++i) {  // a lost rank must not hold this one up
+    int flag = 0;
+    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &flag, MPI_STATUSES_IGNORE);
+    if (flag && i >= 5) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+void MpiPulse::heard(int rank) { heard_[static_cast<std::size_t>(rank)] = now_seconds(); }
+
+double MpiPulse::seconds_since(int rank) const {
+  const double when = heard_[static_cast<std::size_t>(rank)];
+  return when > 0.0 ? now_seconds() - when : -1.0;
+}
+
+std::string MpiPulse::doing(int rank) const {
+  const Message& answer = answers_[static_cast<std::size_t>(rank)];
+  if (answer.kind != Message::kAnswer) return {};
+  if (answer.step < 0) return "alive, no exchange of a step started";
+  return fmt::format("alive, last started the exchange of step {}, bucket {}", answer.step, answer.bucket);
+}
+
+}  // namespace starling::detail

@@ -1,0 +1,137 @@
+#include "comm/mpi/session.h"
+
+#include <mpi.h>
+#include <sched.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <mutex>
+#include <set>
+#include <string_view>
+#include <thread>
+
+#include "comm/mpi/pulse.h"
+
+namespace starling {
+namespace {
+
+std::unique_ptr<detail::MpiPulse> pulse;
+
+void set_default(const char* name, const char* value) { setenv(name, value, 0); }
+
+/// Open MPI's shared-memory transport copies straight from the other process, which containers often forbid; it then complains at
+/// length on every rank. A process may not even read itself there, which tells beforehand.
+bool single_copy_works() {
+  char from = 1, to = 0;
+  const iovec local{&to, 1}, remote{&from, 1};
+  return process_vm_readv(getpid(), &local, 1, &remote, 1, 0) == 1;
+}
+
+/// Open MPI uses PUT over TCP by default, and a pair exchange then often runs half-duplex: twice as slow. See docs/clusters.md.
+constexpr const char* kTcpFlags = "send,inplace,need-ack,need-csum,hetero-rdma";
+
+bool user_asked_for_binding() {
+  const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
+  return policy && std::string_view(policy).substr(0, 4) != "none";
+}
+
+/// Whether all that this process may run on is one core, whose hyper-threads count as one.
+bool on_one_core() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return false;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (!CPU_ISSET(cpu, &set)) continue;
+    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    std::string siblings = std::to_string(cpu);
+    std::getline(file, siblings);
+    cores.insert(siblings);
+  }
+  return cores.size() == 1;
+}
+
+void widen_binding() {
+  if (!std::getenv("OMPI_MCA_orte_bound_at_launch") || std::getenv("OMPI_MCA_hwloc_base_binding_policy")) return;
+  cpu_set_t all;
+  std::memset(&all, 0xff, sizeof all);  // the kernel keeps those that the container allows
+  sched_setaffinity(0, sizeof all, &all);
+}
+
+}  // namespace
+
+bool MpiSession::launched() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
+    if (const char* value = std::getenv(name)) return std::atoi(value) > 1;
+  }
+  return std::getenv("PMIX_RANK") || std::getenv("PMI_RANK");
+}
+
+MpiSession::MpiSession() {
+  if (!launched()) return;
+  widen_binding();  // before MPI starts threads, which inherit it
+  set_default("OMPI_MCA_mpi_yield_when_idle", "1");
+  set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
+  if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  int provided = 0;
+  if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
+    fail(ExitCode::kLost, "mpi", "MPI could not be initialised");
+  }
+  active_ = true;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+  MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  if (provided < MPI_THREAD_SERIALIZED) {
+    abort(ExitCode::kUsage, rank_ == 0 ? "[mpi] this MPI library was built without thread support; it needs MPI_THREAD_SERIALIZED" : "");
+  }
+  const std::scoped_lock lock(detail::mpi_lock());
+  pulse = std::make_unique<detail::MpiPulse>();
+}
+
+MpiSession::~MpiSession() {
+  if (!active_) return;
+  const std::scoped_lock lock(detail::mpi_lock());
+  if (detail::MpiPulse::abandoned()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kLost));
+  pulse->close();
+  pulse.reset();
+  MPI_Finalize();
+}
+
+std::string MpiSession::binding_warning() const {
+  if (!active_ || !user_asked_for_binding() || sysconf(_SC_NPROCESSORS_ONLN) < 2 || !on_one_core()) return {};
+  return "mpirun bound this rank to one core, which its communication and its computation share; start it by scripts/launch.sh, or with "
+         "mpirun --bind-to none";
+}
+
+std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) const {
+  return active_ && size_ > 1 ? make_mpi_transport(timeout_seconds) : make_single_transport();
+}
+
+void MpiSession::abort(ExitCode code, const std::string& message) {
+  if (!active_) {
+    if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
+    std::fflush(nullptr);
+    std::_Exit(static_cast<int>(code));
+  }
+  // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the others before their turn comes.
+  detail::let_signals_end_this_process();
+  for (int i = 0; i < std::min(rank_, 8) * 6; ++i) {
+    const std::unique_lock lock(detail::mpi_lock(), std::try_to_lock);
+    if (lock.owns_lock() && pulse) pulse->poll();  // ends this process if another rank has spoken
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
+  std::fflush(nullptr);
+  const bool locked = detail::mpi_lock().try_lock_for(std::chrono::seconds(2));
+  if (locked && pulse) pulse->say_goodbye(static_cast<int>(code));
+  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+}  // namespace starling

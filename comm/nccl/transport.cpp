@@ -1,0 +1,500 @@
+#include "comm/nccl/transport.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <functional>
+#include <map>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "comm/agreement.h"
+#include "comm/capture.h"
+#include "comm/mixers/messages.h"
+#include "comm/nccl/watchdog.h"
+#include "comm/node_mix.h"
+#include "comm/rank_order_sum.h"
+#include "comm/transport_checks.h"
+#include "core/device_trace.h"
+#include "core/trace.h"
+
+namespace starling {
+namespace {
+
+bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
+
+/// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
+void agreed(World& world, const std::function<void()>& work) {
+  const auto error = try_together(world, work);
+  if (!error) return;
+  const std::string text = error->message(), prefix = fmt::format("rank {} ", error->rank());
+  throw NcclSetupError(text.starts_with(prefix) ? text : prefix + "says: " + text);
+}
+
+/// A tensor cut for the members of a group: all shards but the last ones have `each` elements.
+struct Shards {
+  Shards(std::int64_t elements_, std::size_t members_) : elements(elements_), members(static_cast<std::int64_t>(members_)) {
+    each = (elements + members - 1) / members;
+    if (elements % members != 0) each = (each + 31) / 32 * 32;  // they begin where wide loads may
+  }
+  std::int64_t first(std::size_t k) const { return std::min(static_cast<std::int64_t>(k) * each, elements); }
+  std::int64_t count(std::size_t k) const { return std::min(each, elements - first(k)); }
+  bool equal() const { return elements % members == 0; }
+
+  std::int64_t elements, members, each = 0;
+};
+
+/// Groups that can be made in one split, since no rank is in two of them.
+std::vector<std::vector<std::vector<int>>> disjoint(const std::vector<std::vector<int>>& groups, int ranks) {
+  std::vector<std::vector<std::vector<int>>> splits;
+  std::vector<std::vector<char>> taken;
+  for (const std::vector<int>& group : groups) {
+    std::size_t at = 0;
+    const auto meets = [&](int rank) { return taken[at][static_cast<std::size_t>(rank)] != 0; };
+    while (at < splits.size() && std::any_of(group.begin(), group.end(), meets)) ++at;
+    if (at == splits.size()) {
+      splits.emplace_back();
+      taken.emplace_back(static_cast<std::size_t>(ranks));
+    }
+    splits[at].push_back(group);
+    for (const int rank : group) taken[at][static_cast<std::size_t>(rank)] = 1;
+  }
+  return splits;
+}
+
+class NcclTransport final : public Transport {
+ public:
+  NcclTransport(std::unique_ptr<Transport>& control, Backend& backend, std::unique_ptr<Nccl> nccl, const NcclSettings& settings)
+      : Transport(world_),
+        world_(control->world(), [this] { watchdog_.check(); }),
+        backend_(backend),
+        nccl_(std::move(nccl)),
+        rank_(control->rank()),
+        size_(control->size()),
+        watchdog_(nccl_, backend, rank_, settings.timeout_seconds, settings.watch_seconds),
+        exceptions_at_start_(std::uncaught_exceptions()) {
+    NcclId id;
+    const auto what = [this] { return fmt::format("the communicator of all {} ranks", size_); };
+    agreed(*control, [&] {
+      if (rank_ == 0) watchdog_.call(what, [&] { id = nccl_->make_id(); });
+    });
+    control->world().broadcast(id.bytes.data(), id.bytes.size(), 0);
+    watchdog_.during(what, [&] {
+      // A rank that cannot even begin says so before the others wait for it.
+      agreed(*control, [&] {
+        watchdog_.call(what, [&] { everyone_ = nccl_->init(id, size_, rank_, settings.max_ctas); });
+        watchdog_.add(everyone_);
+      });
+      agreed(*control, [&] { watchdog_.settle(everyone_, what); });
+    });
+    control_ = std::move(control);
+  }
+
+  /// Waits for what is in flight; with an error on its way, or after a loss, everything is aborted.
+  ~NcclTransport() override {
+    if (std::uncaught_exceptions() > exceptions_at_start_ || !watchdog_.drain()) return;
+    try {
+      watchdog_.call([] { return std::string("the end"); },
+                     [&] {
+                       for (const auto& [key, buffer] : registered_) {
+                         if (buffer.handle) nccl_->deregister_buffer(std::get<0>(key), buffer.handle);
+                       }
+                     });
+    } catch (const Error&) {
+      return;
+    }
+    watchdog_.close();
+  }
+
+  std::string name() const override { return fmt::format("NCCL {}, control by {}", nccl_->version(), control_->name()); }
+
+  void prepare(const std::vector<std::vector<int>>& groups) override {
+    watchdog_.check();
+    std::vector<std::vector<int>> wanted;
+    for (const std::vector<int>& group : groups) {
+      require(!group.empty() && group.front() >= 0 && group.back() < size_ && std::is_sorted(group.begin(), group.end()), "nccl",
+              "a group to prepare must ascend within {} ranks", size_);
+      const bool whole = static_cast<int>(group.size()) == size_;
+      if (group.size() > 1 && !whole && std::find(wanted.begin(), wanted.end(), group) == wanted.end() && prepared_.count(group) == 0)
+        wanted.push_back(group);
+    }
+    for (const auto& split : disjoint(wanted, size_)) make_communicators(split);
+  }
+
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    if (on_host(send)) return of_control(control_->start_exchange(exchange, send, receive, label, std::move(flow)));
+    require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
+    check_device_call(flow);
+    check_exchange(rank_, size_, exchange, send, receive, DeviceType::kCuda);
+    return issue({exchange, label, false}, [&](void* stream, const NcclWork& work) {
+      switch (exchange.kind) {
+        case Exchange::Kind::kNone: break;
+        case Exchange::Kind::kNeighbours: return exchange_with_neighbours(exchange, send, receive, stream, work);
+        case Exchange::Kind::kGroupSum: return sum_group(exchange.group, send, receive[0], stream, work);
+        case Exchange::Kind::kNodes: return exchange_nodes(exchange, send, receive[0], stream, work);
+      }
+    });
+  }
+
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    if (on_host(in)) return of_control(control_->start_sum(in, out, label, std::move(flow)));
+    check_device_call(flow);
+    check_sum(in, out, DeviceType::kCuda);
+    return issue({{}, label, true}, [&](void* stream, const NcclWork& work) { all_reduce(everyone_, in, out, stream, work); });
+  }
+
+  bool done(Ticket ticket) override {
+    if (is_of_control(ticket)) return control_->done(ticket / 2);
+    watchdog_.check();
+    const UnderWay& exchange = find(ticket)->second;
+    return exchange.captured || backend_.done(exchange.through);
+  }
+
+  void wait(Ticket ticket) override {
+    if (is_of_control(ticket)) return control_->wait(ticket / 2);
+    watchdog_.check();
+    const auto it = find(ticket);
+    if (!it->second.captured || backend_.capturing()) backend_.wait(it->second.through);
+    under_way_.erase(it);
+  }
+
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override { return make_message_mixer(backend, *this); }
+  std::string why_not_captured() const override { return {}; }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override { return std::make_unique<Part>(*this, step); }
+
+ private:
+  /// What was issued in a capture. Its tickets are good until the first launch.
+  class Part final : public CapturePart {
+   public:
+    Part(NcclTransport& transport, std::int64_t step) : transport_(transport), graph_(std::make_shared<NcclGraph>()) {
+      graph_->step = step;
+      transport_.capture_ = graph_;
+    }
+    ~Part() override { end(); }
+    void launched(std::int64_t step) override {
+      transport_.watchdog_.check();
+      end();
+      if (graph_->works.empty()) return;
+      const StreamScope scope(transport_.backend_, StreamKind::kCompute);
+      transport_.watchdog_.follow([graph = graph_, step] { return graph->text(step); }, Event{}, transport_.backend_.record());
+    }
+
+   private:
+    void end() {
+      if (transport_.capture_ != graph_) return;
+      std::erase_if(transport_.under_way_, [](const auto& exchange) { return exchange.second.captured; });
+      transport_.capture_.reset();
+    }
+    NcclTransport& transport_;
+    std::shared_ptr<NcclGraph> graph_;
+  };
+  struct Registered {
+    void* handle = nullptr;
+    Tensor tensor;  ///< memory that is registered must not go back to the driver
+  };
+  struct UnderWay {
+    Event through;          ///< after the exchange
+    bool captured = false;  ///< it is a capture's
+  };
+  using BufferKey = std::tuple<NcclComm, const std::byte*, std::size_t>;
+
+  // Tickets of the control transport are even, those of its own odd.
+  static Ticket of_control(Ticket ticket) { return 2 * ticket; }
+  static bool is_of_control(Ticket ticket) { return ticket % 2 == 0; }
+
+  std::unordered_map<Ticket, UnderWay>::iterator find(Ticket ticket) {
+    const auto it = under_way_.find(ticket);
+    require(it != under_way_.end(), "transport", "ticket {} is not under way", ticket);
+    return it;
+  }
+
+  void check_device_call(const std::shared_ptr<Flow>& flow) {
+    watchdog_.check();
+    require(!flow, "transport", "NCCL moves a GPU's own buffers: it takes no numbers that come piece by piece");
+  }
+
+  /// Collective: the communicators of groups that are disjoint.
+  void make_communicators(const std::vector<std::vector<int>>& groups) {
+    int color = -1;
+    for (std::size_t k = 0; k < groups.size(); ++k) {
+      if (std::binary_search(groups[k].begin(), groups[k].end(), rank_)) color = static_cast<int>(k);
+    }
+    const auto what = [&] {
+      return fmt::format("the communicator{} of {} group{}", groups.size() == 1 ? "" : "s", groups.size(), groups.size() == 1 ? "" : "s");
+    };
+    const auto joined = std::make_shared<NcclComm>(nullptr);
+    pending_splits_.push_back(joined);  // a split that failed may still write there
+    try {
+      watchdog_.during(what, [&] {
+        agreed(*control_, [&] { watchdog_.call(what, [&] { nccl_->split(everyone_, color, rank_, *joined); }); });
+        agreed(*control_, [&] {
+          watchdog_.settle(everyone_, what);
+          if (color < 0) return;
+          watchdog_.add(*joined);
+          watchdog_.settle(*joined, what);
+        });
+      });
+    } catch (const NcclSetupError& error) {
+      watchdog_.give_up(error);  // the world's communicator may be busy for ever
+      throw;
+    }
+    for (const std::vector<int>& group : groups) prepared_[group] = nullptr;
+    if (color >= 0) prepared_[groups[static_cast<std::size_t>(color)]] = *joined;
+  }
+
+  /// The group's communicator; null where it was not prepared.
+  NcclComm communicator(const std::vector<int>& group) const {
+    if (static_cast<int>(group.size()) == size_) return everyone_;
+    const auto it = prepared_.find(group);
+    return it == prepared_.end() ? nullptr : it->second;
+  }
+
+  /// What a stream holds so far.
+  Event mark(StreamKind stream) {
+    const StreamScope scope(backend_, stream);
+    return backend_.record();
+  }
+
+  /// Issues work to the communication stream, behind what the compute and the update stream hold: what is sent is final then, and a receive
+  /// buffer that an update reads is not overwritten before that update is through. A sum waits for the compute stream alone: no update
+  /// issued since that one joined writes what it reads, and behind updates the sums of a backward pass would come one update later each.
+  template <class Operations>
+  Ticket issue(NcclWork work, const Operations& operations) {
+    const bool captured = backend_.capturing();
+    require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
+    const Event computed = mark(StreamKind::kCompute);
+    Event updated;
+    if (!work.sum) updated = mark(StreamKind::kUpdate);
+    Event before;  // in a capture: exchanges from before the graph are through before its own begin
+    if (captured) {
+      watchdog_.expect_graphs();  // a communicator belongs to the graph from the first call on
+      before = mark(StreamKind::kCommunication);
+    }
+    const StreamScope scope(backend_, StreamKind::kCommunication);
+    for (const Event event : {before, computed, updated}) backend_.wait(event);
+    const Event ready = captured ? Event{} : backend_.record();
+    Event through;
+    watchdog_.during([&] { return work.text(); },
+                     [&] {
+                       {
+                         const TraceRange range("exchange", timeline_name(work.label));
+                         const DeviceSpan span(TraceLane::kDeviceExchange, "exchange", timeline_name(work.label));
+                         operations(backend_.native_stream(), work);
+                       }
+                       through = backend_.record();
+                       if (!captured) watchdog_.follow([work] { return work.text(); }, ready, through);
+                     });
+    if (captured) capture_->works.push_back(std::move(work));
+    last_ += 2;
+    under_way_.emplace(last_, UnderWay{through, captured});
+    return last_;
+  }
+
+  /// Issues operations of one communicator together.
+  void group(NcclComm comm, const NcclWork& work, const std::function<void()>& operations) {
+    const auto what = [&] { return work.text(); };
+    watchdog_.call(what, [&] {
+      nccl_->group_start();
+      try {
+        operations();
+      } catch (...) {
+        try {
+          nccl_->group_end();
+        } catch (const Error&) {  // the first error is the one to tell
+        }
+        throw;
+      }
+      nccl_->group_end();
+    });
+    watchdog_.settle(comm, what);
+  }
+
+  /// Once for each buffer that is used again and again. Buffers of the mean model and of measurements (step -1) come and go.
+  void register_once(NcclComm comm, const Tensor& tensor, const NcclWork& work) {
+    if (work.label.step < 0 || tensor.bytes() == 0 || backend_.capturing()) return;  // NCCL asks the driver, which a capture forbids
+    const BufferKey key{comm, tensor.raw(), tensor.bytes()};
+    if (registered_.count(key) != 0) return;
+    watchdog_.call([&] { return work.text(); },
+                   [&] {
+                     registered_[key] = {nccl_->register_buffer(comm, tensor.raw(), tensor.bytes()), tensor};
+                   });
+  }
+
+  void exchange_with_neighbours(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, void* stream,
+                                const NcclWork& work) {
+    if (send.bytes() == 0) return;
+    register_once(everyone_, send, work);
+    for (const Tensor& buffer : receive) register_once(everyone_, buffer, work);
+    group(everyone_, work, [&] {
+      for (const int peer : exchange.send_to) nccl_->send(send.raw(), send.bytes(), peer, everyone_, stream);
+      for (std::size_t k = 0; k < exchange.receive_from.size(); ++k)
+        nccl_->receive(receive[k].raw(), receive[k].bytes(), exchange.receive_from[k], everyone_, stream);
+    });
+  }
+
+  void all_reduce(NcclComm comm, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+    if (in.bytes() == 0) return;
+    register_once(comm, in, work);
+    register_once(comm, out, work);
+    group(comm, work, [&] { nccl_->all_reduce(in.raw(), out.raw(), static_cast<std::size_t>(in.elements()), in.dtype(), comm, stream); });
+  }
+
+  void sum_group(const std::vector<int>& members, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+    const NcclComm comm = communicator(members);
+    if (comm && in.dtype() == out.dtype()) return all_reduce(comm, in, out, stream, work);
+    const Shards shards(in.elements(), members.size());
+    const std::size_t mine = place_in(members);
+    if (shards.count(mine) > 0) {
+      sum_shard(members, shards, in, out.slice(shards.first(mine), Shape{shards.count(mine)}), stream, work);
+    } else {
+      sum_shard(members, shards, in, {}, stream, work);
+    }
+    gather_shards(members, shards, out, stream, work);
+  }
+
+  std::size_t place_in(const std::vector<int>& members) const {
+    return static_cast<std::size_t>(std::lower_bound(members.begin(), members.end(), rank_) - members.begin());
+  }
+
+  /// Every member's numbers of this rank's shard come here, and are summed in rank order; `sum` is empty where the shard is.
+  void sum_shard(const std::vector<int>& members, const Shards& shards, const Tensor& in, const Tensor& sum, void* stream,
+                 const NcclWork& work) {
+    const std::size_t me = place_in(members);
+    const std::int64_t mine = shards.count(me);
+    Tensor terms;
+    if (mine > 0) {
+      terms = Tensor(backend_, Shape{mine * shards.members}, in.dtype());
+      backend_.copy(in.slice(shards.first(me), Shape{mine}), terms.slice(static_cast<std::int64_t>(me) * mine, Shape{mine}));
+    }
+    group(everyone_, work, [&] {
+      for (std::size_t k = 0; k < members.size(); ++k) {
+        if (k == me) continue;
+        if (shards.count(k) > 0) send(in.slice(shards.first(k), Shape{shards.count(k)}), members[k], stream);
+        if (mine > 0) receive(terms.slice(static_cast<std::int64_t>(k) * mine, Shape{mine}), members[k], stream);
+      }
+    });
+    if (mine == 0) return;
+    Tensor wide = terms;
+    if (terms.dtype() != sum.dtype()) {
+      wide = Tensor(backend_, terms.shape(), sum.dtype());
+      backend_.cast({terms, wide});
+    }
+    std::vector<Tensor> parts;
+    for (std::int64_t k = 0; k < shards.members; ++k) parts.push_back(wide.slice(k * mine, Shape{mine}));
+    add_up(parts, std::vector<double>(parts.size(), 1.0), sum);
+  }
+
+  /// Every member's shard of `out` goes to all members.
+  void gather_shards(const std::vector<int>& members, const Shards& shards, const Tensor& out, void* stream, const NcclWork& work) {
+    const std::size_t me = place_in(members);
+    const auto shard = [&](std::size_t k) { return out.slice(shards.first(k), Shape{shards.count(k)}); };
+    group(everyone_, work, [&] {
+      for (std::size_t k = 0; k < members.size(); ++k) {
+        if (k == me) continue;
+        if (shards.count(me) > 0) send(shard(me), members[k], stream);
+        if (shards.count(k) > 0) receive(shard(k), members[k], stream);
+      }
+    });
+  }
+
+  void send(const Tensor& tensor, int peer, void* stream) { nccl_->send(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
+  void receive(const Tensor& tensor, int peer, void* stream) { nccl_->receive(tensor.raw(), tensor.bytes(), peer, everyone_, stream); }
+
+  /// out = Σ weights · terms, in their order.
+  void add_up(const std::vector<Tensor>& terms, const std::vector<double>& weights, const Tensor& out) {
+    WeightedSum sum;
+    sum.out = out;
+    for (std::size_t k = 0; k < terms.size(); ++k) {
+      sum.in[static_cast<std::size_t>(sum.terms)] = terms[k];
+      sum.weight[static_cast<std::size_t>(sum.terms++)] = weights[k];
+      if (sum.terms < static_cast<int>(sum.in.size()) && k + 1 < terms.size()) continue;
+      backend_.weighted_sum(sum);
+      sum.accumulate = true;
+      sum.terms = 0;
+    }
+  }
+
+  /// The numbers in `dtype`.
+  Tensor decoded(const Tensor& tensor, DType dtype) {
+    if (tensor.dtype() == dtype) return tensor;
+    Tensor wide(backend_, tensor.shape(), dtype);
+    backend_.cast({tensor, wide});
+    return wide;
+  }
+
+  void exchange_nodes(const Exchange& exchange, const Tensor& in, const Tensor& out, void* stream, const NcclWork& work) {
+    const std::vector<int>& node = exchange.group;
+    const Shards shards(in.elements(), node.size());
+    const std::size_t me = place_in(node);
+    const std::int64_t mine = shards.count(me);
+    const NcclComm comm = shards.equal() ? communicator(node) : nullptr;
+    Tensor sum, mixed;
+    if (mine > 0) {
+      sum = Tensor(backend_, Shape{mine}, in.dtype());
+      mixed = out.slice(shards.first(me), Shape{mine});
+    }
+    if (comm && mine > 0) {
+      register_once(comm, in, work);
+      register_once(comm, out, work);
+      group(comm, work, [&] { nccl_->reduce_scatter(in.raw(), sum.raw(), static_cast<std::size_t>(mine), in.dtype(), comm, stream); });
+    } else if (!comm) {
+      sum_shard(node, shards, in, sum, stream, work);
+    }
+    if (mine > 0) {
+      const double share = 1.0 / static_cast<double>(node.size());
+      std::vector<double> weights = node_weights(exchange);
+      Tensor sent = sum;
+      std::vector<Tensor> terms;
+      if (exchange.bf16_between) {
+        const Tensor mean(backend_, sum.shape(), sum.dtype());
+        add_up({sum}, {share}, mean);
+        sent = Tensor(backend_, sum.shape(), DType::kBFloat16);
+        backend_.cast({mean, sent});
+        terms = {mean, decoded(sent, sum.dtype())};
+      } else {  // nodes are equally large: the mean's division goes into the weights
+        for (double& weight : weights) weight *= share;
+        terms = {sum};
+      }
+      std::vector<Tensor> arrived;
+      for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) arrived.emplace_back(backend_, sent.shape(), sent.dtype());
+      group(everyone_, work, [&] {
+        for (const int peer : exchange.send_to) send(sent, peer, stream);
+        for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) receive(arrived[k], exchange.receive_from[k], stream);
+      });
+      for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
+      add_up(terms, weights, mixed);
+    }
+    if (!comm) return gather_shards(node, shards, out, stream, work);
+    if (mine == 0) return;
+    group(comm, work, [&] { nccl_->all_gather(mixed.raw(), out.raw(), static_cast<std::size_t>(mine), out.dtype(), comm, stream); });
+  }
+
+  CheckedWorld world_;
+  std::unique_ptr<Transport> control_;
+  Backend& backend_;
+  std::shared_ptr<Nccl> nccl_;
+  const int rank_, size_;
+  NcclComm everyone_ = nullptr;
+  std::vector<std::shared_ptr<NcclComm>> pending_splits_;
+  std::map<BufferKey, Registered> registered_;
+  std::map<std::vector<int>, NcclComm> prepared_;  ///< null: a group that this rank is not in
+  std::unordered_map<Ticket, UnderWay> under_way_;
+  Ticket last_ = 1;
+  std::shared_ptr<NcclGraph> capture_;  ///< what is being captured; null once its graph has been launched
+  NcclWatchdog watchdog_;
+  int exceptions_at_start_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_nccl_transport(std::unique_ptr<Transport>&& control, Backend& backend, std::unique_ptr<Nccl> nccl,
+                                               const NcclSettings& settings) {
+  require(backend.device() == DeviceType::kCuda, "nccl", "NCCL connects GPUs");
+  return std::make_unique<NcclTransport>(control, backend, std::move(nccl), settings);
+}
+
+}  // namespace starling

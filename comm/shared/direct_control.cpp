@@ -1,0 +1,112 @@
+#include "comm/shared/direct_control.h"
+
+#include <fmt/format.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <ctime>
+#include <new>
+#include <string_view>
+#include <thread>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace starling::detail {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+              "counts in shared memory need atomics without a lock");
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t), "the kernel sleeps on the count itself");
+
+void relax() {
+#if defined(__SSE2__)
+  _mm_pause();
+#else
+  std::this_thread::yield();
+#endif
+}
+
+std::int64_t monotonic_nanoseconds() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch()).count();
+}
+
+std::string_view verb_of(Pulse::Doing doing) {
+  switch (doing) {
+    case Pulse::Doing::kNothing: return "has exchanged nothing yet";
+    case Pulse::Doing::kPublished: return "published";
+    case Pulse::Doing::kWaitsForNeighbour: return "waits for a neighbour's";
+    case Pulse::Doing::kWaitsForReaders: return "waits for readers of";
+    case Pulse::Doing::kMixed: return "mixed";
+    case Pulse::Doing::kEnded: return "has ended after";
+  }
+  return "?";
+}
+
+}  // namespace
+
+void Pulse::beat(Doing what, const ExchangeLabel& label) {
+  step.store(label.step, std::memory_order_relaxed);
+  round.store(label.round, std::memory_order_relaxed);
+  bucket.store(label.bucket, std::memory_order_relaxed);
+  beat(what);
+}
+
+void Pulse::beat(Doing what) {
+  doing.store(what, std::memory_order_relaxed);
+  nanoseconds.store(monotonic_nanoseconds(), std::memory_order_release);
+}
+
+double Pulse::seconds_ago() const {
+  const std::int64_t then = nanoseconds.load(std::memory_order_acquire);
+  return then == 0 ? -1.0 : 1e-9 * static_cast<double>(std::max<std::int64_t>(0, monotonic_nanoseconds() - then));
+}
+
+std::string Pulse::text() const {
+  const Doing what = doing.load(std::memory_order_relaxed);
+  const std::int64_t at = step.load(std::memory_order_relaxed);
+  if (what == Doing::kNothing || at < 0) return std::string(verb_of(what));
+  return fmt::format("{} bucket {} of step {}", verb_of(what), bucket.load(std::memory_order_relaxed), at);
+}
+
+ControlBlock* ControlBlock::make(std::byte* memory, std::size_t buckets) {
+  auto* block = new (memory) ControlBlock;
+  for (std::size_t b = 0; b < buckets; ++b) new (block->counts(b)) BucketCounts;
+  return block;
+}
+
+void advance(std::atomic<std::uint32_t>& count, std::uint32_t value) {
+  count.store(value, std::memory_order_release);
+  syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&count), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool wait_for(const std::atomic<std::uint32_t>& count, std::uint32_t target, std::chrono::nanoseconds spin,
+              std::chrono::steady_clock::time_point deadline) {
+  if (reached(count, target)) return true;
+  if (spin.count() > 0) {
+    const auto until = Clock::now() + spin;
+    do {
+      for (int i = 0; i < 16; ++i) {
+        relax();
+        if (reached(count, target)) return true;
+      }
+    } while (Clock::now() < until);
+  }
+  while (true) {
+    const std::uint32_t seen = count.load(std::memory_order_acquire);
+    if (reached(count, target)) return true;
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+    if (left <= 0) return false;
+    const timespec limit{static_cast<std::time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    // Returns at once where the count is not `seen` any more. The others' memory may be read-only here: waiting does not write.
+    syscall(SYS_futex, reinterpret_cast<const std::uint32_t*>(&count), FUTEX_WAIT, seen, &limit, nullptr, 0);
+  }
+}
+
+}  // namespace starling::detail

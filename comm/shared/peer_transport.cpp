@@ -1,0 +1,364 @@
+#include "comm/shared/peer_transport.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "comm/agreement.h"
+#include "comm/forwarding_transport.h"
+#include "comm/shared/descriptors.h"
+#include "comm/shared/direct_control.h"
+#include "comm/shared/shared_mixer.h"
+#include "comm/transport_checks.h"
+#include "core/error.h"
+#include "core/peer_memory.h"
+
+namespace starling {
+namespace {
+
+using detail::Descriptor;
+using detail::SharedLayout;
+using Doing = detail::Pulse::Doing;
+
+constexpr std::size_t kPage = 4096;
+constexpr double kSwapSeconds = 30.0;
+
+/// A bucket's counts, in its owner's device memory: its device alone sets them.
+struct DeviceCounts {
+  alignas(128) std::uint32_t published = 0;  ///< exchanges whose parameters of this rank are final
+  alignas(128) std::uint32_t released = 0;   ///< exchanges up to which this rank reads nobody's parameters any more
+};
+enum Purpose { kNeighbour, kReaders };
+
+/// The blocks of a host's ranks, at their places in `local`.
+struct PeerBlocks {
+  std::vector<std::shared_ptr<PeerBlock>> of;
+  std::string refusal;
+};
+
+/// Collective: every rank of a host with others gets a zeroed block of its own, and maps theirs.
+PeerBlocks share_blocks(World& world, const std::vector<int>& local, PeerMemory* memory, std::size_t bytes) {
+  PeerBlocks blocks;
+  blocks.of.resize(local.size());
+  const auto own = static_cast<std::size_t>(std::find(local.begin(), local.end(), world.rank()) - local.begin());
+  blocks.refusal = detail::swap_descriptors(
+      world, local, kSwapSeconds,
+      [&] {
+        int number = -1;
+        blocks.of[own] = memory->create(bytes, number);
+        return Descriptor(number);
+      },
+      [&](std::size_t place, const Descriptor& file) { blocks.of[place] = memory->map(file.number(), bytes); });
+  if (!blocks.refusal.empty()) blocks.of.clear();
+  return blocks;
+}
+
+class PeerTransport;
+
+/// Counts in the devices' memory, which streams set and await.
+class PeerMixer final : public detail::SharedMixer {
+ public:
+  PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings, std::vector<int> local,
+            bool one_host);
+  ~PeerMixer() override;
+  std::string name() const override { return shares() ? "peer memory + " + transport_.name() : transport_.name(); }
+  /// Where all that ranks exchange goes by peers, whatever carries the rest.
+  std::string why_not_captured() const override { return shares() && one_host_ && !sums_ ? std::string() : transport_.why_not_captured(); }
+  std::unique_ptr<CapturePart> join_capture(std::int64_t step) override;
+  void check() override {
+    if (!shares()) return;
+    if (const auto loss = memory_->lost()) report(*loss);
+  }
+
+ protected:
+  bool may_share(const std::vector<Bucket>& buckets) override { return !buckets.empty(); }
+  std::string map(std::vector<Bucket>& buckets) override;
+  void let_go() override;
+  void tell_published(const Progress& now) override;
+  void tell_released(const ExchangeLabel& label, std::uint32_t count) override;
+  void await_published(const Operation& operation) override {
+    await(operation.read, &DeviceCounts::published, operation.count, {operation.label.bucket, kNeighbour});
+  }
+  void await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) override;
+
+ private:
+  class Part;
+
+  DeviceCounts& counts_of(int rank, int bucket) const {
+    return reinterpret_cast<DeviceCounts*>(blocks_.at(rank)->data())[static_cast<std::size_t>(bucket)];
+  }
+  [[noreturn]] void report(const PeerMemory::Loss& loss);
+  void await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target, const PeerMemory::Purpose& purpose);
+
+  PeerTransport& peers_;
+  PeerMemory* memory_;
+  MemorySharing& sharing_;
+  PeerSettings settings_;
+  int exceptions_at_start_;
+  std::map<int, std::shared_ptr<PeerBlock>> blocks_;  ///< by rank
+  std::vector<std::shared_ptr<SharedBlock>> pulse_blocks_;
+  detail::Pulse* pulse_ = nullptr;              ///< this rank's
+  std::map<int, const detail::Pulse*> pulses_;  ///< of the ranks of this host
+  std::vector<PeerMemory::Awaited> awaited_;    ///< kept for its memory
+};
+
+/// Another transport whose mixers read peers' memory. Every call throws what such a mixer knows to be lost.
+class PeerTransport final : public ForwardingTransport {
+ public:
+  PeerTransport(std::unique_ptr<Transport> between, std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings,
+                std::vector<int> local, bool one_host)
+      : ForwardingTransport(std::move(between), world_),
+        world_(inner().world(), [this] { check(); }),
+        sharing_(std::move(sharing)),
+        settings_(settings),
+        local_(std::move(local)),
+        one_host_(one_host) {}
+
+  Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
+                        std::shared_ptr<Flow> flow) override {
+    check();
+    return inner().start_exchange(exchange, send, receive, label, std::move(flow));
+  }
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    check();
+    return inner().start_sum(in, out, label, std::move(flow));
+  }
+  void wait(Ticket ticket) override {
+    inner().wait(ticket);
+    check();
+  }
+  void prepare(const std::vector<std::vector<int>>& groups) override {
+    known_ = true;
+    inner().prepare(groups);
+  }
+  std::unique_ptr<Mixer> make_mixer(Backend& backend) override {
+    return std::make_unique<PeerMixer>(backend, *this, *sharing_, settings_, local_, one_host_);
+  }
+  /// Before it is known what is exchanged, whether all of it may go by peers.
+  std::string why_not_captured() const override { return !known_ && one_host_ ? std::string() : inner().why_not_captured(); }
+
+  /// The mixer that shares memory now; null: none.
+  void watch(PeerMixer* mixer) { mixer_ = mixer; }
+  const PeerMixer* watched() const { return mixer_; }
+
+ private:
+  void check() {
+    if (mixer_) mixer_->check();
+  }
+
+  CheckedWorld world_;
+  std::unique_ptr<MemorySharing> sharing_;
+  PeerSettings settings_;
+  std::vector<int> local_;  ///< the ranks of this host, ascending, this one included
+  bool one_host_;
+  bool known_ = false;  ///< prepare() has told what goes which way
+  PeerMixer* mixer_ = nullptr;
+};
+
+PeerMixer::PeerMixer(Backend& backend, PeerTransport& transport, MemorySharing& sharing, const PeerSettings& settings,
+                     std::vector<int> local, bool one_host)
+    : SharedMixer(backend, transport, {.memory = "GPU memory", .reads_sums = false, .may_be_flat = false}),
+      peers_(transport),
+      memory_(backend.peer_memory()),
+      sharing_(sharing),
+      settings_(settings),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  local_ = std::move(local);
+  one_host_ = one_host;
+}
+
+PeerMixer::~PeerMixer() {
+  if (pulse_) pulse_->beat(Doing::kEnded);
+  if (!shares()) return;
+  if (std::uncaught_exceptions() > exceptions_at_start_) memory_->give_up();  // others may never come
+  let_go();
+}
+
+void PeerMixer::let_go() {
+  if (peers_.watched() == this) peers_.watch(nullptr);
+  try {
+    backend_.synchronize();  // the device may read what is unmapped now
+  } catch (...) {            // an error of earlier work; whoever cares has asked before
+  }
+  sides_.clear();
+  blocks_.clear();
+  pulses_.clear();
+  pulse_ = nullptr;
+  pulse_blocks_.clear();
+}
+
+std::string PeerMixer::map(std::vector<Bucket>& buckets) {
+  if (memory_) memory_->restart();
+  const SharedLayout layout(buckets.size() * sizeof(DeviceCounts), buckets);
+  World& world = transport_.world();
+  SharedBlocks pulses = sharing_.share(world, local_, detail::ControlBlock::bytes(0));
+  if (!pulses.refusal.empty()) return pulses.refusal;
+  const PeerBlocks blocks = share_blocks(world, local_, memory_, layout.bytes);
+  if (!blocks.refusal.empty() || local_.size() == 1) return blocks.refusal;
+  pulse_blocks_ = std::move(pulses.of);
+  for (std::size_t k = 0; k < local_.size(); ++k) {
+    const int owner = local_[k];
+    const bool own = owner == transport_.rank();
+    blocks_[owner] = blocks.of[k];
+    std::byte* const host = pulse_blocks_[k]->data();
+    if (own) pulse_ = &detail::ControlBlock::make(host, 0)->pulse;
+    pulses_[owner] = own ? pulse_ : &reinterpret_cast<const detail::ControlBlock*>(host)->pulse;
+  }
+  take_sides(blocks.of, layout, buckets);
+  peers_.watch(this);
+  return {};
+}
+
+void PeerMixer::tell_published(const Progress& now) {
+  pulse_->beat(Doing::kPublished, now.label);
+  Event computed;
+  {
+    const StreamScope scope(backend_, StreamKind::kCompute);
+    computed = backend_.record();
+  }
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  backend_.wait(computed);
+  memory_->signal(&counts_of(transport_.rank(), now.label.bucket).published, now.count);
+}
+
+void PeerMixer::tell_released(const ExchangeLabel& label, std::uint32_t count) {
+  if (count == 0) return;
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  memory_->signal(&counts_of(transport_.rank(), label.bucket).released, count);
+}
+
+void PeerMixer::await_readers(const Progress::Contents& contents, const Progress& now, const ExchangeLabel& label) {
+  require(!backend_.capturing() || contents.count + 1 == now.count, "mixer",
+          "step {} cannot be captured: bucket {} has been published {} times, and a graph waits for the readers of the time before",
+          label.step, label.bucket, now.count);
+  await(contents.readers, &DeviceCounts::released, contents.count, {label.bucket, kReaders});
+}
+
+void PeerMixer::await(const std::vector<int>& ranks, std::uint32_t DeviceCounts::*member, std::uint32_t target,
+                      const PeerMemory::Purpose& purpose) {
+  if (ranks.empty()) return;
+  awaited_.clear();
+  for (const int r : ranks) awaited_.push_back({&(counts_of(r, purpose.bucket).*member), r});
+  memory_->await(awaited_, target, purpose, settings_.timeout_seconds);
+}
+
+void PeerMixer::report(const PeerMemory::Loss& loss) {
+  const Progress& now = side_of(loss.purpose.bucket).now;
+  const auto back = static_cast<std::int32_t>(now.count - loss.wanted);  // exchanges started since
+  const std::string what = loss.purpose.kind == kReaders
+                               ? fmt::format("rank {} to have read step {}, bucket {}, round {}", loss.rank, now.label.step - back,
+                                             loss.purpose.bucket, now.label.round - back)
+                               : fmt::format("the parameters of rank {} for step {}, bucket {}, round {}", loss.rank, now.label.step - back,
+                                             loss.purpose.bucket, now.label.round - back);
+  const detail::Pulse& pulse = *pulses_.at(loss.rank);
+  fail_wait(transport_.rank(), what, {now.label.step - back, loss.purpose.bucket, now.label.round - back}, settings_.timeout_seconds,
+            {{loss.rank, pulse.seconds_ago(), pulse.text(), true}});
+}
+
+/// The counts of the exchanges in a graph, which its device moves on with the steps: of each bucket one a launch.
+class PeerMixer::Part final : public CapturePart {
+ public:
+  Part(PeerMixer& mixer, std::int64_t step) : mixer_(mixer), step_(step), operations_(mixer.operations_) {
+    for (const Side& side : mixer.sides_) before_.push_back(side.now);
+  }
+  ~Part() override {
+    if (launched_ || mixer_.sides_.size() != before_.size()) return;
+    for (std::size_t b = 0; b < before_.size(); ++b) mixer_.sides_[b].now = std::move(before_[b]);
+    mixer_.operations_ = std::move(operations_);
+  }
+  void launched(std::int64_t step) override {
+    if (before_.empty()) return;
+    if (!std::exchange(launched_, true)) {
+      for (const Side& side : mixer_.sides_) captured_.push_back(side.now.count);
+    } else {
+      for (std::size_t b = 0; b < captured_.size(); ++b) {
+        if (captured_[b] != before_[b].count) go_on(mixer_.sides_[b].now, captured_[b] + static_cast<std::uint32_t>(step - step_), step);
+      }
+    }
+    mixer_.pulse_->beat(Doing::kPublished, mixer_.sides_.back().now.label);
+    mixer_.check();
+  }
+
+ private:
+  /// What the graph did: it published the buffer that was not the last. All ranks of the host may have read it.
+  void go_on(Progress& now, std::uint32_t target, std::int64_t step) {
+    require(now.count + 1 == target, "mixer", "a graph of step {} makes exchange {} of a bucket, after exchange {}", step, target,
+            now.count);
+    Progress::Contents& contents = now.contents[1 - now.last()];
+    contents.count = ++now.count;
+    contents.readers.clear();
+    for (const int r : mixer_.local_) {
+      if (r != mixer_.transport_.rank()) contents.readers.push_back(r);
+    }
+    ++now.label.step;
+    ++now.label.round;
+  }
+
+  PeerMixer& mixer_;
+  std::int64_t step_;             ///< that was captured
+  std::vector<Progress> before_;  ///< by bucket
+  std::unordered_map<Ticket, Operation> operations_;
+  std::vector<std::uint32_t> captured_;  ///< by bucket: the count of its exchange
+  bool launched_ = false;
+};
+
+std::unique_ptr<CapturePart> PeerMixer::join_capture(std::int64_t step) { return std::make_unique<Part>(*this, step); }
+
+/// Why two ranks of a host, this one among them, cannot use each other's memory; by what this rank knows.
+std::string why_not_here(PeerMemory* memory, int rank, const std::vector<int>& local, const std::vector<std::string>& devices) {
+  if (!memory) return "its device has no memory that ranks can share";
+  try {
+    if (std::string why = memory->why_not_exported(); !why.empty()) return why;
+    for (const int other : local) {
+      if (other == rank) continue;
+      const std::string why = memory->why_not_reached(devices[static_cast<std::size_t>(other)]);
+      if (!why.empty()) return fmt::format("the GPU of rank {}: {}", other, why);
+    }
+  } catch (const Error& error) {
+    return error.message();
+  }
+  return {};
+}
+
+}  // namespace
+
+std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend,
+                                               std::unique_ptr<MemorySharing> sharing, const PeerSettings& settings, std::string& refusal) {
+  refusal.clear();
+  World& world = between->world();
+  const std::vector<std::string> hosts = world.all_gather(sharing->host());
+  std::vector<int> local;
+  std::map<std::string, int> ranks_of;
+  for (int r = 0; r < world.size(); ++r) {
+    const std::string& host = hosts[static_cast<std::size_t>(r)];
+    if (host == hosts[static_cast<std::size_t>(world.rank())]) local.push_back(r);
+    ++ranks_of[host];
+  }
+  if (std::all_of(ranks_of.begin(), ranks_of.end(), [](const auto& host) { return host.second == 1; })) return nullptr;
+  PeerMemory* memory = nullptr;
+  std::string mine, device;
+  try {
+    memory = backend.peer_memory();
+    if (memory) device = memory->device();
+  } catch (const Error& error) {
+    mine = error.message();
+  }
+  const std::vector<std::string> devices = world.all_gather(device);
+  if (mine.empty() && local.size() > 1) mine = why_not_here(memory, world.rank(), local, devices);
+  if (const auto reason = lowest_reason(world, mine)) refusal = reason->text();
+  if (refusal.empty()) refusal = share_blocks(world, local, memory, kPage).refusal;
+  if (!refusal.empty()) return nullptr;
+  return std::make_unique<PeerTransport>(std::move(between), std::move(sharing), settings, std::move(local), ranks_of.size() == 1);
+}
+
+std::unique_ptr<Transport> make_peer_transport(std::unique_ptr<Transport>&& between, Backend& backend, const PeerSettings& settings,
+                                               std::string& refusal) {
+  return make_peer_transport(std::move(between), backend, make_process_sharing(settings.timeout_seconds), settings, refusal);
+}
+
+}  // namespace starling

@@ -1,0 +1,57 @@
+#include "core/error.h"
+
+#include <utility>
+
+namespace starling {
+
+std::string ErrorParts::sentence() const {
+  std::string text;
+  for (const std::string* place : {&where.file, &where.key}) {
+    if (!place->empty()) text += *place + ": ";
+  }
+  return text + what;
+}
+
+std::string ErrorParts::message() const { return remedy.empty() ? sentence() : sentence() + "; " + remedy; }
+
+Error::Error(ExitCode code, ErrorParts parts)
+    : std::runtime_error(fmt::format("[{}] {}", parts.component, parts.message())),
+      code_(code),
+      parts_(std::make_shared<const ErrorParts>(std::move(parts))) {}
+
+Error told_by(std::string_view component, std::string key, const Error& error) {
+  ErrorParts parts = error.parts();
+  parts.what = fmt::format("[{}] {}", parts.component, parts.sentence());
+  parts.component = component;
+  parts.where.key = std::move(key);
+  parts.where.file.clear();
+  return Error(error.code(), std::move(parts));
+}
+
+std::string message_of(const std::exception& error) {
+  const auto* known = dynamic_cast<const Error*>(&error);
+  return known ? known->message() : error.what();
+}
+
+namespace detail {
+
+ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format, fmt::format_args arguments) {
+  // The arguments may hold a "; " too, so the format's own is marked by a character that no text has.
+  constexpr std::string_view kBreak = "; ";
+  constexpr char kMark = '\x1f';
+  std::string marked(format.data(), format.size());
+  const std::size_t at = marked.rfind(kBreak);
+  if (at != std::string::npos) marked.replace(at, kBreak.size(), 1, kMark);
+  std::string text = fmt::vformat(marked, arguments);
+  ErrorParts parts{std::string(component), {}, {}, std::move(where)};
+  if (const std::size_t mark = at == std::string::npos ? at : text.find(kMark); mark != std::string::npos) {
+    parts.remedy = text.substr(mark + 1);
+    text.resize(mark);
+  }
+  parts.what = std::move(text);
+  return parts;
+}
+
+}  // namespace detail
+
+}  // namespace starling

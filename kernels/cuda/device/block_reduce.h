@@ -1,0 +1,56 @@
+#pragma once
+
+#include "kernels/cuda/device/device.h"
+
+// Sums and maxima over a warp's or a block's threads, in a fixed order. Every thread of the warp (of the block) must call them; blocks are
+// one-dimensional.
+namespace starling::cuda {
+
+constexpr unsigned kFullWarp = 0xffffffffu;
+
+struct Plus {
+  template <class T>
+  STARLING_HD T operator()(T a, T b) const {
+    return a + b;
+  }
+};
+/// A NaN wins.
+struct Larger {
+  template <class T>
+  STARLING_HD T operator()(T a, T b) const {
+    return a > b || a != a ? a : b;
+  }
+};
+
+/// `value` of all 32 lanes, combined; the same bits on every lane.
+template <class T, class F>
+__device__ inline T warp_reduce(T value, F combine) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) value = combine(value, __shfl_xor_sync(kFullWarp, value, distance));
+  return value;
+}
+template <class T>
+__device__ inline T warp_sum(T value) {
+  return warp_reduce(value, Plus{});
+}
+
+/// Over a block of kThreads (a multiple of 32) threads; every thread gets the result. `shared` has kThreads / 32 elements and may be the
+/// one of an earlier call.
+template <int kThreads, class T, class F>
+__device__ inline T block_reduce(T value, T* shared, F combine) {
+  static_assert(kThreads % kWarp == 0 && kThreads <= 1024);
+  value = warp_reduce(value, combine);
+  __syncthreads();  // an earlier call's readers are done
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  T result = shared[0];
+#pragma unroll
+  for (int warp = 1; warp < kThreads / kWarp; ++warp) result = combine(result, shared[warp]);
+  return result;
+}
+template <int kThreads, class T>
+__device__ inline T block_sum(T value, T* shared) {
+  return block_reduce<kThreads>(value, shared, Plus{});
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "kernels/cuda/device/device.h"
+
+// One kernel in place of two: each block leaves its partial results in global memory, and the block that arrives last combines them, in a
+// fixed order that does not depend on which one it is. CudaBackend::arrivals() has the counters.
+namespace starling::cuda {
+
+/// Every thread of a block calls it once the block's partial results are stored. True, for every thread, in the block that arrives last of
+/// `blocks`: it sees what all of them stored, with loads that are neither __ldg nor of const __restrict__ memory. The counter is 0 before
+/// and, as the increment wraps around, 0 again after the launch.
+__device__ inline bool last_block(unsigned* counter, unsigned blocks) {
+  __shared__ int last;
+  __syncthreads();  // all of the block is stored
+  if (blocks == 1) return true;
+  if (threadIdx.x == 0 && threadIdx.y == 0) {
+    __threadfence();  // before the arrival: whoever sees the one sees the other
+    last = atomicInc(counter, blocks - 1) == blocks - 1 ? 1 : 0;
+    __threadfence();  // before the loads behind the barrier
+  }
+  __syncthreads();
+  return last != 0;
+}
+
+/// First of all in a kernel that is launched with Launch::dependent: waits until the kernel before it is done and its results are to be
+/// seen. Otherwise it does nothing.
+__device__ __forceinline__ void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__)
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+#elif !defined(__CUDACC__)
+  shim::wait_for_previous_kernel();
+#endif
+}
+
+/// A kernel that is launched with Launch::dependent after this one may come onto the device now, to wait there. What it reads is settled
+/// by its own wait, so that where this stands is a matter of speed alone.
+__device__ __forceinline__ void let_next_kernel_come() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" :::);
+#endif
+}
+
+}  // namespace starling::cuda

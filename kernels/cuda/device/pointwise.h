@@ -1,0 +1,166 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <source_location>
+
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/runtime/launch.h"
+
+// Elementwise kernels from functors. A functor says how many inputs it has and what happens to N elements in the type that arithmetic runs
+// in:
+//
+//     template <class T> struct Sum {
+//       static constexpr int kInputs = 2;
+//       template <int N> STARLING_HD void operator()(Index first, const T (&x)[2][N], T (&y)[N]) const {
+//         for (int i = 0; i < N; ++i) y[i] = x[0][i] + x[1][i];
+//       }
+//     };
+//     pointwise<T, T>(stream, n, {a, b}, y, Sum<Compute<T>>{});
+//
+// `first` is the index of element 0 of the N. The output may be an input: every element is read before it is written, by the same thread.
+namespace starling::cuda {
+
+/// kCount consecutive numbers from an address that is a multiple of 16 (where they fill packs), 16 bytes at once.
+template <int kCount, class T>
+STARLING_HD void load(const T* from, T (&to)[kCount]) {
+  if constexpr (kCount % Pack<T>::kSize == 0) {
+#pragma unroll
+    for (int p = 0; p < kCount / Pack<T>::kSize; ++p) {
+      const Pack<T> pack = reinterpret_cast<const Pack<T>*>(from)[p];
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kSize; ++i) to[p * Pack<T>::kSize + i] = pack.v[i];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = from[i];
+  }
+}
+template <int kCount, class T>
+STARLING_HD void store(const T (&from)[kCount], T* to) {
+  if constexpr (kCount % Pack<T>::kSize == 0) {
+#pragma unroll
+    for (int p = 0; p < kCount / Pack<T>::kSize; ++p) {
+      Pack<T> pack;
+#pragma unroll
+      for (int i = 0; i < Pack<T>::kSize; ++i) pack.v[i] = from[p * Pack<T>::kSize + i];
+      store_pack(to + p * Pack<T>::kSize, pack);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) to[i] = from[i];
+  }
+}
+/// The same with conversion to and from the type of arithmetic.
+template <int kCount, class T>
+STARLING_HD void load_wide(const T* from, Compute<T> (&to)[kCount]) {
+  T stored[kCount];
+  load<kCount>(from, stored);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) to[i] = widen(stored[i]);
+}
+template <int kCount, class T>
+STARLING_HD void store_narrow(const Compute<T> (&from)[kCount], T* to) {
+  T stored[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) stored[i] = narrow<T>(from[i]);
+  store<kCount>(stored, to);
+}
+
+/// Whether packs can be loaded from every one of these; null counts as yes.
+template <class... P>
+bool packable(const P*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+namespace detail {
+
+template <class From, class To, int kInputs>
+struct PointwiseArguments {
+  const From* in[kInputs];
+  To* out;
+  Index n;
+  Index head;    ///< elements before the first whole group
+  Index groups;  ///< of kPointwiseGroup elements, aligned in every tensor
+};
+
+template <class From, class To>
+constexpr int kPointwiseGroup = Pack<From>::kSize > Pack<To>::kSize ? Pack<From>::kSize : Pack<To>::kSize;
+template <int kInputs>
+constexpr int kPointwiseUnroll = kInputs > 2 ? 1 : 2;  ///< groups that a thread loads before it computes
+constexpr int kPointwiseThreads = 256;
+
+template <class F, class From, class To, int kInputs>
+__global__ void pointwise_kernel(F f, PointwiseArguments<From, To, kInputs> a) {
+  constexpr int kGroup = kPointwiseGroup<From, To>, kUnroll = kPointwiseUnroll<kInputs>;
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index base = Index{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x; base < a.groups; base += threads * kUnroll) {
+    From x[kUnroll][kInputs][kGroup];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Index group = base + Index{blockDim.x} * u;
+      if (group >= a.groups) continue;
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) {
+        // Few inputs are all there; of many the last may be missing.
+        if (kInputs <= 3 || a.in[k] != nullptr) load<kGroup>(a.in[k] + a.head + group * kGroup, x[u][k]);
+      }
+    }
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      const Index group = base + Index{blockDim.x} * u;
+      if (group >= a.groups) continue;
+      Compute<From> wide[kInputs][kGroup];
+#pragma unroll
+      for (int k = 0; k < kInputs; ++k) {
+#pragma unroll
+        for (int i = 0; i < kGroup; ++i) wide[k][i] = widen(x[u][k][i]);
+      }
+      Compute<To> y[kGroup];
+      f(a.head + group * kGroup, wide, y);
+      store_narrow<kGroup>(y, a.out + a.head + group * kGroup);
+    }
+  }
+  // What is left, before and after the groups; all of it where the tensors are misaligned against each other.
+  const Index whole = a.groups * kGroup;
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < a.n - whole; i += threads) {
+    const Index at = i < a.head ? i : i + whole;
+    Compute<From> wide[kInputs][1];
+#pragma unroll
+    for (int k = 0; k < kInputs; ++k) {
+      wide[k][0] = kInputs <= 3 || a.in[k] != nullptr ? widen(a.in[k][at]) : Compute<From>(0);
+    }
+    Compute<To> y[1];
+    f(at, wide, y);
+    a.out[at] = narrow<To>(y[0]);
+  }
+}
+
+}  // namespace detail
+
+/// out[i] = f(in_0[i], in_1[i], …) for i < n on `stream`.
+template <class From, class To, class F>
+void pointwise(StreamHandle stream, Index n, const std::array<const From*, static_cast<std::size_t>(F::kInputs)>& in, To* out, const F& f,
+               std::source_location where = std::source_location::current()) {
+  constexpr int kInputs = F::kInputs, kGroup = detail::kPointwiseGroup<From, To>;
+  if (n <= 0) return;
+  detail::PointwiseArguments<From, To, kInputs> a{};
+  for (int k = 0; k < kInputs; ++k) a.in[k] = in[static_cast<std::size_t>(k)];
+  a.out = out;
+  a.n = n;
+  for (Index head = 0; head < kGroup && head + kGroup <= n; ++head) {
+    bool aligned = packable(out + head);
+    for (const From* pointer : in) aligned = aligned && (pointer == nullptr || packable(pointer + head));
+    if (!aligned) continue;
+    a.head = head;
+    a.groups = (n - head) / kGroup;
+    break;
+  }
+  const Index rest = n - a.groups * kGroup;
+  const unsigned for_groups = blocks_for(a.groups, detail::kPointwiseThreads, detail::kPointwiseUnroll<kInputs>);
+  const unsigned for_rest = blocks_for(rest, detail::kPointwiseThreads, 4);
+  launch(detail::pointwise_kernel<F, From, To, kInputs>,
+         {{for_groups > for_rest ? for_groups : for_rest}, {detail::kPointwiseThreads}, stream, 0, where}, f, a);
+}
+
+}  // namespace starling::cuda

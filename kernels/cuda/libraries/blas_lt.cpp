@@ -1,0 +1,322 @@
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/error.h"
+#include "kernels/cuda/libraries/libraries.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+// Matrices here are row-major, cuBLASLt's column-major. A row-major matrix is the transpose of the column-major one in the same memory, so
+// c = op(a)·op(b) is asked for as cᵀ = op(b)ᵀ·op(a)ᵀ: b is cuBLASLt's A, a its B, and a vector over c's columns is its bias over rows.
+namespace starling::cuda {
+
+namespace {
+
+constexpr std::size_t kWorkspaceLimit = std::size_t{32} << 20;
+constexpr std::size_t kWorkspaceAlignment = 256;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  fail(status == CUBLAS_STATUS_ALLOC_FAILED ? ExitCode::kMemory : ExitCode::kInternal, "cublas", "{}: {} ({})", call,
+       cublasLtGetStatusName(status), cublasLtGetStatusString(status));
+}
+
+cudaDataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::kFloat32: return CUDA_R_32F;
+    case DType::kFloat64: return CUDA_R_64F;
+    case DType::kBFloat16: return CUDA_R_16BF;
+    case DType::kFloat16: return CUDA_R_16F;
+    default: break;
+  }
+  fail(ExitCode::kInternal, "cublas", "matmul: a {} matrix", name_of(dtype));
+}
+
+/// What kernels may assume of an address; cuBLASLt looks at 256 bytes at most.
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = static_cast<unsigned>(std::countr_zero(reinterpret_cast<std::uintptr_t>(address)));
+  return std::uint32_t{1} << std::min(bits, 8u);
+}
+
+/// All that the choice of an algorithm depends on.
+struct Problem {
+  std::int64_t m = 0, n = 0, k = 0;  ///< of the row-major product
+  DType input = DType::kFloat32, output = DType::kFloat32;
+  bool transpose_a = false, transpose_b = false, accumulate = false, bias = false, relu = false;
+  DType bias_type = DType::kFloat32;
+  std::array<std::uint32_t, 4> alignment{};  ///< of a, b, c, bias
+  auto operator<=>(const Problem&) const = default;
+};
+
+class Description {
+ public:
+  Description(cublasComputeType_t compute, cudaDataType_t scale) {
+    check(cublasLtMatmulDescCreate(&handle_, compute, scale), "cublasLtMatmulDescCreate");
+  }
+  Description(const Description&) = delete;
+  Description& operator=(const Description&) = delete;
+  ~Description() { cublasLtMatmulDescDestroy(handle_); }
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulDescSetAttribute(handle_, attribute, &value, sizeof(value)), "cublasLtMatmulDescSetAttribute");
+  }
+  cublasLtMatmulDesc_t get() const { return handle_; }
+
+ private:
+  cublasLtMatmulDesc_t handle_ = nullptr;
+};
+
+class Layout {
+ public:
+  Layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
+    check(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<std::uint64_t>(rows), static_cast<std::uint64_t>(columns), rows),
+          "cublasLtMatrixLayoutCreate");
+  }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+  ~Layout() { cublasLtMatrixLayoutDestroy(handle_); }
+  cublasLtMatrixLayout_t get() const { return handle_; }
+
+ private:
+  cublasLtMatrixLayout_t handle_ = nullptr;
+};
+
+class Preference {
+ public:
+  Preference() { check(cublasLtMatmulPreferenceCreate(&handle_), "cublasLtMatmulPreferenceCreate"); }
+  Preference(const Preference&) = delete;
+  Preference& operator=(const Preference&) = delete;
+  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
+  template <class T>
+  void set(cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(handle_, attribute, &value, sizeof(value)), "cublasLtMatmulPreferenceSetAttribute");
+  }
+  cublasLtMatmulPreference_t get() const { return handle_; }
+
+ private:
+  cublasLtMatmulPreference_t handle_ = nullptr;
+};
+
+/// One problem's descriptions and its best algorithm, if cuBLASLt has any.
+struct Plan {
+  Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32);
+
+  Description description;
+  Layout a, b, c;  ///< cuBLASLt's: a is the row-major b
+  cublasLtMatmulAlgo_t algorithm{};
+  std::size_t workspace = 0;
+  bool found = false;
+  bool keeps_nan = false;  ///< with an epilogue of ReLU: it has been seen to leave NaN as it is
+
+ private:
+  static cublasComputeType_t compute_type(const Problem& problem, bool tf32) {
+    if (problem.input == DType::kFloat64) return CUBLAS_COMPUTE_64F;
+    return problem.input == DType::kFloat32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  }
+};
+
+Plan::Plan(cublasLtHandle_t handle, const Problem& problem, bool tf32)
+    : description(compute_type(problem, tf32), problem.input == DType::kFloat64 ? CUDA_R_64F : CUDA_R_32F),
+      a(data_type(problem.input), problem.transpose_b ? problem.k : problem.n, problem.transpose_b ? problem.n : problem.k),
+      b(data_type(problem.input), problem.transpose_a ? problem.m : problem.k, problem.transpose_a ? problem.k : problem.m),
+      c(data_type(problem.output), problem.n, problem.m) {
+  const auto operation = [](bool transpose) { return static_cast<std::int32_t>(transpose ? CUBLAS_OP_T : CUBLAS_OP_N); };
+  description.set(CUBLASLT_MATMUL_DESC_TRANSA, operation(problem.transpose_b));
+  description.set(CUBLASLT_MATMUL_DESC_TRANSB, operation(problem.transpose_a));
+  // Documented for a bias of the output's type alone: another might be read as one.
+  if (problem.bias && problem.bias_type != problem.output) return;
+  if (problem.relu && problem.input == DType::kFloat64) return;  // epilogues of activations are not documented for it
+  const cublasLtEpilogue_t epilogue = problem.bias ? (problem.relu ? CUBLASLT_EPILOGUE_RELU_BIAS : CUBLASLT_EPILOGUE_BIAS)
+                                                   : (problem.relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT);
+  if (epilogue != CUBLASLT_EPILOGUE_DEFAULT) description.set(CUBLASLT_MATMUL_DESC_EPILOGUE, static_cast<std::uint32_t>(epilogue));
+  if (problem.bias) {
+    description.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, static_cast<std::int32_t>(data_type(problem.bias_type)));
+    // The heuristic looks at the address for its alignment; the real one comes with each call.
+    description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, reinterpret_cast<const void*>(std::uintptr_t{problem.alignment[3]}));
+  }
+  Preference preference;
+  preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, std::uint64_t{kWorkspaceLimit});
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem.alignment[1]);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem.alignment[0]);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem.alignment[2]);
+  preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem.alignment[2]);
+  // Partial sums of a split k in bf16 or fp16 would round, and overflow, where the caller may count on fp32.
+  if (is_low_precision(problem.output)) {
+    preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  }
+
+  cublasLtMatmulHeuristicResult_t best{};
+  int count = 0;
+  const cublasStatus_t status =
+      cublasLtMatmulAlgoGetHeuristic(handle, description.get(), a.get(), b.get(), c.get(), c.get(), preference.get(), 1, &best, &count);
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED) return;
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  if (count == 0 || best.state != CUBLAS_STATUS_SUCCESS) return;
+  algorithm = best.algo;
+  workspace = best.workspaceSize;
+  found = true;
+}
+
+class BlasLt final : public Blas {
+ public:
+  BlasLt(const LibrarySettings& settings, WorkspaceSource& workspaces) : tf32_(settings.tf32), workspaces_(workspaces) {
+    check(cublasLtCreate(&handle_), "cublasLtCreate");
+  }
+  ~BlasLt() override {
+    plans_.clear();
+    cublasLtDestroy(handle_);
+  }
+
+  bool matmul(const Matmul& args, StreamHandle stream) override;
+
+  std::string version() const override {
+    const std::size_t number = cublasLtGetVersion();
+    return fmt::format("cuBLASLt {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
+  }
+
+ private:
+  Plan& plan(const Problem& problem) {
+    const auto place = plans_.find(problem);
+    if (place != plans_.end()) return *place->second;
+    return *plans_.emplace(problem, std::make_unique<Plan>(handle_, problem, tf32_)).first->second;
+  }
+  void run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream);
+  bool keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream);
+
+  bool tf32_;
+  WorkspaceSource& workspaces_;
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<Problem, std::unique_ptr<Plan>> plans_;
+};
+
+/// The first address in `storage` that is aligned as cuBLASLt may assume.
+void* aligned(const Storage& storage, std::size_t bytes) {
+  void* place = storage.data();
+  std::size_t space = storage.bytes();
+  require(std::align(kWorkspaceAlignment, bytes, place, space) != nullptr, "cublas", "a workspace of {} bytes for {}", storage.bytes(),
+          bytes);
+  return place;
+}
+
+Problem problem_of(const Matmul& args) {
+  const auto matrix = [](const Tensor& x, const char* name) {
+    require(static_cast<bool>(x) && x.shape().rank() == 2, "cublas", "matmul: {} is no matrix", name);
+  };
+  matrix(args.a, "a");
+  matrix(args.b, "b");
+  matrix(args.c, "c");
+  Problem problem;
+  problem.m = args.c.shape()[0];
+  problem.n = args.c.shape()[1];
+  problem.k = args.a.shape()[args.transpose_a ? 0 : 1];
+  require(args.a.shape()[args.transpose_a ? 1 : 0] == problem.m && args.b.shape()[args.transpose_b ? 0 : 1] == problem.n &&
+              args.b.shape()[args.transpose_b ? 1 : 0] == problem.k,
+          "cublas", "matmul: a {}{} times b {}{} does not give c {}", args.a.shape().text(), args.transpose_a ? " transposed" : "",
+          args.b.shape().text(), args.transpose_b ? " transposed" : "", args.c.shape().text());
+  require(args.a.dtype() == args.b.dtype(), "cublas", "matmul: a is {}, but b is {}", name_of(args.a.dtype()), name_of(args.b.dtype()));
+  problem.input = args.a.dtype();
+  problem.output = args.c.dtype();
+  problem.transpose_a = args.transpose_a;
+  problem.transpose_b = args.transpose_b;
+  problem.accumulate = args.accumulate;
+  problem.bias = static_cast<bool>(args.bias);
+  problem.relu = args.relu;
+  require(!args.relu || !args.accumulate, "cublas", "matmul: ReLU of a sum that is added to");
+  problem.alignment = {alignment_of(args.a.raw()), alignment_of(args.b.raw()), alignment_of(args.c.raw()), 1};
+  if (problem.bias) {
+    require(args.bias.elements() == problem.n, "cublas", "matmul: a bias of {} numbers for {} columns", args.bias.elements(), problem.n);
+    problem.bias_type = args.bias.dtype();
+    problem.alignment[3] = alignment_of(args.bias.raw());
+  }
+  return problem;
+}
+
+// The epilogue takes a bias of c's type; an fp32 bias for a bf16 or fp16 c is asked for all the same, and where this cuBLASLt has no
+// algorithm for it the answer is false: rounding the bias first would change the result, so the backend makes the product in fp32 and
+// rounds once.
+bool BlasLt::matmul(const Matmul& args, StreamHandle stream) {
+  const Problem problem = problem_of(args);
+  if (problem.m == 0 || problem.n == 0) return true;
+  if (problem.k == 0) return false;
+  const auto known = plans_.find(problem);
+  Plan& chosen = known != plans_.end() ? *known->second : plan(problem);
+  if (!chosen.found) return false;
+  if (problem.relu && known == plans_.end()) chosen.keeps_nan = keeps_nan(chosen, problem, args, stream);
+  if (problem.relu && !chosen.keeps_nan) return false;
+  run(chosen, problem, args, args.b.raw(), stream);
+  return true;
+}
+
+/// The product into args.c; `b` in place of args.b's numbers.
+void BlasLt::run(Plan& plan, const Problem& problem, const Matmul& args, const void* b, StreamHandle stream) {
+  if (problem.bias) plan.description.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<const void*>(args.bias.raw()));
+  std::shared_ptr<Storage> storage;
+  void* workspace = nullptr;
+  if (plan.workspace > 0) {
+    storage = workspaces_.workspace(plan.workspace + kWorkspaceAlignment);
+    workspace = aligned(*storage, plan.workspace);
+  }
+  const auto product = [&](const auto& one, const auto& beta) {
+    check(cublasLtMatmul(handle_, plan.description.get(), &one, b, plan.a.get(), args.a.raw(), plan.b.get(), &beta, args.c.raw(),
+                         plan.c.get(), args.c.raw(), plan.c.get(), &plan.algorithm, workspace, plan.workspace,
+                         static_cast<cudaStream_t>(stream)),
+          "cublasLtMatmul");
+  };
+  if (problem.input == DType::kFloat64) {
+    product(1.0, problem.accumulate ? 1.0 : 0.0);
+  } else {
+    product(1.0f, problem.accumulate ? 1.0f : 0.0f);
+  }
+}
+
+// NVIDIA does not say what the ReLU of an epilogue makes of NaN, and it may differ between algorithms. So each plan shows it once, before
+// its first use: b is all NaN, hence every sum, and the first of them are read back. c is about to be overwritten anyway. One wait of the
+// host per plan, at its first use.
+bool BlasLt::keeps_nan(Plan& plan, const Problem& problem, const Matmul& args, StreamHandle stream) {
+  constexpr std::size_t kLook = 4096;
+  std::shared_ptr<Storage> storage;
+  try {
+    storage = workspaces_.workspace(args.b.bytes() + kWorkspaceAlignment);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kMemory) throw;
+    return false;  // no room to ask: the activation runs by itself
+  }
+  void* b = aligned(*storage, args.b.bytes());
+  set_async(b, 0xff, args.b.bytes(), stream);  // every bit set is a NaN in fp32, bf16 and fp16
+  run(plan, problem, args, b, stream);
+  std::vector<std::byte> found(std::min(args.c.bytes(), kLook));
+  copy_async(found.data(), args.c.raw(), found.size(), CopyKind::kDeviceToHost, stream);
+  host_wait_stream(stream);
+  const auto all_nan = [&](auto type) {
+    using T = decltype(type);
+    for (std::size_t i = 0; i + sizeof(T) <= found.size(); i += sizeof(T)) {
+      T value;
+      std::memcpy(&value, found.data() + i, sizeof(T));
+      if (!std::isnan(static_cast<float>(value))) return false;
+    }
+    return true;
+  };
+  switch (problem.output) {
+    case DType::kFloat32: return all_nan(float{});
+    case DType::kBFloat16: return all_nan(BFloat16{});
+    default: return all_nan(Float16{});
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Blas> open_blas(const LibrarySettings& settings, WorkspaceSource& workspaces) {
+  return std::make_unique<BlasLt>(settings, workspaces);
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/tensor.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+// The small steps around cuDNN's graphs that no graph does.
+namespace starling::cuda {
+
+/// y[R,C] += bias[C] (fp32, or y's own type).
+void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
+
+/// to = from, or to += from; `to` is fp32, `from` fp32 or low precision.
+void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
+
+/// fp16 copies of a batch norm's scale and shift, for engines that take no fp32: rounded, and what is too large becomes the largest number
+/// (NaN stays).
+void narrow_scales(const Tensor& scale, const Tensor& shift, const Tensor& narrow_scale, const Tensor& narrow_shift, StreamHandle stream);
+
+}  // namespace starling::cuda

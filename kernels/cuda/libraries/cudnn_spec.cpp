@@ -1,0 +1,196 @@
+#include "kernels/cuda/libraries/cudnn_spec.h"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+#include "core/error.h"
+
+namespace starling::cuda {
+
+namespace {
+
+bool graph_type(DType dtype, std::string& why) {
+  if (dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kFloat16) return true;
+  why = fmt::format("{} is left to the own kernels", name_of(dtype));
+  return false;
+}
+
+std::array<std::int64_t, 4> image(const Tensor& x, const char* operation, const char* name) {
+  require(static_cast<bool>(x) && x.shape().rank() == 4, "cudnn", "{}: {} must be N×H×W×C", operation, name);
+  const Shape& shape = x.shape();
+  return {shape[0], shape[1], shape[2], shape[3]};
+}
+
+/// What the three convolutions share; tensors by the names that the forward pass gives them.
+std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tensor& weight, const Tensor& y, const Window2d& window,
+                                     DType dtype, std::string& why) {
+  constexpr const char* kName = "conv2d";
+  GraphSpec spec{.kind = kind, .dtype = dtype, .x = image(x, kName, "x"), .y = image(y, kName, "y")};
+  spec.kernel = window.kernel;
+  spec.stride = window.stride;
+  spec.padding = window.padding;
+  spec.dilation = window.dilation;
+  spec.groups = window.groups;
+  require(window.groups > 0 && weight && weight.shape() == Shape{spec.y[3], window.kernel[0], window.kernel[1], spec.x[3] / window.groups},
+          "cudnn", "conv2d: the weight's shape does not fit {} and {}", x.shape().text(), y.shape().text());
+  require(spec.x[0] == spec.y[0] && window.output(0, spec.x[1]) == spec.y[1] && window.output(1, spec.x[2]) == spec.y[2], "cudnn",
+          "conv2d: {} does not follow from {}", y.shape().text(), x.shape().text());
+  if (x.elements() == 0 || y.elements() == 0) return why = "it is empty", std::nullopt;
+  if (!graph_type(dtype, why)) return std::nullopt;
+  return spec;
+}
+
+/// N×H×W×C, and R×C as R×1×1×C.
+std::array<std::int64_t, 4> channels_last(const Tensor& x, const char* operation) {
+  require(static_cast<bool>(x) && (x.shape().rank() == 4 || x.shape().rank() == 2), "cudnn", "{}: x must be N×H×W×C or R×C", operation);
+  const Shape& shape = x.shape();
+  if (shape.rank() == 2) return {shape[0], 1, 1, shape[1]};
+  return {shape[0], shape[1], shape[2], shape[3]};
+}
+
+bool overlap(const Tensor& a, const Tensor& b) { return a && b && a.storage() == b.storage(); }
+
+/// Whether cuDNN may have an engine for a convolution that carries out parts of a batch norm (tests/cudnn looks for more).
+bool fusable(DType dtype, const Window2d& window, std::string& why) {
+  if (dtype != DType::kFloat16) return why = "parts of a batch norm are carried out in fp16 alone", false;
+  if (window.groups != 1) return why = "parts of a batch norm are carried out without groups alone", false;
+  return true;
+}
+
+/// One number of the parameters' dtype for each of image's channels.
+void check_per_channel(std::initializer_list<Tensor> tensors, const Tensor& image, const char* name) {
+  require(static_cast<bool>(image), "cudnn", "conv2d: {} is missing", name);
+  const std::int64_t channels = image.shape().back();
+  const DType dtype = is_low_precision(image.dtype()) ? DType::kFloat32 : image.dtype();
+  for (const Tensor& tensor : tensors) {
+    require(tensor && tensor.elements() == channels && tensor.dtype() == dtype, "cudnn",
+            "conv2d: a batch norm's tensors for {} must have {} {} elements", name, channels, name_of(dtype));
+  }
+}
+
+}  // namespace
+
+std::string text(const GraphSpec& spec) {
+  constexpr std::string_view kNames[] = {"conv2d forward",
+                                         "conv2d forward with bias",
+                                         "conv2d forward with statistics",
+                                         "batch norm, ReLU and conv2d forward with statistics",
+                                         "conv2d backward data",
+                                         "conv2d backward data with batch norm sums",
+                                         "conv2d backward weights",
+                                         "batch norm, ReLU and conv2d backward weights",
+                                         "batch norm forward",
+                                         "batch norm backward"};
+  std::string line = fmt::format("{} {} {}", kNames[static_cast<std::size_t>(spec.kind)], name_of(spec.dtype), fmt::join(spec.x, "x"));
+  if (is_convolution(spec.kind)) {
+    line += fmt::format(" -> {} kernel {}", fmt::join(spec.y, "x"), fmt::join(spec.kernel, "x"));
+    if (spec.stride != std::array<std::int64_t, 2>{1, 1}) line += fmt::format(" stride {}", fmt::join(spec.stride, "x"));
+    if (spec.padding != std::array<std::int64_t, 2>{0, 0}) line += fmt::format(" padding {}", fmt::join(spec.padding, "x"));
+    if (spec.dilation != std::array<std::int64_t, 2>{1, 1}) line += fmt::format(" dilation {}", fmt::join(spec.dilation, "x"));
+    if (spec.groups != 1) line += fmt::format(" groups {}", spec.groups);
+    return line;
+  }
+  if (spec.residual) line += " + residual";
+  if (spec.relu) line += " + ReLU";
+  if (spec.second_term) line += " two terms";
+  if (spec.mask != ReluMask::kNone) line += spec.mask == ReluMask::kFromY ? " masked by y" : " masked from x";
+  if (spec.dresidual) line += " + dresidual";
+  return line;
+}
+
+std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why) {
+  require(static_cast<bool>(args.x), "cudnn", "conv2d: x is missing");
+  GraphKind kind = args.bias ? GraphKind::kConvolutionBias : GraphKind::kConvolution;
+  require(static_cast<bool>(args.sum) == static_cast<bool>(args.square_sum), "cudnn", "conv2d: one of the two sums is missing");
+  if (args.norm || args.sum) {
+    kind = args.norm ? GraphKind::kNormConvolutionStatistics : GraphKind::kConvolutionStatistics;
+    if (args.norm) check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
+    if (args.sum) check_per_channel({args.sum, args.square_sum}, args.y, "y");
+    if (!fusable(args.x.dtype(), args.window, why)) return std::nullopt;
+    if (args.bias) return why = "no engine adds a bias and gathers statistics", std::nullopt;
+    if (!args.sum) return why = "no engine applies a batch norm without gathering statistics", std::nullopt;
+  }
+  return convolution(kind, args.x, args.weight, args.y, args.window, args.x.dtype(), why);
+}
+
+std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& why) {
+  require(static_cast<bool>(args.dy), "cudnn", "conv2d: dy is missing");
+  GraphKind kind = GraphKind::kConvolutionBackwardData;
+  if (const NormGradient& norm = args.norm) {
+    kind = GraphKind::kConvolutionBackwardDataNorm;
+    require(args.dx && norm.x.shape() == args.dx.shape() && norm.x.dtype() == args.dx.dtype(), "cudnn",
+            "conv2d: what was normalised has another shape or dtype than dx");
+    if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
+    if (!norm.gamma || !norm.beta) return why = "the batch norm has no gamma or no beta", std::nullopt;
+    if (overlap(args.dx, norm.x)) return why = "it works in place", std::nullopt;
+    check_per_channel({norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sum_dy, norm.sum_dy_xhat}, args.dx, "dx");
+  }
+  return convolution(kind, args.dx, args.weight, args.dy, args.window, args.dy.dtype(), why);
+}
+
+std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why) {
+  require(static_cast<bool>(args.dy), "cudnn", "conv2d: dy is missing");
+  GraphKind kind = GraphKind::kConvolutionBackwardWeights;
+  if (args.norm) {
+    kind = GraphKind::kNormConvolutionBackwardWeights;
+    check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
+    if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
+  }
+  return convolution(kind, args.x, args.dweight, args.dy, args.window, args.dy.dtype(), why);
+}
+
+std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why) {
+  GraphSpec spec{.kind = GraphKind::kBatchNorm, .x = channels_last(args.x, "batch norm forward")};
+  spec.dtype = args.x.dtype();
+  spec.y = spec.x;
+  spec.eps = static_cast<float>(args.eps);
+  spec.residual = static_cast<bool>(args.residual);
+  spec.relu = args.relu;
+  if (!graph_type(spec.dtype, why)) return std::nullopt;
+  if (!args.training) return why = "inference reads the running statistics", std::nullopt;
+  if (!args.gamma || !args.beta) return why = "gamma or beta is missing", std::nullopt;
+  if (spec.residual && !spec.relu) return why = "a residual without ReLU is left to the own kernels", std::nullopt;
+  if (args.x.elements() == 0) return why = "it is empty", std::nullopt;
+  return spec;
+}
+
+std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why) {
+  GraphSpec spec{.kind = GraphKind::kBatchNormBackward, .x = channels_last(args.x, "batch norm backward")};
+  spec.dtype = args.x.dtype();
+  spec.y = spec.x;
+  spec.second_term = static_cast<bool>(args.dy2);
+  spec.dresidual = static_cast<bool>(args.dresidual);
+  if (args.relu) spec.mask = args.beta ? ReluMask::kFromX : ReluMask::kFromY;
+  if (!graph_type(spec.dtype, why)) return std::nullopt;
+  if (!args.training) return why = "the statistics are constants", std::nullopt;
+  if (!args.gamma || !args.dx || !args.dgamma || !args.dbeta) return why = "gamma or one of the gradients is missing", std::nullopt;
+  // cuDNN does not promise that a batch norm may overwrite what it reads.
+  for (const Tensor& to : {args.dx, args.dresidual}) {
+    if (overlap(to, args.x) || overlap(to, args.y) || overlap(to, args.dy) || overlap(to, args.dy2)) {
+      return why = "it works in place", std::nullopt;
+    }
+  }
+  if (spec.dresidual && spec.mask != ReluMask::kFromY)
+    return why = "dresidual without a mask from y is left to the own kernels", std::nullopt;
+  if (args.x.elements() == 0) return why = "it is empty", std::nullopt;
+  return spec;
+}
+
+std::vector<GraphSpec> fusion_probes() {
+  std::vector<GraphSpec> specs;
+  for (const GraphKind kind : {GraphKind::kConvolutionStatistics, GraphKind::kNormConvolutionStatistics,
+                               GraphKind::kConvolutionBackwardDataNorm, GraphKind::kNormConvolutionBackwardWeights}) {
+    specs.push_back({.kind = kind,
+                     .dtype = DType::kFloat16,
+                     .x = {32, 56, 56, 64},
+                     .y = {32, 56, 56, 64},
+                     .kernel = {3, 3},
+                     .stride = {1, 1},
+                     .padding = {1, 1},
+                     .dilation = {1, 1}});
+  }
+  return specs;
+}
+
+}  // namespace starling::cuda

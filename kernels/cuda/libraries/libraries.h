@@ -1,0 +1,57 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "core/backend.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+// The libraries that the backend hands work to. Each call answers whether it did the work: false means that the library has no way for this
+// shape, precision or device, and the backend's own kernel does it. On the fake
+// runtime, tests/fakes/cuda/fake_libraries.cpp opens stand-ins, or nothing.
+namespace starling::cuda {
+
+struct LibrarySettings {
+  bool tf32 = false, benchmark = false, deterministic = true;
+  DeviceInfo device;
+};
+
+/// Temporary device memory for the work that is issued to one stream next: the pool's, valid for work issued to that stream before the
+/// Workspace dies.
+class WorkspaceSource {
+ public:
+  virtual ~WorkspaceSource() = default;
+  virtual std::shared_ptr<Storage> workspace(std::size_t bytes) = 0;
+};
+
+/// cuDNN's graph API, plans cached by operation and shape.
+class Cudnn {
+ public:
+  virtual ~Cudnn() = default;
+  virtual bool conv2d_forward(const Conv2dForward& args, StreamHandle stream) = 0;
+  virtual bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) = 0;
+  /// dweight alone; dbias is the backend's.
+  virtual bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) = 0;
+  /// All but the running statistics (running_statistics.h).
+  virtual bool batch_norm_forward(const BatchNormForward& args, StreamHandle stream) = 0;
+  virtual bool batch_norm_backward(const BatchNormBackward& args, StreamHandle stream) = 0;
+  /// Whether there are engines for convolutions that carry out parts of batch norms.
+  virtual bool fuses_batch_norms(DType dtype) = 0;
+  virtual std::string version() const = 0;
+};
+/// Null on the fake runtime without stand-ins; open_blas() likewise.
+std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces);
+
+/// cuBLASLt, with bias and ReLU in the epilogue; algorithms cached by shape. Whether its ReLU keeps a NaN is not documented, and NaN must
+/// stay to be noticed: each algorithm shows it once, on a product of NaN before its first use, and where NaN is lost (or for fp64) the
+/// answer to `relu` is false. GELU is a kernel of its own: cuBLASLt's is the approximation by tanh, not x·Φ(x).
+class Blas {
+ public:
+  virtual ~Blas() = default;
+  /// False also where the product would be done, but not its ReLU: the caller asks again without.
+  virtual bool matmul(const Matmul& args, StreamHandle stream) = 0;
+  virtual std::string version() const = 0;
+};
+std::unique_ptr<Blas> open_blas(const LibrarySettings& settings, WorkspaceSource& workspaces);
+
+}  // namespace starling::cuda

@@ -1,0 +1,314 @@
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/column_tiles.h"
+#include "kernels/cuda/operations/batch_norm_parts.h"
+#include "kernels/cuda/runtime/launch.h"
+
+// The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they say of the batch norm, its application,
+// and the two steps of its gradient.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = kColumnThreads;
+
+/// Where two sums of each channel go; the second one times `factor`, where that is given.
+template <class C>
+struct TwoSums {
+  const C* factor;
+  C *first, *second;
+  STARLING_HD void take(Index c, double sum, double other) const {
+    first[c] = static_cast<C>(sum);
+    second[c] = static_cast<C>(factor ? other * static_cast<double>(factor[c]) : other);
+  }
+};
+
+/// Sums and sums of squares over all rows; partial[parts][2][channels] and arrivals: last_block.h.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads, 1)
+    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, TwoSums<Compute<T>> to) {
+  using C = Compute<T>;
+  constexpr int kRows = 4;
+  struct Rows {
+    Coming<T, kSize> x[kRows];
+  };
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
+  const Index part = blockIdx.y;
+  const ColumnPlace place = column_place<kSize>(t, part);
+  C sums[2 * kSize] = {};
+  const T* start = x + place.first * t.channels + place.channel;
+  const Index stride = place.step * t.channels;
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (kAll || u < n) rows.x[u].ask_for(start + (first + u) * stride);
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index, int n) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const auto in = rows.x[u].group();
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) {
+            const C value = static_cast<C>(in.v[j]);
+            sums[j] += value;
+            sums[kSize + j] += value * value;
+          }
+        }
+      });
+  sum_over_rows<kThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  store_partial<kSize>(sums, partial, part, t, place);
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double squares) { to.take(c, sum, squares); });
+}
+
+template <class C>
+struct Finish {
+  const C *sum, *square_sum, *gamma, *beta;  ///< gamma and beta are optional
+  Statistics<C> statistics;
+  C *scale, *shift;
+  Index channels, count;
+};
+template <class C>
+__global__ void __launch_bounds__(kThreads) finish_batch_norm(Finish<C> f) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < f.channels; c += threads) {
+    const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]), mean = sum / n;
+    double squares = static_cast<double>(f.square_sum[c]) - sum * mean;
+    if (squares < 0.0) squares = 0.0;  // NaN stays
+    f.statistics.take(c, mean, squares, f.count);
+    // From the rounded statistics, as the backward pass finds the mask from them.
+    const C scale = (f.gamma ? f.gamma[c] : C(1)) * f.statistics.saved_inv_std[c];
+    const double moved = static_cast<double>(f.statistics.saved_mean[c]) * static_cast<double>(scale);
+    f.scale[c] = scale;
+    f.shift[c] = static_cast<C>((f.beta ? static_cast<double>(f.beta[c]) : 0.0) - moved);
+  }
+}
+
+enum class Residual { kNone, kPlain, kScaled };
+
+template <class C>
+struct Scales {
+  const C *scale, *shift, *residual_scale, *residual_shift;
+  bool relu;
+};
+/// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
+template <class T, int kSize, Residual kResidual>
+__global__ void __launch_bounds__(kThreads, 1)
+    scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
+  using C = Compute<T>;
+  constexpr int kRows = kResidual == Residual::kNone ? 4 : 2;
+  struct Rows {
+    Coming<T, kSize> x[kRows], add[kResidual == Residual::kNone ? 1 : kRows];
+  };
+  const ColumnPlace place = column_place<kSize>(t, t.parts - 1 - Index{blockIdx.y});
+  C scale[kSize], shift[kSize];
+  [[maybe_unused]] C other_scale[kSize];
+  load_channels(how.scale, place.channel, place.inside, C(0), scale);
+  load_channels(how.shift, place.channel, place.inside, C(0), shift);
+  if constexpr (kResidual == Residual::kScaled) {
+    C other_shift[kSize];
+    load_channels(how.residual_scale, place.channel, place.inside, C(0), other_scale);
+    load_channels(how.residual_shift, place.channel, place.inside, C(0), other_shift);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
+  }
+  const Index stride = place.step * t.channels;
+  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          rows.x[u].ask_for(x + start - (first + u) * stride);
+          if constexpr (kResidual != Residual::kNone) rows.add[u].ask_for(residual + start - (first + u) * stride);
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index first, int n) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          auto out = rows.x[u].group();
+          [[maybe_unused]] const auto add = rows.add[kResidual == Residual::kNone ? 0 : u].group();
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) {
+            C value = static_cast<C>(out.v[j]) * scale[j] + shift[j];
+            if constexpr (kResidual == Residual::kPlain) value += static_cast<C>(add.v[j]);
+            if constexpr (kResidual == Residual::kScaled) value += static_cast<C>(add.v[j]) * other_scale[j];
+            out.v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);  // NaN stays
+          }
+          store_group<T, kSize>(y + start - (first + u) * stride, out);
+        }
+      });
+}
+
+/// What the gradient's sums, which an earlier operation has found, become: the parameters' gradients, and the line of input_gradient().
+template <class C>
+struct ApplyResults {
+  const C *inv_std, *gamma, *sum_dy, *sum_dy_xhat;
+  C *dgamma, *dbeta;  ///< optional
+  Index channels, rows;
+  bool accumulate;
+
+  STARLING_HD void line(Index c, C& slope, C& offset) const {
+    const double inverse = static_cast<double>(inv_std[c]);
+    const double share = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inverse / static_cast<double>(rows);
+    slope = static_cast<C>(-share * inverse * static_cast<double>(sum_dy_xhat[c]));
+    offset = static_cast<C>(-share * static_cast<double>(sum_dy[c]));
+  }
+  STARLING_HD void once(Index c) const {
+    if (dbeta) dbeta[c] = accumulate ? dbeta[c] + sum_dy[c] : sum_dy[c];
+    if (dgamma) dgamma[c] = accumulate ? dgamma[c] + sum_dy_xhat[c] : sum_dy_xhat[c];
+  }
+};
+/// Where no gradient of x is wanted.
+template <class C>
+__global__ void __launch_bounds__(kThreads) take_gradient_sums(ApplyResults<C> a) {
+  const Index threads = Index{gridDim.x} * blockDim.x;
+  for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) a.once(c);
+}
+
+template <class T>
+void sums(CudaBackend& backend, const ChannelSums& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "channel sums";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const T* x = args.x.data<T>();
+  C* sum = numbers<C>(args.sum, channels, kName, "sum");
+  C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, channel_sums<T, kSize>), CudaBackend::kArrivals);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>(),
+           backend.arrivals(), TwoSums<C>{nullptr, sum, square_sum});
+  };
+  with_group<T>(channels, run, x);
+}
+
+template <class C>
+void finish(CudaBackend& backend, const BatchNormFinish& args) {
+  constexpr const char* kName = "batch norm finish";
+  const Index channels = args.sum.elements();
+  require(args.count > 0, "cuda", "{}: the count of values per channel is {}", kName, args.count);
+  const Finish<C> f{.sum = args.sum.data<C>(),
+                    .square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum"),
+                    .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                    .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
+                    .statistics = statistics_of<C>(args, channels, kName),
+                    .scale = numbers<C>(args.scale, channels, kName, "scale"),
+                    .shift = numbers<C>(args.shift, channels, kName, "shift"),
+                    .channels = channels,
+                    .count = args.count};
+  launch(finish_batch_norm<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, f);
+}
+
+template <class T>
+void apply(CudaBackend& backend, const ScaleShift& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "scale and shift";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  const T* x = args.x.data<T>();
+  const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
+  T* y = numbers<T>(args.y, elements, kName, "y");
+  const Scales<C> how{.scale = numbers<C>(args.scale, channels, kName, "scale"),
+                      .shift = numbers<C>(args.shift, channels, kName, "shift"),
+                      .residual_scale = optional_numbers<C>(args.residual_scale, channels, kName, "residual_scale"),
+                      .residual_shift = optional_numbers<C>(args.residual_shift, channels, kName, "residual_shift"),
+                      .relu = args.relu};
+  require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
+          "{}: residual_scale, residual_shift and their residual belong together", kName);
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    auto* kernel = scale_shift_rows<T, kSize, Residual::kNone>;
+    if (residual)
+      kernel = how.residual_scale ? scale_shift_rows<T, kSize, Residual::kScaled> : scale_shift_rows<T, kSize, Residual::kPlain>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kernel), CudaBackend::kArrivals);
+    launch(kernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, residual, y, t, how);
+  };
+  with_group<T>(channels, run, x, residual, y);
+}
+
+template <class T>
+void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "batch norm backward sums";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
+  T* masked = numbers<T>(args.masked, elements, kName, "masked");
+  C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
+  C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    constexpr auto kKernel = detail::gradient_sums<T, kSize, true, TwoSums<C>>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, masked, t, partial.data<C>(),
+           backend.arrivals(), TwoSums<C>{from.inv_std, sum_dy, sum_dy_xhat});
+  };
+  with_group<T>(channels, run, from.x, from.dy, masked);
+}
+
+template <class T>
+void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "batch norm backward apply";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const Index elements = rows * channels;
+  const detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
+  const ApplyResults<C> results{.inv_std = from.inv_std,
+                                .gamma = from.gamma,
+                                .sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy"),
+                                .sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
+                                .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
+                                .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
+                                .channels = channels,
+                                .rows = rows,
+                                .accumulate = args.accumulate};
+  if (!dx) {
+    launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
+    return;
+  }
+  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+    constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C>>;
+    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
+    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, dx, t, results);
+  };
+  with_group<T>(channels, run, from.x, from.dy, dx);
+}
+
+}  // namespace
+
+void CudaBackend::channel_sums(const ChannelSums& args) {
+  floating(args.x, "channel sums", [&](auto type) { sums<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_finish(const BatchNormFinish& args) {
+  require(static_cast<bool>(args.sum), "cuda", "batch norm finish: the sums are missing");
+  if (args.sum.dtype() == DType::kFloat64) {
+    finish<double>(*this, args);
+  } else {
+    finish<float>(*this, args);
+  }
+}
+
+void CudaBackend::scale_shift(const ScaleShift& args) {
+  floating(args.x, "scale and shift", [&](auto type) { apply<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
+  floating(args.x, "batch norm backward sums", [&](auto type) { backward_sums<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
+  floating(args.x, "batch norm backward apply", [&](auto type) { backward_apply<decltype(type)>(*this, args); });
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,219 @@
+#include <type_traits>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/pointwise.h"
+#include "kernels/cuda/device/row_grid.h"
+#include "kernels/math/pixel.h"
+
+// The option-A shortcut, flattening and the augmentation of images.
+namespace starling::cuda {
+namespace {
+
+/// The sizes of the option-A shortcut between a large image and a small one with more channels; channels in packs.
+struct Shortcut {
+  Index images, height, width, channels;            ///< of the large image
+  Index small_height, small_width, small_channels;  ///< of the small one
+  Index stride, pad_before;
+};
+
+/// Rows of the small image; items are its pixels' packs.
+template <class T, int kCount>
+__global__ void subsample_forward(Shortcut s, const T* x, T* y) {
+  for_items(s.images * s.small_height, s.small_width * s.small_channels, [&](Index row, Index item) {
+    const Quotient image = divide(row, s.small_height), pixel = divide(item, s.small_channels);
+    const Index channel = pixel.rest - s.pad_before;
+    T values[kCount];
+    if (channel >= 0 && channel < s.channels) {
+      const Index from = (image.whole * s.height + image.rest * s.stride) * s.width + pixel.whole * s.stride;
+      load<kCount>(x + (from * s.channels + channel) * kCount, values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
+    }
+    store<kCount>(values, y + (row * s.small_width * s.small_channels + item) * kCount);
+  });
+}
+
+/// Rows of the large image; items are its pixels' packs.
+template <class T, int kCount>
+__global__ void subsample_backward(Shortcut s, const T* dy, T* dx) {
+  for_items(s.images * s.height, s.width * s.channels, [&](Index row, Index item) {
+    const Quotient image = divide(row, s.height), pixel = divide(item, s.channels);
+    const Quotient line = divide(image.rest, s.stride), column = divide(pixel.whole, s.stride);
+    T values[kCount];
+    if (line.rest == 0 && column.rest == 0) {
+      const Index from = (image.whole * s.small_height + line.whole) * s.small_width + column.whole;
+      load<kCount>(dy + (from * s.small_channels + s.pad_before + pixel.rest) * kCount, values);
+    } else {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] = T(0.0f);
+    }
+    store<kCount>(values, dx + (row * s.width * s.channels + item) * kCount);
+  });
+}
+
+/// Checks the shapes, and calls run(sizes, elements in a pack as a constant).
+template <class T, class Run>
+void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before, const char* operation, Run run) {
+  const Shape from = large.shape(), to = small.shape();
+  require(from.rank() == 4 && to.rank() == 4 && stride > 0 && from[0] == to[0] && to[1] == (from[1] + stride - 1) / stride &&
+              to[2] == (from[2] + stride - 1) / stride && pad_before >= 0 && to[3] >= from[3] + pad_before,
+          "cuda", "{}: {} does not become {} with stride {} and {} channels before", operation, from.text(), to.text(), stride, pad_before);
+  Shortcut s{from[0], from[1], from[2], from[3], to[1], to[2], to[3], stride, pad_before};
+  constexpr int kPack = Pack<T>::kSize;
+  if (s.channels % kPack == 0 && s.small_channels % kPack == 0 && s.pad_before % kPack == 0 && packable(large.data<T>(), small.data<T>())) {
+    s.channels /= kPack;
+    s.small_channels /= kPack;
+    s.pad_before /= kPack;
+    run(s, std::integral_constant<int, kPack>{});
+  } else {
+    run(s, std::integral_constant<int, 1>{});
+  }
+}
+
+constexpr int kTile = 32, kTileRows = 8;
+
+/// y[image][c][r] = x[image][r][c], through tiles in shared memory, so that both sides' threads touch neighbouring addresses.
+template <class T>
+__global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
+  __shared__ T tile[kTile][kTile + 1];  // one more: a column of the tile lies in as many banks
+  const Index column_tiles = (columns + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * column_tiles;
+  const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
+  for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
+    const Quotient image = divide(work, tiles), place = divide(image.rest, column_tiles);
+    const Index row = place.whole * kTile, column = place.rest * kTile, offset = image.whole * rows * columns;
+    for (int i = ty; i < kTile; i += kTileRows) {
+      if (row + i < rows && column + tx < columns) tile[i][tx] = x[offset + (row + i) * columns + column + tx];
+    }
+    __syncthreads();
+    for (int i = ty; i < kTile; i += kTileRows) {
+      if (column + i < columns && row + tx < rows) y[offset + (column + i) * rows + row + tx] = tile[tx][i];
+    }
+    __syncthreads();
+  }
+}
+
+template <class C>
+struct Augmentation {
+  Index images, height, width, crop_padding;
+  C mean[4], deviation[4];  ///< per channel
+};
+/// values[i]; an index that is known at run time only would put the array into memory.
+template <int kChannels, class C>
+STARLING_HD C picked(const C (&values)[4], int i) {
+  C result = values[0];
+#pragma unroll
+  for (int c = 1; c < kChannels; ++c) result = i == c ? values[c] : result;
+  return result;
+}
+
+/// Rows of images; items are kCount numbers of a row.
+template <class T, int kChannels, int kCount>
+__global__ void augment(Augmentation<Compute<T>> a, const std::uint8_t* x, const std::int32_t* params, T* y) {
+  using C = Compute<T>;
+  const Index row_size = a.width * kChannels;
+  for_items(a.images * a.height, row_size / kCount, [&](Index row, Index item) {
+    const Quotient image = divide(row, a.height);
+    Index top = 0, left = 0;
+    bool flip = false;
+    if (params != nullptr) {
+      const std::int32_t* own = params + 3 * image.whole;
+      top = Index{own[0]} - a.crop_padding;
+      left = Index{own[1]} - a.crop_padding;
+      flip = own[2] != 0;
+    }
+    const Index h = image.rest + top;
+    const bool line_inside = h >= 0 && h < a.height;
+    const std::uint8_t* line = x + (image.whole * a.height + (line_inside ? h : 0)) * row_size;
+    C values[kCount];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const Quotient pixel = divide(item * kCount + i, kChannels);
+      const Index w = (flip ? a.width - 1 - pixel.whole : pixel.whole) + left;
+      const bool inside = line_inside && w >= 0 && w < a.width;
+      const std::uint8_t value = inside ? line[w * kChannels + pixel.rest] : std::uint8_t{0};
+      const int channel = static_cast<int>(pixel.rest);
+      values[i] = math::normalized_pixel<C>(value, picked<kChannels>(a.mean, channel), picked<kChannels>(a.deviation, channel));
+    }
+    store_narrow<kCount>(values, y + row * row_size + item * kCount);
+  });
+}
+
+template <class T, int kChannels>
+void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, const std::uint8_t* x, const std::int32_t* params, T* y) {
+  const Index rows = a.images * a.height, row_size = a.width * kChannels;
+  constexpr int kPack = Pack<T>::kSize;
+  if (row_size % kPack == 0 && packable(y)) {
+    launch(augment<T, kChannels, kPack>, over_rows(rows, row_size / kPack, stream), a, x, params, y);
+  } else {
+    launch(augment<T, kChannels, 1>, over_rows(rows, row_size, stream), a, x, params, y);
+  }
+}
+
+}  // namespace
+
+void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
+  const LeavesStatistics scope(*this, args.x, args.y);
+  constexpr const char* kName = "subsample_pad forward";
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    T* y = numbers<T>(args.y, args.y.elements(), kName, "y");
+    with_shortcut<T>(args.x, args.y, args.stride, args.pad_before, kName, [&](const Shortcut& s, auto pack) {
+      launch(subsample_forward<T, decltype(pack)::value>, over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()),
+             s, args.x.data<T>(), y);
+    });
+  });
+}
+
+void CudaBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
+  constexpr const char* kName = "subsample_pad backward";
+  floating(args.dy, kName, [&](auto type) {
+    using T = decltype(type);
+    T* dx = numbers<T>(args.dx, args.dx.elements(), kName, "dx");
+    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName, [&](const Shortcut& s, auto pack) {
+      launch(subsample_backward<T, decltype(pack)::value>, over_rows(s.images * s.height, s.width * s.channels, handle()), s,
+             args.dy.data<T>(), dx);
+    });
+  });
+}
+
+void CudaBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
+  constexpr const char* kName = "flatten_channels_first";
+  const Shape image = (args.inverse ? args.y : args.x).shape();
+  require(image.rank() == 4, "cuda", "{}: {} is not N×H×W×C", kName, image.text());
+  const Index pixels = image[1] * image[2], channels = image[3];
+  const Index rows = args.inverse ? channels : pixels, columns = args.inverse ? pixels : channels;
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    T* y = numbers<T>(args.y, args.x.elements(), kName, "y");
+    const Index tiles = image[0] * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
+    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kTile, kTileRows}, handle()}, args.x.data<T>(), y, image[0], rows, columns);
+  });
+}
+
+void CudaBackend::augment_images(const AugmentImages& args) {
+  constexpr const char* kName = "augment_images";
+  require(args.x && args.y && args.x.shape().rank() == 4 && args.x.shape() == args.y.shape() && args.x.shape()[3] >= 1 &&
+              args.x.shape()[3] <= 4,
+          "cuda", "augment_images: x must be B×H×W×C with at most 4 channels, y of its shape");
+  const Shape shape = args.x.shape();
+  const std::int32_t* params = optional_numbers<std::int32_t>(args.params, shape[0] * 3, kName, "params");
+  floating(args.y, kName, [&](auto type) {
+    using T = decltype(type);
+    const std::uint8_t* x = args.x.data<std::uint8_t>();
+    Augmentation<Compute<T>> a{shape[0], shape[1], shape[2], args.crop_padding, {}, {}};
+    for (std::size_t c = 0; c < 4; ++c) {
+      a.mean[c] = static_cast<Compute<T>>(args.mean[c]);
+      a.deviation[c] = static_cast<Compute<T>>(args.std[c]);
+    }
+    switch (shape[3]) {
+      case 1: return launch_augment<T, 1>(handle(), a, x, params, args.y.data<T>());
+      case 2: return launch_augment<T, 2>(handle(), a, x, params, args.y.data<T>());
+      case 3: return launch_augment<T, 3>(handle(), a, x, params, args.y.data<T>());
+      default: return launch_augment<T, 4>(handle(), a, x, params, args.y.data<T>());
+    }
+  });
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,222 @@
+#include <algorithm>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/column_tiles.h"
+#include "kernels/cuda/runtime/launch.h"
+
+// Layer normalisation: a warp for each row, which stays in the first cache between its passes. The gradients of gamma and beta are sums
+// over rows: column_tiles.h.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+/// Calls f(channel, group) for the lane's groups of `row`.
+template <class T, int kSize, class F>
+__device__ __forceinline__ void for_groups(const T* row, Index channels, F f) {
+  const Index lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll 2
+  for (Index c = lane * kSize; c < channels; c += kWarp * kSize) f(c, load_group<T, kSize>(row + c));
+}
+
+/// The rows of this warp: first, and how many further on the next is.
+struct WarpRows {
+  Index first, step;
+};
+__device__ __forceinline__ WarpRows warp_rows() {
+  return {Index{blockIdx.x} * kWarps + static_cast<int>(threadIdx.x) / kWarp, Index{gridDim.x} * kWarps};
+}
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads, 3)
+    layer_norm_rows(const T* __restrict__ x, const Compute<T>* __restrict__ gamma, const Compute<T>* __restrict__ beta, T* __restrict__ y,
+                    Compute<T>* __restrict__ saved_mean, Compute<T>* __restrict__ saved_inv_std, Index rows, Index channels, double eps) {
+  using C = Compute<T>;
+  const WarpRows own = warp_rows();
+  const C share = C(1) / static_cast<C>(channels);
+  for (Index r = own.first; r < rows; r += own.step) {
+    const T* row = x + r * channels;
+    C sum = C(0), squares = C(0);
+    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum += static_cast<C>(g.v[j]);
+    });
+    const C mean = warp_sum(sum) * share;
+    for_groups<T, kSize>(row, channels, [&](Index, const Group<T, kSize>& g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C d = static_cast<C>(g.v[j]) - mean;
+        squares += d * d;
+      }
+    });
+    const C inv = static_cast<C>(1.0 / sqrt(static_cast<double>(warp_sum(squares) * share) + eps));
+    for_groups<T, kSize>(row, channels, [&](Index c, Group<T, kSize> g) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C normal = (static_cast<C>(g.v[j]) - mean) * inv;
+        g.v[j] = static_cast<T>((gamma ? normal * gamma[c + j] : normal) + (beta ? beta[c + j] : C(0)));
+      }
+      store_group<T, kSize>(y + r * channels + c, g);
+    });
+    if (threadIdx.x % kWarp == 0) {
+      if (saved_mean) saved_mean[r] = mean;
+      if (saved_inv_std) saved_inv_std[r] = inv;
+    }
+  }
+}
+
+template <class T>
+struct LayerGradient {
+  const T *x, *dy;
+  const Compute<T>*gamma, *mean, *inv_std;
+};
+
+template <class T, int kSize>
+__global__ void __launch_bounds__(kThreads)
+    layer_norm_gradient_rows(LayerGradient<T> from, T* __restrict__ dx, Index rows, Index channels) {
+  using C = Compute<T>;
+  const WarpRows own = warp_rows();
+  const C share = C(1) / static_cast<C>(channels);
+  for (Index r = own.first; r < rows; r += own.step) {
+    const T* x = from.x + r * channels;
+    const C mean = from.mean[r], inv = from.inv_std[r];
+    const auto weighted = [&](C g, Index c) { return from.gamma ? g * from.gamma[c] : g; };
+    C sum_g = C(0), sum_gx = C(0);
+    for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, const Group<T, kSize>& g) {
+      const auto in = load_group<T, kSize>(x + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C w = weighted(static_cast<C>(g.v[j]), c + j);
+        sum_g += w;
+        sum_gx += w * ((static_cast<C>(in.v[j]) - mean) * inv);
+      }
+    });
+    const C mean_g = warp_sum(sum_g) * share, mean_gx = warp_sum(sum_gx) * share;
+    for_groups<T, kSize>(from.dy + r * channels, channels, [&](Index c, Group<T, kSize> g) {
+      const auto in = load_group<T, kSize>(x + c);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const C w = weighted(static_cast<C>(g.v[j]), c + j), normal = (static_cast<C>(in.v[j]) - mean) * inv;
+        g.v[j] = static_cast<T>(inv * (w - mean_g - normal * mean_gx));
+      }
+      store_group<T, kSize>(dx + r * channels + c, g);
+    });
+  }
+}
+
+template <class C>
+struct ParameterGradients {
+  C *dgamma, *dbeta;  ///< optional
+  bool accumulate;
+  STARLING_HD void take(Index c, double sum, double product) const {
+    if (dbeta) dbeta[c] = static_cast<C>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + sum);
+    if (dgamma) dgamma[c] = static_cast<C>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + product);
+  }
+};
+
+/// Sums of dy and of dy·x̂ over all rows; partial[parts][2][channels] and arrivals: last_block.h.
+template <class T, int kSize>
+__global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
+                                                                                 unsigned* arrivals, ParameterGradients<Compute<T>> to) {
+  using C = Compute<T>;
+  constexpr int kRows = 2;
+  struct Rows {
+    Coming<T, kSize> x[kRows], dy[kRows];
+    C mean[kRows], inv[kRows];
+  };
+  __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
+  const Index part = blockIdx.y;
+  const ColumnPlace place = column_place<kSize>(t, part);
+  C sums[2 * kSize] = {};
+  in_flight<kRows>(
+      place.count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const Index r = place.first + (first + u) * place.step, at = r * t.channels + place.channel;
+          rows.x[u].ask_for(from.x + at);
+          rows.dy[u].ask_for(from.dy + at);
+          rows.mean[u] = from.mean[r];
+          rows.inv[u] = from.inv_std[r];
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index, int n) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (!kAll && u >= n) continue;
+          const auto in = rows.x[u].group(), g = rows.dy[u].group();
+#pragma unroll
+          for (int j = 0; j < kSize; ++j) {
+            const C value = static_cast<C>(g.v[j]);
+            sums[j] += value;
+            sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - rows.mean[u]) * rows.inv[u]);
+          }
+        }
+      });
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  store_partial<kSize>(sums, partial, part, t, place);
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
+  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double product) { to.take(c, sum, product); });
+}
+
+Launch over_warps(Index rows, StreamHandle stream) { return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream}; }
+
+template <class T>
+void forward(CudaBackend& backend, const LayerNormForward& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "layer norm forward";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const T* x = args.x.data<T>();
+  const C* gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma");
+  const C* beta = optional_numbers<C>(args.beta, channels, kName, "beta");
+  T* y = numbers<T>(args.y, rows * channels, kName, "y");
+  C* mean = optional_numbers<C>(args.saved_mean, rows, kName, "saved_mean");
+  C* inv_std = optional_numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std");
+  if (rows == 0) return;
+  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(x, y);
+  launch(packed ? layer_norm_rows<T, Pack<T>::kSize> : layer_norm_rows<T, 1>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
+         inv_std, rows, channels, args.eps);
+}
+
+template <class T>
+void backward(CudaBackend& backend, const LayerNormBackward& args) {
+  using C = Compute<T>;
+  constexpr const char* kName = "layer norm backward";
+  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const LayerGradient<T> from{.x = args.x.data<T>(),
+                              .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
+                              .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                              .mean = numbers<C>(args.saved_mean, rows, kName, "saved_mean"),
+                              .inv_std = numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std")};
+  T* dx = optional_numbers<T>(args.dx, rows * channels, kName, "dx");
+  C* dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma");
+  C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
+  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(from.x, from.dy, dx);
+  if (dgamma || dbeta) {
+    const auto kernel = packed ? layer_norm_gradient_columns<T, Pack<T>::kSize> : layer_norm_gradient_columns<T, 1>;
+    const Index blocks = Index{std::max(backend.info().multiprocessors, 1)} * resident_blocks(kernel, kColumnThreads);
+    const ColumnTiles t = column_tiles(rows, channels, packed ? Pack<T>::kSize : 1, blocks, CudaBackend::kArrivals);
+    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+    launch(kernel, {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle()}, from, t, partial.data<C>(),
+           backend.arrivals(), ParameterGradients<C>{dgamma, dbeta, args.accumulate});
+  }
+  if (dx && rows > 0) {
+    launch(packed ? layer_norm_gradient_rows<T, Pack<T>::kSize> : layer_norm_gradient_rows<T, 1>, over_warps(rows, backend.handle()), from,
+           dx, rows, channels);
+  }
+}
+
+}  // namespace
+
+void CudaBackend::layer_norm_forward(const LayerNormForward& args) {
+  floating(args.x, "layer norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
+}
+
+void CudaBackend::layer_norm_backward(const LayerNormBackward& args) {
+  floating(args.x, "layer norm backward", [&](auto type) { backward<decltype(type)>(*this, args); });
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/block_reduce.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/last_block.h"
+#include "kernels/cuda/device/step_scalar.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/activations.h"
+
+// The loss and what evaluation counts: a warp takes a row of logits (a block a long one), and the block that arrives last sums over the
+// rows in an order that their number alone decides. Labels are in device memory, so one outside the classes cannot stop the call: its row
+// becomes NaN, which training reports as divergence.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr Index kLongRow = 2048;  ///< classes from which a whole block takes a row
+
+/// Sums and maxima over the kTeam threads that share a row: a warp, or the whole block.
+template <int kTeam>
+struct Team {
+  template <class T, class F>
+  __device__ static T reduce(T value, F combine) {
+    if constexpr (kTeam == kWarp) {
+      return warp_reduce(value, combine);
+    } else {
+      __shared__ T shared[kTeam / kWarp];
+      return block_reduce<kTeam>(value, shared, combine);
+    }
+  }
+};
+
+template <class C>
+struct RowSums {
+  C largest;
+  double sum;            ///< Σ e^(logit - largest)
+  double sum_of_logits;  ///< Σ (logit - largest)
+};
+
+template <int kTeam, class T>
+__device__ RowSums<Compute<T>> sums_of(const T* row, Index classes, Index member) {
+  using C = Compute<T>;
+  RowSums<C> result{widen(row[0]), 0.0, 0.0};
+  for (Index c = member; c < classes; c += kTeam) {
+    const C logit = widen(row[c]);
+    result.largest = logit > result.largest ? logit : result.largest;
+  }
+  result.largest = Team<kTeam>::reduce(result.largest, Larger{});
+  for (Index c = member; c < classes; c += kTeam) {
+    const C shifted = widen(row[c]) - result.largest;
+    result.sum += static_cast<double>(math::exponential(shifted));
+    result.sum_of_logits += static_cast<double>(shifted);
+  }
+  result.sum = Team<kTeam>::reduce(result.sum, Plus{});
+  result.sum_of_logits = Team<kTeam>::reduce(result.sum_of_logits, Plus{});
+  return result;
+}
+
+/// Σ values by one block.
+__device__ double sum_of_block(const double* values, Index n, double* shared) {
+  double sum = 0.0;
+#pragma unroll 4
+  for (Index i = threadIdx.x; i < n; i += kThreads) sum += values[i];
+  return block_sum<kThreads>(sum, shared);
+}
+
+struct LossSettings {
+  Index rows, classes;
+  double smoothing;
+  StepScalar<double> scale;  ///< of the gradient
+  double loss_scale;
+};
+
+/// losses[row], dlogits and their sum's share in `loss`, these two unless they are null. One team of kTeam threads to a row.
+template <int kTeam, class T>
+__global__ void __launch_bounds__(kThreads) cross_entropy_rows(LossSettings s, const T* logits, const std::int32_t* labels, double* losses,
+                                                               T* dlogits, unsigned* arrivals, Compute<T>* loss_sum) {
+  using C = Compute<T>;
+  const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
+  const double uniform = s.smoothing / static_cast<double>(s.classes), scale = s.scale.get();
+  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < s.rows; r += teams) {
+    const T* row = logits + r * s.classes;
+    const Index label = labels[r];
+    const bool valid = label >= 0 && label < s.classes;
+    const RowSums<C> sums = sums_of<kTeam>(row, s.classes, member);
+    if (member == 0) {
+      const double log_sum = log(sums.sum), of_label = valid ? static_cast<double>(widen(row[label]) - sums.largest) : 0.0;
+      // Σ target_c · (log Σ exp - logit_c), target = (1 - ε)·onehot + ε/C
+      const double loss =
+          (1.0 - s.smoothing) * (log_sum - of_label) + uniform * (static_cast<double>(s.classes) * log_sum - sums.sum_of_logits);
+      losses[r] = valid ? loss : std::numeric_limits<double>::quiet_NaN();
+    }
+    if (dlogits == nullptr) continue;
+    const C factor = valid ? static_cast<C>(scale / sums.sum) : std::numeric_limits<C>::quiet_NaN();
+    const C offset = static_cast<C>(uniform * scale), of_label = static_cast<C>((1.0 - s.smoothing) * scale);
+    for (Index c = member; c < s.classes; c += kTeam) {
+      const C gradient = math::exponential(widen(row[c]) - sums.largest) * factor - offset;
+      dlogits[r * s.classes + c] = narrow<T>(c == label ? gradient - of_label : gradient);
+    }
+  }
+  if (loss_sum == nullptr || !last_block(arrivals, gridDim.x)) return;
+  __shared__ double shared[kThreads / kWarp];
+  const double sum = sum_of_block(losses, s.rows, shared);
+  if (threadIdx.x == 0) *loss_sum = static_cast<C>(sum * s.loss_scale);
+}
+
+/// losses[row] without smoothing, and how many classes come before the label's: larger logits, and equal ones of a lower index. NaN comes
+/// before everything. Then totals[4] += the losses, the rows with fewer than one and than five before, the rows.
+template <int kTeam, class T>
+__global__ void __launch_bounds__(kThreads) metrics_rows(const T* logits, const std::int32_t* labels, Index rows, Index classes,
+                                                         double* losses, std::int32_t* before, unsigned* arrivals, double* totals) {
+  using C = Compute<T>;
+  const Index member = threadIdx.x % kTeam, teams = Index{gridDim.x} * (kThreads / kTeam);
+  for (Index r = Index{blockIdx.x} * (kThreads / kTeam) + threadIdx.x / kTeam; r < rows; r += teams) {
+    const T* row = logits + r * classes;
+    const Index label = labels[r];
+    const bool valid = label >= 0 && label < classes;
+    const RowSums<C> sums = sums_of<kTeam>(row, classes, member);
+    const C own = valid ? widen(row[label]) : std::numeric_limits<C>::quiet_NaN();
+    int count = 0;
+    for (Index c = member; c < classes; c += kTeam) {
+      const C logit = widen(row[c]);
+      count += c != label && (!(logit <= own) || (logit == own && c < label)) ? 1 : 0;
+    }
+    count = Team<kTeam>::reduce(count, Plus{});
+    if (member != 0) continue;
+    losses[r] = log(sums.sum) - static_cast<double>(own - sums.largest);
+    before[r] = valid ? count : std::numeric_limits<std::int32_t>::max();
+  }
+  if (!last_block(arrivals, gridDim.x)) return;
+  __shared__ double shared[kThreads / kWarp];
+  const double loss = sum_of_block(losses, rows, shared);
+  double first = 0.0, fifth = 0.0;
+  for (Index i = threadIdx.x; i < rows; i += kThreads) {
+    first += before[i] < 1 ? 1.0 : 0.0;
+    fifth += before[i] < 5 ? 1.0 : 0.0;
+  }
+  first = block_sum<kThreads>(first, shared);
+  fifth = block_sum<kThreads>(fifth, shared);
+  if (threadIdx.x != 0) return;
+  totals[0] += loss;
+  totals[1] += first;
+  totals[2] += fifth;
+  totals[3] += static_cast<double>(rows);
+}
+
+/// Rows and classes of logits[N,C].
+struct Logits {
+  Index rows = 0, classes = 0;
+};
+Logits logits_of(const Tensor& x, const char* operation) {
+  require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", operation);
+  return {x.elements() / x.shape().back(), x.shape().back()};
+}
+/// Calls run(threads to a row as a constant, the grid).
+template <class Run>
+void with_team(const Logits& l, Run run) {
+  if (l.classes >= kLongRow) {
+    run(std::integral_constant<int, kThreads>{}, blocks_for(l.rows, 1));
+  } else {
+    run(std::integral_constant<int, kWarp>{}, blocks_for(l.rows, kThreads / kWarp));
+  }
+}
+
+}  // namespace
+
+void CudaBackend::softmax_cross_entropy(const SoftmaxCrossEntropy& args) {
+  constexpr const char* kName = "softmax cross entropy";
+  const Logits l = logits_of(args.logits, kName);
+  const std::int32_t* labels = numbers<std::int32_t>(args.labels, l.rows, kName, "labels");
+  floating(args.logits, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* logits = args.logits.data<T>();
+    T* dlogits = optional_numbers<T>(args.dlogits, l.rows * l.classes, kName, "dlogits");
+    Compute<T>* loss = optional_numbers<Compute<T>>(args.loss, 1, kName, "loss");
+    const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
+    const double scale = args.scale * args.gradient_scale;
+    const LossSettings settings{
+        l.rows, l.classes, args.label_smoothing,
+        step_scalar<double>(scale,
+                            [scale](const StepValues& now, const StepValues& then) { return scale * (now.loss_scale / then.loss_scale); }),
+        args.scale};
+    with_team(l, [&](auto team, unsigned grid) {
+      launch(cross_entropy_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, settings, logits, labels, losses.data<double>(),
+             dlogits, arrivals(), loss);
+    });
+  });
+}
+
+void CudaBackend::classification_metrics(const ClassificationMetrics& args) {
+  constexpr const char* kName = "classification metrics";
+  const Logits l = logits_of(args.logits, kName);
+  const std::int32_t* labels = numbers<std::int32_t>(args.labels, l.rows, kName, "labels");
+  double* totals = numbers<double>(args.totals, 4, kName, "totals");
+  floating(args.logits, kName, [&](auto type) {
+    using T = decltype(type);
+    const T* logits = args.logits.data<T>();
+    const Tensor losses = scratch(std::max<Index>(l.rows, 1), DType::kFloat64);
+    const Tensor before = scratch(std::max<Index>(l.rows, 1), DType::kInt32);
+    with_team(l, [&](auto team, unsigned grid) {
+      launch(metrics_rows<decltype(team)::value, T>, {{grid}, {kThreads}, handle()}, logits, labels, l.rows, l.classes,
+             losses.data<double>(), before.data<std::int32_t>(), arrivals(), totals);
+    });
+  });
+}
+
+}  // namespace starling::cuda

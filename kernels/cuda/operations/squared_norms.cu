@@ -1,0 +1,134 @@
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/last_block.h"
+#include "kernels/cuda/runtime/launch.h"
+
+// The squared norms of many tensors at once: a step that measures its gradients has one of each parameter, and launches would cost more
+// than the sums. Terms and their order are those of kernels/cuda/operations/reduce.cu (squared_distance) and of the CPU.
+namespace starling::cuda {
+namespace {
+
+constexpr Index kBlock = 4096;     ///< elements whose squares are one term
+constexpr int kThreads = 256;      ///< a warp to a block of elements
+constexpr int kUnroll = 8;         ///< loads in flight
+constexpr int kMostSegments = 96;  ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
+constexpr Index kMostThreadBlocks = 132 * 8;
+
+struct Segment {
+  const void* data = nullptr;
+  Index elements = 0;
+  Index first_block = 0;  ///< place of its first block's sum
+  Index wide = 0;         ///< 1: fp32 (or fp64), 0: the low precision
+};
+struct Segments {
+  Segment of[kMostSegments];
+  int count = 0;
+  Index blocks = 0;  ///< of all
+};
+
+/// Σ of the squares of `count` elements, the same on every lane. Element i belongs to chain i mod 32, chains are summed in their order,
+/// then what is left of an incomplete row.
+template <class T>
+__device__ double sum_of_squares(const T* x, int count) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, rows = count / kWarp;
+  const auto square = [](T value) {
+    const double wide = static_cast<double>(widen(value));
+    return wide * wide;
+  };
+  double chain = 0.0;
+  int row = 0;
+  for (; row + kUnroll <= rows; row += kUnroll) {
+    T values[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) values[u] = x[(row + u) * kWarp + lane];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) chain += square(values[u]);
+  }
+  for (; row < rows; ++row) chain += square(x[row * kWarp + lane]);
+  double sum = 0.0;
+  for (int i = 0; i < kWarp; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
+  for (int i = rows * kWarp; i < count; ++i) sum += square(x[i]);
+  return sum;
+}
+
+template <class Wide, class Low>
+__global__ void block_squares(Segments s, double* sums) {
+  const Index warps = Index{gridDim.x} * (kThreads / kWarp);
+  for (Index block = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; block < s.blocks; block += warps) {
+    int low = 0, high = s.count - 1;  // the last segment that begins at this block or before
+    while (low < high) {
+      const int middle = (low + high + 1) / 2;
+      if (s.of[middle].first_block <= block) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    const Segment segment = s.of[low];
+    const Index offset = (block - segment.first_block) * kBlock;
+    const int count = static_cast<int>(min(kBlock, segment.elements - offset));
+    const double sum = segment.wide != 0 ? sum_of_squares(static_cast<const Wide*>(segment.data) + offset, count)
+                                         : sum_of_squares(static_cast<const Low*>(segment.data) + offset, count);
+    if (threadIdx.x % kWarp == 0) sums[block] = sum;
+  }
+}
+
+constexpr int kChains = 32;  ///< as in squared_distance: a segment's term b belongs to chain b mod 32, and chains are added in their order
+
+/// totals[segment] = the sum of the segment's terms; a warp to a segment.
+__global__ void __launch_bounds__(kThreads) add_segments(Segments s, const double* sums, double* totals) {
+  wait_for_previous_kernel();
+  const int segment = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
+  if (segment >= s.count) return;
+  const Index first = s.of[segment].first_block, last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
+  double chain = 0.0;
+#pragma unroll 8
+  for (Index block = first + threadIdx.x % kWarp; block < last; block += kChains) chain += sums[block];
+  double sum = 0.0;
+  for (int i = 0; i < kChains; ++i) sum += __shfl_sync(0xffffffffu, chain, i);
+  if (threadIdx.x % kWarp == 0) totals[segment] = sum;
+}
+
+}  // namespace
+
+void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) {
+  constexpr const char* kName = "squared_norms";
+  require(totals && totals.dtype() == DType::kFloat64 && first >= 0 && first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
+          "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first, totals ? totals.elements() : 0);
+  DType low = DType::kFloat32;
+  bool doubles = false;
+  for (const Tensor& tensor : x) {
+    require(static_cast<bool>(tensor) && is_floating(tensor.dtype()), "cuda", "{}: a tensor is missing, or holds no numbers", kName);
+    doubles = doubles || tensor.dtype() == DType::kFloat64;
+    if (!is_low_precision(tensor.dtype())) continue;
+    require(low == DType::kFloat32 || low == tensor.dtype(), "cuda", "{}: bf16 and fp16 in one call", kName);
+    low = tensor.dtype();
+  }
+  for (std::size_t begin = 0; begin < x.size(); begin += kMostSegments) {
+    Segments s;
+    s.count = static_cast<int>(std::min<std::size_t>(kMostSegments, x.size() - begin));
+    for (int k = 0; k < s.count; ++k) {
+      const Tensor& tensor = x[begin + static_cast<std::size_t>(k)];
+      require(!doubles || tensor.dtype() == DType::kFloat64, "cuda", "{}: fp64 beside other numbers", kName);
+      s.of[k] = {tensor.raw(), tensor.elements(), s.blocks, is_low_precision(tensor.dtype()) ? 0 : 1};
+      s.blocks += (tensor.elements() + kBlock - 1) / kBlock;
+    }
+    const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
+    if (s.blocks > 0) {
+      const Launch how{{blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
+      const auto squares = doubles                   ? block_squares<double, double>
+                           : low == DType::kBFloat16 ? block_squares<float, BFloat16>
+                           : low == DType::kFloat16  ? block_squares<float, Float16>
+                                                     : block_squares<float, float>;
+      launch(squares, how, s, sums.data<double>());
+    }
+    Launch add{{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()};
+    add.dependent = s.blocks > 0;
+    launch(add_segments, add, s, sums.data<double>(), totals.data<double>() + first + static_cast<std::int64_t>(begin));
+  }
+}
+
+}  // namespace starling::cuda

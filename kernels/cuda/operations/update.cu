@@ -1,0 +1,126 @@
+#include "kernels/cuda/operations/update.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <typeinfo>
+#include <utility>
+
+#include "core/error.h"
+#include "core/tensor.h"
+#include "kernels/cpu/update.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/operations/update_kernel.h"
+#include "kernels/math/rules.h"
+
+// Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
+// divisions: CPU and GPU give the same bits.
+namespace starling::cuda {
+namespace {
+
+template <class Rule>
+bool find(const OptimizerRule& rule, GpuUpdateLauncher& launcher) {
+  if (typeid(rule) != typeid(RuleKernel<Rule, cpu::IsaLaunch>)) return false;
+  launcher = &launch_rule<Rule, cpu::IsaLaunch, BackendLaunch>;
+  return true;
+}
+
+template <class... Rules>
+GpuUpdateLauncher find_any(const OptimizerRule& rule) {
+  GpuUpdateLauncher launcher = nullptr;
+  (void)(find<Rules>(rule, launcher) || ...);
+  return launcher;
+}
+
+/// More neighbours than a launch's parameters hold: their terms live until the launch has been issued; then the pool may give the memory to
+/// later work of the same stream.
+struct Upload {
+  CudaBackend* backend = nullptr;
+  Tensor memory;
+};
+
+const void* upload(void* owner, const void* from, std::size_t bytes) {
+  Upload& slot = *static_cast<Upload*>(owner);
+  slot.memory = slot.backend->scratch(static_cast<std::int64_t>(bytes), DType::kUInt8);
+  slot.backend->copy_from_host(from, slot.memory);
+  return slot.memory.raw();
+}
+
+/// The same for a graph: the scalars lie in the step block, and each launch makes them anew.
+struct StepScalars {
+  GpuUpdateLauncher launcher = nullptr;
+  const OptimizerRule* rule = nullptr;
+  UpdateArgs args;
+  StepValues captured;
+  CudaBackend* backend = nullptr;  ///< at the capture alone
+  std::byte* to = nullptr;         ///< at a launch
+  const std::type_info* type = nullptr;
+  std::size_t bytes = 0;
+  double gradient_scale = 1.0;
+
+  void write(const StepValues& values, std::byte* at) {
+    args.lr = values.lr;
+    args.step = values.step;
+    args.gradient_scale = gradient_scale * (captured.loss_scale / values.loss_scale);
+    to = at;
+    launcher(*rule, args, {.by_value = false, .owner = this, .upload = &StepScalars::put, .step_type = &StepScalars::check_type});
+  }
+
+  static const void* reserve(void* owner, const void*, std::size_t bytes) {
+    StepScalars& self = *static_cast<StepScalars*>(owner);
+    self.bytes = bytes;
+    const auto shared = std::make_shared<StepScalars>(self);
+    CudaBackend& backend = *std::exchange(shared->backend, nullptr);
+    return backend.step_slot(bytes, [shared](const StepValues& values, std::byte* at) { shared->write(values, at); });
+  }
+  static void note_type(void* owner, const std::type_info& type) { static_cast<StepScalars*>(owner)->type = &type; }
+  static const void* put(void* owner, const void* from, std::size_t bytes) {
+    const StepScalars& self = *static_cast<StepScalars*>(owner);
+    require(bytes == self.bytes, "update", "step {} has {} bytes of scalars, the captured one {}", self.args.step, bytes, self.bytes);
+    std::memcpy(self.to, from, bytes);
+    return nullptr;
+  }
+  static void check_type(void* owner, const std::type_info& type) {
+    const StepScalars& self = *static_cast<StepScalars*>(owner);
+    require(type == *self.type, "update",
+            "step {} is of another kind than the captured step {}; each position of an accumulation needs a graph of its own",
+            self.args.step, self.captured.step);
+  }
+};
+
+}  // namespace
+
+GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
+  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>>(rule);
+}
+
+void CudaBackend::update(const Update& call) {
+  const OptimizerRule& rule = call.rule;
+  const UpdateArgs& args = call.args;
+  check_update(rule, args);
+  require(!args.sum_received, "update", "the terms of a sum are summed before a GPU's update");
+  GpuUpdateLauncher launcher = builtin_update(rule);
+  if (!launcher) launcher = find_gpu_update(rule);
+  if (!launcher) fail_without_gpu_update(rule);
+  if (capturing()) {
+    const StepValues& captured = captured_values();
+    require(args.lr == captured.lr && args.step == captured.step, "update",
+            "the captured step has lr {} and number {}, this update of it {} and {}", captured.lr, captured.step, args.lr, args.step);
+    StepScalars scalars{.launcher = launcher, .rule = &rule, .args = args, .captured = captured, .backend = this};
+    scalars.gradient_scale = args.gradient_scale;
+    return launcher(rule, args,
+                    {.stream = handle(),
+                     .multiprocessors = info_.multiprocessors,
+                     .by_value = false,
+                     .evict_first = evict_first_,
+                     .owner = &scalars,
+                     .upload = &StepScalars::reserve,
+                     .step_type = &StepScalars::note_type});
+  }
+  Upload slot{this, {}};
+  launcher(rule, args,
+           {.stream = handle(), .multiprocessors = info_.multiprocessors, .evict_first = evict_first_, .owner = &slot, .upload = &upload});
+}
+
+}  // namespace starling::cuda

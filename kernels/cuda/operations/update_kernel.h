@@ -1,0 +1,459 @@
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/error.h"
+#include "kernels/cuda/device/cache_hints.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/gpu_update.h"
+#include "kernels/math/update_loop.h"
+
+// The fused update of one bucket as a GPU kernel, made from a rule (kernels/math/rules.h says what one is): mix, unscale and clip, decay,
+// rule and low-precision copy in one pass. A plug-in's .cu file with
+//
+//     STARLING_CUDA_RULE(mine, mine::Sign)
+//
+// makes and registers the kernels for RuleKernel<mine::Sign>; the rule's struct lies in a header that the .cpp and the .cu share, in a
+// namespace with a name (types of anonymous namespaces differ from file to file). The name is any word, once a library.
+
+namespace starling::cuda {
+
+constexpr int kUpdateThreads = 256;
+/// Blocks that share the work evenly, each at most a few tiles: enough of them that the last ones to run cost little.
+constexpr int kUpdateBlocksPerMultiprocessor = 32;
+
+/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at most, and copied by each launch). Those of
+/// more go through device memory, by a copy before the launch.
+constexpr int kTermsByValue = 16;
+
+/// What changes from step to step.
+template <class Step>
+struct alignas(16) UpdateScalars {
+  using T = typename Step::Real;
+  Step step;
+  double gradient_scale = 1.0;
+  T self_weight = 1;
+  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms say more
+};
+
+template <class T>
+struct UpdateTerm {
+  const T* received = nullptr;
+  T weight = 0;
+};
+
+/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a captured launch stays valid.
+template <class Step, int kTerms>
+struct UpdateValues {
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+};
+template <class Step>
+struct UpdateValues<Step, -1> {
+  using Term = UpdateTerm<typename Step::Real>;
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+  Term terms[kTermsByValue] = {};
+  const Term* terms_from = nullptr;
+};
+
+/// Where the numbers are.
+template <class T>
+struct UpdateBuffers {
+  const T* x = nullptr;
+  T* x_out = nullptr;  ///< may be x
+  const T* gradient = nullptr;
+  T* states[4] = {};
+  const T* received[2] = {};
+  const std::uint8_t* decay = nullptr;
+  const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
+  const double* control = nullptr;              ///< optional: {factor, skip}
+  BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
+  Float16* low_fp16 = nullptr;
+  std::int64_t packs = 0;  ///< of 16 bytes
+  int terms = 0;
+  bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
+  bool evict_first = true;        ///< see GpuUpdateContext
+};
+
+namespace detail {
+
+/// As many numbers of a low precision as a Pack<T> holds.
+template <class Low, int kCount>
+struct alignas(sizeof(Low) * kCount) LowPack {
+  Low v[kCount];
+};
+
+/// With a hint where packs are aligned: for what nobody reads before the next step.
+template <class P, bool kAligned, class T, class... Hint>
+__device__ __forceinline__ P load_pack(const T* from, Hint... hint) {
+  if constexpr (kAligned && sizeof...(Hint) == 1) {
+    uint4 words;
+    load_hinted(from, words, hint...);
+    return std::bit_cast<P>(words);
+  } else if constexpr (kAligned) {
+    return *reinterpret_cast<const P*>(from);
+  } else {
+    P pack;
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(P) / sizeof(T)); ++i) pack.v[i] = from[i];
+    return pack;
+  }
+}
+
+template <bool kAligned, class P, class T, class... Hint>
+__device__ __forceinline__ void store_pack(T* to, const P& pack, Hint... hint) {
+  if constexpr (kAligned && sizeof...(Hint) == 1) {
+    store_hinted(to, std::bit_cast<uint4>(pack), hint...);
+  } else if constexpr (kAligned) {
+    *reinterpret_cast<P*>(to) = pack;
+  } else {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(P) / sizeof(T)); ++i) to[i] = pack.v[i];
+  }
+}
+
+template <bool kAligned, class Low, class T>
+__device__ __forceinline__ void store_low(Low* to, const Pack<T>& value) {
+  LowPack<Low, Pack<T>::kSize> low;
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kSize; ++i) low.v[i] = Low(static_cast<float>(value.v[i]));
+  store_pack<kAligned>(to, low);
+}
+
+/// As many numbers of low precision as a Pack<float> holds, as they are stored: in its first two words until widen_low().
+template <bool kAligned>
+__device__ __forceinline__ Pack<float> load_low(const std::uint16_t* from, CacheHint hint) {
+  uint2 words;
+  if constexpr (kAligned) {
+    load_hinted(from, words, hint);
+  } else {
+    words = {from[0] | (unsigned{from[1]} << 16), from[2] | (unsigned{from[3]} << 16)};
+  }
+  return {{std::bit_cast<float>(words.x), std::bit_cast<float>(words.y), 0.0f, 0.0f}};
+}
+/// Exact. A branch for each number looks wasteful, but AdamW's kernel takes 62 registers so, and 70 with one for all.
+__device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf16) {
+  const uint2 words = {std::bit_cast<unsigned>(raw.v[0]), std::bit_cast<unsigned>(raw.v[1])};
+  Pack<float> wide;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const unsigned word = i < 2 ? words.x : words.y;
+    const auto bits = static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
+    wide.v[i] = bf16 ? widen(std::bit_cast<BFloat16>(bits)) : widen(std::bit_cast<Float16>(bits));
+  }
+  return wide;
+}
+
+/// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
+/// as the compiler sees fit.
+template <class Step>
+constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
+
+/// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
+template <class Step, int kTerms>
+constexpr int packs_in_flight() {
+  int reads = 2 + (kTerms < 0 ? 1 : kTerms);
+  for (unsigned bits = Step::kReads; bits != 0; bits &= bits - 1) ++reads;
+  return reads <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
+}
+
+}  // namespace detail
+
+/// kTerms is the number of neighbours (0, 1, 2), or -1 for any number; kAligned: all addresses are multiples of a pack's size. Every
+/// element is read before it is written, by the same thread; arithmetic in the order of detail::update_block, so that the bits are the
+/// CPU's.
+template <class Step, int kTerms, bool kAligned>
+__global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step>)
+    update_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateValues<Step, kTerms> values) {
+  using T = typename Step::Real;
+  using P = Pack<T>;
+  constexpr int kPacks = detail::packs_in_flight<Step, kTerms>();
+  constexpr int kStates = Step::kStates;
+  constexpr int kHeld = kStates > 0 ? kStates : 1;
+  constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * kPacks;
+  constexpr int kPacksPerDecay = starling::detail::kUpdateBlock / P::kSize;
+
+  constexpr bool kMayBeLow = sizeof(T) == sizeof(float);  // fp64 has no gradients in low precision
+
+  UpdateScalars<Step> scalars = values.scalars;
+  if (values.from != nullptr) scalars = *values.from;
+  const Step step = scalars.step;
+  const T self_weight = scalars.self_weight;
+  const T weight0 = scalars.weights[0], weight1 = scalars.weights[1];
+  double factor = 1.0;
+  bool skip = false;
+  if (buffers.control) {
+    factor = buffers.control[0];
+    skip = buffers.control[1] != 0.0;
+  }
+  const T scale = static_cast<T>(scalars.gradient_scale * factor);
+  const CacheHint hint = cache_hint(buffers.evict_first);
+
+  for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs; tile += std::int64_t{gridDim.x} * kTile) {
+    // All loads first. Past the end they repeat the last pack, whose result is dropped.
+    P x[kPacks], g[kPacks], received0[kPacks], received1[kPacks], states[kHeld][kPacks];
+    // Table entries go first, and gradients, which may have to wait for them, last.
+    std::uint8_t entry[kPacks];
+    std::int64_t at[kPacks];
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      const std::int64_t pack = tile + k * kUpdateThreads + threadIdx.x;
+      const std::int64_t inside = pack < buffers.packs ? pack : buffers.packs - 1;
+      at[k] = inside * P::kSize;
+      entry[k] = buffers.decay[inside / kPacksPerDecay];
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      x[k] = detail::load_pack<P, kAligned>(buffers.x + at[k]);
+      if constexpr (kTerms > 0) received0[k] = detail::load_pack<P, kAligned>(buffers.received[0] + at[k], hint);
+      if constexpr (kTerms > 1) received1[k] = detail::load_pack<P, kAligned>(buffers.received[1] + at[k], hint);
+#pragma unroll
+      for (int s = 0; s < kStates; ++s) {
+        if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<P, kAligned>(buffers.states[s] + at[k], hint);
+      }
+    }
+    if (kMayBeLow && buffers.gradient_low != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+        if constexpr (kMayBeLow) {
+          if (entry[k] & kGradientIsLow) {
+            g[k] = detail::load_low<kAligned>(buffers.gradient_low + at[k], hint);
+          } else {
+            g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
+          }
+        }
+      }
+    } else {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
+    }
+    if constexpr (kTerms < 0) {
+#pragma unroll
+      for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+        for (int i = 0; i < P::kSize; ++i) x[k].v[i] = self_weight * x[k].v[i];
+      }
+#pragma unroll 2
+      for (int term = 0; term < buffers.terms; ++term) {
+        UpdateTerm<T> from;
+        if (values.terms_from != nullptr) {
+          from = values.terms_from[term];
+        } else {
+          from = values.terms[term];
+        }
+        const T weight = from.weight;
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) received0[k] = detail::load_pack<P, kAligned>(from.received + at[k], hint);
+#pragma unroll
+        for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+          for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight * received0[k].v[i];
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if constexpr (kMayBeLow) {
+        if (buffers.gradient_low != nullptr && (entry[k] & kGradientIsLow)) g[k] = detail::widen_low(g[k], buffers.gradient_is_bf16);
+      }
+#pragma unroll
+      for (int i = 0; i < P::kSize; ++i) {
+        T p = x[k].v[i];
+        if constexpr (kTerms >= 0) p = self_weight * p;
+        if constexpr (kTerms > 0) p = p + weight0 * received0[k].v[i];
+        if constexpr (kTerms > 1) p = p + weight1 * received1[k].v[i];
+        T state[kHeld] = {};
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+          if ((Step::kReads >> s) & 1u) state[s] = states[s][k].v[i];
+        }
+        const T moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0);
+        x[k].v[i] = skip ? p : moved;
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+          if ((Step::kWrites >> s) & 1u) states[s][k].v[i] = state[s];
+        }
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kPacks; ++k) {
+      if (tile + k * kUpdateThreads + threadIdx.x >= buffers.packs) continue;
+      detail::store_pack<kAligned>(buffers.x_out + at[k], x[k]);
+      if (!skip) {
+#pragma unroll
+        for (int s = 0; s < kStates; ++s) {
+          if ((Step::kWrites >> s) & 1u) detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k], hint);
+        }
+      }
+      if (buffers.low_bf16) detail::store_low<kAligned>(buffers.low_bf16 + at[k], x[k]);
+      if (buffers.low_fp16) detail::store_low<kAligned>(buffers.low_fp16 + at[k], x[k]);
+    }
+  }
+}
+
+/// Starts kernels through the CUDA library's own runtime: for the built-in rules.
+struct BackendLaunch {
+  template <class... P, class... A>
+  static void run(void (*kernel)(P...), const Launch& how, A&&... arguments) {
+    launch(kernel, how, std::forward<A>(arguments)...);
+  }
+};
+/// Through the runtime of the library that holds the kernel: for a plug-in's.
+struct PluginLaunch {
+  template <class... P, class... A>
+  static void run(void (*kernel)(P...), const Launch& how, A&&... arguments) {
+    launch_own(kernel, how, std::forward<A>(arguments)...);
+  }
+};
+
+namespace detail {
+
+template <class T>
+bool aligned_to(const T* address, std::size_t bytes) {
+  return reinterpret_cast<std::uintptr_t>(address) % bytes == 0;
+}
+
+/// Everything about a launch that does not depend on the step's type.
+template <class T>
+UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::Mixture& mixture, bool& aligned) {
+  UpdateBuffers<T> buffers;
+  buffers.x = mixture.x->data<T>();
+  buffers.x_out = args.x_out.data<T>();
+  buffers.gradient = args.gradient.data<T>();
+  aligned = aligned_to(buffers.x, 16) && aligned_to(buffers.x_out, 16) && aligned_to(buffers.gradient, 16);
+  for (std::size_t s = 0; s < args.states.size(); ++s) {
+    buffers.states[s] = args.states[s].data<T>();
+    aligned = aligned && aligned_to(buffers.states[s], 16);
+  }
+  buffers.terms = static_cast<int>(args.received.size() - mixture.skip);
+  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
+    const T* received = args.received[k].data<T>();
+    if (k - mixture.skip < 2) buffers.received[k - mixture.skip] = received;
+    aligned = aligned && aligned_to(received, 16);
+  }
+  buffers.decay = args.decay.data<std::uint8_t>();
+  if (args.control) buffers.control = args.control.data<double>();
+  constexpr std::size_t kLowBytes = sizeof(BFloat16) * Pack<T>::kSize;
+  if (args.low && args.low.dtype() == DType::kBFloat16) {
+    buffers.low_bf16 = args.low.data<BFloat16>();
+    aligned = aligned && aligned_to(buffers.low_bf16, kLowBytes);
+  } else if (args.low) {
+    buffers.low_fp16 = args.low.data<Float16>();
+    aligned = aligned && aligned_to(buffers.low_fp16, kLowBytes);
+  }
+  if (args.gradient_low) {
+    buffers.gradient_low = reinterpret_cast<const std::uint16_t*>(args.gradient_low.raw());
+    buffers.gradient_is_bf16 = args.gradient_low.dtype() == DType::kBFloat16;
+    aligned = aligned && aligned_to(buffers.gradient_low, kLowBytes);
+  }
+  buffers.packs = args.x.elements() / Pack<T>::kSize;
+  return buffers;
+}
+
+template <class Launcher, int kTerms, bool kAligned, class Step, class T>
+void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTerms>& values, const GpuUpdateContext& site) {
+  static_assert(sizeof(buffers) + sizeof(values) <= 4096, "a launch has 4 KiB of parameters");
+  constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * packs_in_flight<Step, kTerms>();
+  const std::int64_t tiles = (buffers.packs + kTile - 1) / kTile;
+  const std::int64_t most = std::int64_t{site.multiprocessors} * kUpdateBlocksPerMultiprocessor;
+  const std::int64_t each = (tiles + most - 1) / most;
+  Launch how{};
+  how.grid.x = static_cast<unsigned>((tiles + each - 1) / each);
+  how.block.x = kUpdateThreads;
+  how.stream = site.stream;
+  Launcher::run(&update_kernel<Step, kTerms, kAligned>, how, buffers, values);
+}
+
+/// The terms that no fixed number of registers holds.
+template <class T>
+std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args, const starling::detail::Mixture& mixture) {
+  std::vector<UpdateTerm<T>> terms;
+  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
+    terms.push_back({args.received[k].data<T>(), static_cast<T>(args.weights[k])});
+  }
+  return terms;
+}
+
+template <class Launcher, class T, class Rule>
+void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
+  const auto mixture = starling::detail::mixture_of(args);
+  bool aligned = true;
+  UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
+  if (buffers.packs == 0) return;
+  buffers.evict_first = site.evict_first;
+  const int kind = aligned && buffers.terms <= 2 ? buffers.terms : -1;
+  rule.template step<T>(args.lr, args.step, [&](const auto& step) {
+    using Step = std::remove_cvref_t<decltype(step)>;
+    static_assert(std::is_trivially_copyable_v<Step>, "a step is copied to the device byte by byte");
+    UpdateScalars<Step> scalars{step, args.gradient_scale, static_cast<T>(mixture.self_weight), {}};
+    for (int k = 0; k < kind; ++k) scalars.weights[k] = static_cast<T>(args.weights[static_cast<std::size_t>(k) + mixture.skip]);
+    if (site.step_type) site.step_type(site.owner, typeid(Step));
+    std::vector<UpdateTerm<T>> terms;
+    if (kind < 0) terms = terms_of<T>(args, mixture);
+    const UpdateScalars<Step>* from = nullptr;
+    const UpdateTerm<T>* terms_from = nullptr;
+    if (!site.by_value) {
+      std::vector<unsigned char> bytes(sizeof(scalars) + terms.size() * sizeof(UpdateTerm<T>));
+      std::memcpy(bytes.data(), &scalars, sizeof(scalars));
+      if (!terms.empty()) std::memcpy(bytes.data() + sizeof(scalars), terms.data(), bytes.size() - sizeof(scalars));
+      from = static_cast<const UpdateScalars<Step>*>(site.upload(site.owner, bytes.data(), bytes.size()));
+      if (!from) return;
+      terms_from = reinterpret_cast<const UpdateTerm<T>*>(from + 1);
+    } else if (terms.size() > kTermsByValue) {
+      terms_from = static_cast<const UpdateTerm<T>*>(site.upload(site.owner, terms.data(), terms.size() * sizeof(UpdateTerm<T>)));
+    }
+    const auto start = [&]<int kTerms, bool kAligned>() {
+      UpdateValues<Step, kTerms> values;
+      values.scalars = scalars;
+      values.from = from;
+      if constexpr (kTerms < 0) {
+        for (std::size_t k = 0; terms_from == nullptr && k < terms.size(); ++k) values.terms[k] = terms[k];
+        values.terms_from = terms_from;
+      }
+      launch_terms<Launcher, kTerms, kAligned>(buffers, values, site);
+    };
+    switch (kind) {
+      case 0: start.template operator()<0, true>(); break;
+      case 1: start.template operator()<1, true>(); break;
+      case 2: start.template operator()<2, true>(); break;
+      default:
+        if (aligned) {
+          start.template operator()<-1, true>();
+        } else {
+          start.template operator()<-1, false>();
+        }
+    }
+  });
+}
+
+}  // namespace detail
+
+/// The GpuUpdateLauncher of RuleKernel<Rule, CpuLaunch>.
+template <class Rule, class CpuLaunch, class Launcher>
+void launch_rule(const OptimizerRule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
+  const Rule& settings = static_cast<const RuleKernel<Rule, CpuLaunch>&>(rule).rule();
+  if (args.x.dtype() == DType::kFloat32) {
+    detail::launch_update<Launcher, float>(settings, args, site);
+  } else if (args.x.dtype() == DType::kFloat64) {
+    detail::launch_update<Launcher, double>(settings, args, site);
+  } else {
+    fail(ExitCode::kInternal, "update", "parameters of {} cannot be updated on a GPU; fp32 and fp64 can", name_of(args.x.dtype()));
+  }
+}
+
+}  // namespace starling::cuda
+
+#define STARLING_CUDA_RULE(name, ...)                                          \
+  static const bool starling_cuda_rule_##name =                                \
+      starling::register_gpu_update(typeid(starling::RuleKernel<__VA_ARGS__>), \
+                                    &starling::cuda::launch_rule<__VA_ARGS__, starling::InlineLaunch, starling::cuda::PluginLaunch>);

@@ -1,0 +1,189 @@
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/choosing_graph.h"
+#include "core/error.h"
+#include "kernels/cuda/backend_host.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/operations/running_statistics.h"
+#include "kernels/cuda/runtime/choose.h"
+#include "kernels/cuda/runtime/pool.h"
+#include "kernels/cuda/runtime/runtime.h"
+
+// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph; or, where the device chooses
+// among values, a copy of them all, a kernel that brings the chosen ones to the step block, the graph.
+namespace starling::cuda {
+namespace {
+
+constexpr std::size_t kStepBlock = 256 << 10;  // some thousand operations that depend on the step
+constexpr std::size_t kSlotAlignment = 16;
+
+}  // namespace
+
+struct CudaBackend::Capture {
+  struct Slot {
+    std::size_t offset = 0;
+    StepWriter write;
+  };
+  StepValues values;
+  std::vector<Slot> slots;
+  std::size_t bytes = 0;
+};
+
+class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
+ public:
+  Graph(CudaBackend& backend, GraphHandle graph, Capture capture, std::vector<StreamKind> outer)
+      : backend_(backend), graph_(graph), slots_(std::move(capture.slots)), bytes_(capture.bytes), outer_(std::move(outer)) {}
+  ~Graph() override {
+    try {
+      if (launched_.id != 0) backend_.host_->events.synchronize(launched_);
+    } catch (...) {  // an error of earlier work; whoever cares asks
+    }
+    destroy_graph(graph_);
+    slots_.clear();
+    backend_.pool_->release_graph();
+  }
+
+  void launch(const StepValues& values) override {
+    backend_.not_in_capture("DeviceGraph::launch");
+    backend_.finish_statistics();
+    if (bytes_ > 0) {
+      backend_.host_->staging(bytes_).written_to_device([&](std::byte* to) { write(values, to); }, backend_.step_block_.raw(), bytes_,
+                                                        stream());
+    }
+    start();
+  }
+
+  void launch_chosen(const ValueChoices& choices) override {
+    backend_.not_in_capture("ChoosingGraph::launch_chosen");
+    backend_.finish_statistics();
+    require(
+        !choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
+        "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
+        ValueChoices::kMost);
+    require(choices.control && choices.control.dtype() == DType::kFloat64 && choices.control.elements() == 2, "cuda",
+            "a choice needs the flag of the step before in control, fp64 [2]");
+    const std::size_t each = (bytes_ + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+    const std::size_t header = choices.table.size_bytes(), all = header + each * choices.candidates.size();
+    Tensor& block = backend_.host_->choice_block;
+    if (!block || block.bytes() < kPlaceBytes + all) {
+      const Tensor place = block ? block.slice(0, Shape{kPlaceBytes}) : Tensor();
+      Tensor larger(backend_, Shape{static_cast<std::int64_t>(kPlaceBytes + header + each * ValueChoices::kMost)}, DType::kUInt8);
+      if (place) {
+        backend_.copy(place, larger.slice(0, Shape{kPlaceBytes}));
+      } else {
+        backend_.fill(larger, 0.0);
+      }
+      block = larger;
+    }
+    std::byte* upload = block.raw() + kPlaceBytes;
+    const auto write_all = [&](std::byte* to) {
+      std::memcpy(to, choices.table.data(), header);
+      for (std::size_t k = 0; k < choices.candidates.size(); ++k) write(choices.candidates[k], to + header + k * each);
+    };
+    backend_.host_->staging(all).written_to_device(write_all, upload, all, stream());
+    choose({.table = reinterpret_cast<const std::int32_t*>(upload),
+            .candidates = upload + header,
+            .control = choices.control.data<double>(),
+            .place = reinterpret_cast<std::int32_t*>(block.raw()),
+            .to = backend_.step_block_.raw(),
+            .bytes = each},
+           stream());
+    start();
+  }
+
+ private:
+  static constexpr std::int64_t kPlaceBytes = 16;  ///< of choice_block, before what is uploaded
+
+  StreamHandle stream() const { return backend_.streams_[static_cast<std::size_t>(StreamKind::kCompute)]; }
+  void write(const StepValues& values, std::byte* to) const {
+    for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
+  }
+  void start() {
+    EventRing& events = backend_.host_->events;
+    for (const StreamKind other : outer_) events.wait(StreamKind::kCompute, events.record(other));
+    launch_graph(graph_, stream());
+    launched_ = events.record(StreamKind::kCompute);
+    events.launched(launched_);
+  }
+
+  CudaBackend& backend_;
+  GraphHandle graph_;
+  std::vector<Capture::Slot> slots_;
+  std::size_t bytes_ = 0;  ///< of the step block
+  std::vector<StreamKind> outer_;
+  Event launched_;
+};
+
+void CudaBackend::not_in_capture(const char* call) const {
+  if (capture_) fail(ExitCode::kInternal, "cuda", "{} while a graph is captured: nothing has been done yet that it could see", call);
+}
+
+bool CudaBackend::begin_capture(const StepValues& values) {
+  not_in_capture("begin_capture");
+  require(stream() == StreamKind::kCompute, "cuda", "a capture begins on the compute stream");
+  require(values.loss_scale > 0.0, "cuda", "a capture with the loss scale {}", values.loss_scale);
+  finish_statistics();
+  if (!step_block_) step_block_ = Tensor(*this, Shape{static_cast<std::int64_t>(kStepBlock)}, DType::kUInt8);
+  EventRing& events = host_->events;
+  for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
+    events.wait(StreamKind::kCompute, events.record(other));  // as the pool wants it
+  }
+  auto capture = std::make_shared<Capture>();
+  capture->values = values;
+  cuda::begin_capture(handle());
+  pool_->begin_capture();
+  events.begin_capture();
+  capture_ = std::move(capture);
+  return true;
+}
+
+std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
+  require(capturing(), "cuda", "end_capture without a capture");
+  finish_statistics();
+  const std::shared_ptr<Capture> capture = std::exchange(capture_, nullptr);
+  std::vector<StreamKind> outer = host_->events.end_capture();
+  GraphHandle graph = nullptr;
+  try {
+    graph = cuda::end_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  } catch (...) {
+    pool_->end_capture(false);
+    throw;
+  }
+  pool_->end_capture(true);
+  return std::make_unique<Graph>(*this, graph, std::move(*capture), std::move(outer));
+}
+
+void CudaBackend::abandon_capture() noexcept {
+  if (!capture_) return;
+  statistics_->drop();
+  cuda::abandon_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+  host_->events.end_capture();
+  capture_.reset();
+  pool_->end_capture(false);
+}
+
+void* CudaBackend::native_stream() const {
+  if (capturing()) check_capturing(handle());
+  return handle();
+}
+
+const StepValues& CudaBackend::captured_values() const {
+  require(capturing(), "cuda", "the values of a captured step, without a capture");
+  return capture_->values;
+}
+
+const void* CudaBackend::step_slot(std::size_t bytes, StepWriter write) {
+  require(capturing(), "cuda", "a slot for a step's values, without a capture");
+  const std::size_t offset = (capture_->bytes + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
+  require(offset + bytes <= kStepBlock, "cuda", "a graph has more than {} bytes of values that change from step to step", kStepBlock);
+  capture_->slots.push_back({offset, std::move(write)});
+  capture_->bytes = offset + bytes;
+  return step_block_.raw() + offset;
+}
+
+}  // namespace starling::cuda

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "core/host_device.h"
+
+// Handshakes between the devices and processes of a host: numbers that any of them may look at while another sets them.
+namespace starling::cuda {
+
+STARLING_HD std::uint32_t load_acquire_system(const std::uint32_t* from) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t value = 0;
+  asm volatile("ld.acquire.sys.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+#else
+  return __atomic_load_n(from, __ATOMIC_ACQUIRE);
+#endif
+}
+/// What this thread, and work that comes before it on its stream, has written is seen by whoever finds the value.
+STARLING_HD void store_release_system(std::uint32_t* to, std::uint32_t value) {
+#if defined(__CUDA_ARCH__)
+  __threadfence_system();
+  asm volatile("st.release.sys.u32 [%0], %1;" : : "l"(to), "r"(value) : "memory");
+#else
+  __atomic_store_n(to, value, __ATOMIC_RELEASE);
+#endif
+}
+/// A clock of the device's, in nanoseconds.
+STARLING_HD std::uint64_t nanoseconds_now() {
+#if defined(__CUDA_ARCH__)
+  std::uint64_t now = 0;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now) : : "memory");
+  return now;
+#else
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count());
+#endif
+}
+#if !defined(__CUDACC__)
+namespace shim {
+void sleep_in_kernel(unsigned nanoseconds);  // tests/fakes/cuda/time_slice.h
+}
+#endif
+/// So long at most. For kernels alone.
+STARLING_HD void sleep_nanoseconds(unsigned duration) {
+#if defined(__CUDA_ARCH__)
+  __nanosleep(duration);
+#elif defined(__CUDACC__)
+  (void)duration;  // nvcc's pass for the host, which runs no kernel
+#else
+  shim::sleep_in_kernel(duration);
+#endif
+}
+
+/// Whether a count, which goes round in a circle, has come to `target`.
+STARLING_HD bool has_reached(std::uint32_t count, std::uint32_t target) { return static_cast<std::int32_t>(count - target) >= 0; }
+
+}  // namespace starling::cuda

@@ -1,0 +1,302 @@
+// Tasks, data sets and augmentations that the product does not have, through the trainer as it is.
+#include "apps/trainer/tasks/task.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/tasks/metric.h"
+#include "apps/trainer/training_run.h"
+#include "layers/functions.h"
+#include "tests/apps/data_test_support.h"
+#include "tests/fakes/transport/fake_transport.h"
+
+namespace starling {
+namespace {
+
+using test::contains;
+using test::error_of;
+using test::Folder;
+
+constexpr std::int64_t kInputs = 4, kTargets = 2, kTrain = 64, kTest = 10;
+
+/// The target is a linear function of the input: what a linear layer can learn without a rest.
+double weight_of(std::int64_t target, std::int64_t input) {
+  return 0.5 * static_cast<double>(target + 1) - 0.25 * static_cast<double>(input);
+}
+float input_of(Dataset::Split split, std::int64_t sample, std::int64_t i) {
+  const auto word = static_cast<std::uint32_t>(sample * 8 + i + (split == Dataset::Split::kTest ? 100000 : 0)) * 2654435761u;
+  return static_cast<float>(word >> 8) / 8388608.0f - 1.0f;
+}
+float target_of(Dataset::Split split, std::int64_t sample, std::int64_t t) {
+  double sum = 0.125;
+  for (std::int64_t i = 0; i < kInputs; ++i) sum += weight_of(t, i) * static_cast<double>(input_of(split, sample, i));
+  return static_cast<float>(sum);
+}
+
+class Lines final : public Dataset {
+ public:
+  DatasetInfo info() const override {
+    return {.tensors = {{"input", Shape{kInputs}}, {"target", Shape{kTargets}}},
+            .task = "test_regression",
+            .train_samples = kTrain,
+            .test_samples = kTest};
+  }
+  void open() override {}
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    for (std::int64_t i = 0; i < kInputs; ++i) reinterpret_cast<float*>(out[0])[i] = input_of(split, index, i);
+    for (std::int64_t t = 0; t < kTargets; ++t) reinterpret_cast<float*>(out[1])[t] = target_of(split, index, t);
+  }
+};
+
+class Regression final : public Task {
+ public:
+  explicit Regression(const DatasetInfo& data)
+      : Task(data), input_(needed("test_regression", "input").shape), outputs_(needed("test_regression", "target").shape.back()) {}
+  Shape input() const override { return input_; }
+  std::int64_t outputs() const override { return outputs_; }
+  void check_model(const Model& model, const ConfigSection& section) const override {
+    if (model.output_shape() != Shape{outputs_}) section.error("num_classes", "is not the number of targets");
+  }
+  std::string usual_loss() const override { return "mse"; }
+  std::vector<std::string> usual_metrics() const override { return {"loss"}; }
+  TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
+    return {model.forward(Variable(functions::in_format(batch["input"], batch.format, pass.backend)), pass), batch["target"]};
+  }
+
+ private:
+  Shape input_;
+  std::int64_t outputs_;
+};
+
+/// Bytes the other way round: an augmentation that changes an image, not its window.
+class Negative final : public Augmenter {
+ public:
+  void apply(const SampleRandom&, AugmentedImage& image) const override {
+    for (std::uint8_t& byte : image.bytes) byte = static_cast<std::uint8_t>(255 - byte);
+  }
+};
+
+void register_parts() {
+  register_builtins();
+  static const bool once = [] {
+    datasets().add("test_lines", [](ConfigSection&, std::uint64_t) { return std::make_unique<Lines>(); });
+    tasks().add("test_regression", [](ConfigSection&, const DatasetInfo& data) { return std::make_unique<Regression>(data); });
+    augmentations().add("test_negative", [](ConfigSection& section, const Shape&) -> std::unique_ptr<Augmenter> {
+      if (!section.boolean("test_negative", false, "")) return nullptr;
+      return std::make_unique<Negative>();
+    });
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+nlohmann::json line_config(const char* patch = "{}") {
+  register_parts();
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "model": {"type": "sequential", "layers": [{"type": "linear", "out_features": 2}]}, "data": {"type": "test_lines"},
+    "batch_size": 8, "epochs": 120, "optimizer": {"type": "sgd", "lr": 0.2}, "threads": 1, "log_every": 4, "tensorboard": false,
+    "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}})");
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+std::string config_error(const nlohmann::json& json) {
+  return error_of(ExitCode::kUsage, [&] { trace_shapes(read_train_config(json, "test.json", {2, 2})); });
+}
+
+/// Trains on two ranks and gives rank 0's summary.
+nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    const RankLayout site{2, 2};
+    TrainConfig config = read_train_config(json, "test", site);
+    const ShapeTrace trace = trace_shapes(config);
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    {
+      Trainer trainer(config, site, trace, *backend, transport);
+      trainer.initialise();
+      CHECK(TrainingRun(trainer, folder).run() == ExitCode::kOk);
+    }
+    config.model.reset();  // its tensors go before the backend
+  });
+  return nlohmann::json::parse(test::read_text(folder + "/summary.json"));
+}
+
+}  // namespace
+
+TEST_CASE("trainer/task: a regression of vectors is trained by the trainer as it is, on two ranks") {
+  const Folder folder;
+  const nlohmann::json summary = train(line_config(R"({"precision": "fp64"})"), folder.path());
+  CHECK(summary["test_loss"].get<double>() < 1e-6);
+  CHECK_FALSE(summary.contains("test_accuracy"));
+  const SafetensorsFile model = read_safetensors(folder / "model.safetensors");
+  const auto numbers = [&](const std::string& name) {
+    const FileTensor& tensor = model.tensors.at(name);
+    std::vector<double> values(tensor.bytes.size() / sizeof(double));
+    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
+    return values;
+  };
+  const std::vector<double> weight = numbers("0.weight"), bias = numbers("0.bias");
+  REQUIRE(weight.size() == kTargets * kInputs);
+  double loss = 0.0;
+  for (std::int64_t t = 0; t < kTargets; ++t) {
+    for (std::int64_t i = 0; i < kInputs; ++i)
+      CHECK(weight[static_cast<std::size_t>(t * kInputs + i)] == doctest::Approx(weight_of(t, i)).epsilon(1e-3));
+    for (std::int64_t sample = 0; sample < kTest; ++sample) {
+      double output = bias[static_cast<std::size_t>(t)];
+      for (std::int64_t i = 0; i < kInputs; ++i)
+        output += weight[static_cast<std::size_t>(t * kInputs + i)] * static_cast<double>(input_of(Dataset::Split::kTest, sample, i));
+      const double rest = output - static_cast<double>(target_of(Dataset::Split::kTest, sample, t));
+      loss += rest * rest / static_cast<double>(kTest * kTargets);
+    }
+  }
+  CHECK(summary["test_loss"].get<double>() / loss == doctest::Approx(1.0).epsilon(1e-6));
+  // Every line of training tells the loss, and the first steps' is far from the last.
+  std::istringstream lines(test::read_text(folder / "metrics.jsonl"));
+  std::string first;
+  std::getline(lines, first);
+  CHECK(nlohmann::json::parse(first)["loss"].get<double>() > 0.01);
+}
+
+TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {
+  const Folder folder;
+  CHECK(train(line_config(R"({"precision": "bf16"})"), folder.path())["test_loss"].get<double>() < 1e-3);
+}
+
+TEST_CASE("trainer/task: what does not fit together is an error before anything is trained") {
+  CHECK_NOTHROW(trace_shapes(read_train_config(line_config(), "test.json", {2, 2})));
+  CHECK(
+      contains(config_error(line_config(R"({"loss": {"type": "cross_entropy"}})")), "cross_entropy: outputs 8×2 and targets 8×2 of fp32"));
+  CHECK(contains(config_error(line_config(R"({"loss": {"type": "mze"}})")), "did you mean 'mse'"));
+  CHECK(contains(config_error(line_config(R"({"loss": {"label_smoothing": 0.1}})")), "loss.label_smoothing"));
+  CHECK(
+      contains(config_error(line_config(R"({"task": {"type": "classification"}})")), "classification needs samples with a tensor 'image'"));
+  CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")), "task.metrics: unknown metric 'los'"));
+  CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")), "data.augment.flip"));
+  CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")), "data.partition.type"));
+  const nlohmann::json images = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+    "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "loss": {"type": "mse"}})");
+  CHECK(contains(config_error(images), "mse: outputs 4×10 and targets 4 of int32"));
+}
+
+TEST_CASE("trainer/task: the resolved config says task, metrics and loss") {
+  const nlohmann::json resolved = read_train_config(line_config(), "test", {2, 2}).resolved;
+  CHECK(resolved["task"] == nlohmann::json{{"type", "test_regression"}, {"metrics", {"loss"}}});
+  CHECK(resolved["loss"] == nlohmann::json{{"type", "mse"}});
+  CHECK(read_train_config(resolved, "test", {2, 2}).resolved == resolved);
+}
+
+TEST_CASE("trainer/task: a checkpoint of a version without tasks goes on as classification, and as nothing else") {
+  register_parts();
+  const nlohmann::json json = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+    "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1})");
+  nlohmann::json resolved = read_train_config(json, "test", {1, 1}).resolved;
+  nlohmann::json old = resolved;
+  REQUIRE(old.erase("task") == 1);
+  SafetensorsFile file;
+  file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "1"}, {"precision", "fp32"}, {"config", old.dump()}};
+  CHECK_NOTHROW(check_resumable(file, "old", resolved, 1, DType::kFloat32));
+  resolved["task"]["type"] = "test_regression";
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_resumable(file, "old", resolved, 1, DType::kFloat32); }), "task.type"));
+}
+
+TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on the host and on a device") {
+  class Tokens final : public Dataset {
+   public:
+    DatasetInfo info() const override {
+      return {.tensors = {{"tokens", Shape{5}, DType::kInt32, 50}, {"weight", Shape{}, DType::kFloat32}, {"mask", Shape{3}, DType::kUInt8}},
+              .task = "none",
+              .train_samples = 12,
+              .test_samples = 3};
+    }
+    void open() override {}
+    void read(Split, std::int64_t index, std::span<std::byte* const> out) const override {
+      for (std::int32_t i = 0; i < 5; ++i) reinterpret_cast<std::int32_t*>(out[0])[i] = static_cast<std::int32_t>(index) * 4 + i;
+      *reinterpret_cast<float*>(out[1]) = 0.5f * static_cast<float>(index);
+      for (int i = 0; i < 3; ++i) out[2][i] = static_cast<std::byte>(index + i);
+    }
+  };
+  const Tokens tokens;
+  for (const bool host : {true, false}) {
+    CAPTURE(host);
+    test::MemoryBackend backend(host);
+    LoaderSettings settings;
+    settings.batch_size = 4;
+    settings.shuffle = false;
+    Loader loader(tokens, settings, backend, DType::kBFloat16);
+    for (std::int32_t b = 0; b < 3; ++b) {
+      const Batch& batch = loader.next();
+      CHECK(batch["tokens"].shape() == Shape{4, 5});
+      CHECK(batch["weight"].shape() == Shape{4});
+      CHECK(batch["weight"].dtype() == DType::kFloat32);  // as declared: a task casts what its model reads
+      CHECK(batch.format == DType::kBFloat16);
+      for (std::int32_t s = 0; s < 4; ++s) {
+        const std::int32_t sample = 4 * b + s;
+        const auto at = static_cast<std::size_t>(s);
+        for (std::size_t i = 0; i < 5; ++i)
+          CHECK(batch["tokens"].span<std::int32_t>()[5 * at + i] == 4 * sample + static_cast<std::int32_t>(i));
+        CHECK(batch["weight"].span<float>()[at] == 0.5f * static_cast<float>(sample));
+        CHECK(batch["mask"].span<std::uint8_t>()[3 * at + 2] == sample + 2);
+      }
+    }
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next()["label"]; }), "has no tensor 'label'; it has: tokens, weight, mask"));
+  }
+}
+
+TEST_CASE("trainer/task: a number beyond its classes is an error that names sample and tensor") {
+  class Bad final : public Dataset {
+   public:
+    DatasetInfo info() const override {
+      return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9}}, .task = "none", .train_samples = 4, .test_samples = 4};
+    }
+    void open() override {}
+    void read(Split, std::int64_t index, std::span<std::byte* const> out) const override {
+      reinterpret_cast<std::int32_t*>(out[0])[0] = 0;
+      reinterpret_cast<std::int32_t*>(out[0])[1] = index == 2 ? 9 : 8;
+    }
+  };
+  const Bad bad;
+  test::MemoryBackend backend;
+  EvaluationLoader loader(bad, 4, 0, 1, backend, DType::kFloat32);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }), "test sample 2 has tokens 9, the classes are 0 to 8"));
+}
+
+TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the host's batches and a device's alike") {
+  register_parts();
+  const nlohmann::json keys{{"test_negative", true}, {"flip", true}, {"crop_padding", 1}};
+  ConfigSection section(keys, "test");
+  LoaderSettings plain, negative;
+  plain.batch_size = negative.batch_size = 4;
+  plain.augment = test::augmenters_of(1, true);
+  negative.augment = read_augmenters(section, Shape{6, 5, 3});
+  REQUIRE(negative.augment.size() == 3);
+  const test::NumberedDataset dataset(16, 1);
+  test::MemoryBackend host, device(false);
+  Loader expected(dataset, plain, host, DType::kFloat32), on_host(dataset, negative, host, DType::kFloat32),
+      on_device(dataset, negative, device, DType::kFloat32);
+  const ImageInfo info = dataset.images();
+  for (int b = 0; b < 4; ++b) {
+    const auto before = expected.next()["image"].span<float>(), after = on_host.next()["image"].span<float>();
+    int inside = 0;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const double mean = info.mean[i % 3], deviation = info.std[i % 3];
+      const double byte = (static_cast<double>(before[i]) * deviation + mean) * 255.0,
+                   other = (static_cast<double>(after[i]) * deviation + mean) * 255.0;
+      // Zeros around an image stay zeros.
+      if (std::abs(byte + other - 255.0) < 1e-3)
+        ++inside;
+      else
+        CHECK((std::abs(byte) < 1e-3 && std::abs(other) < 1e-3));
+    }
+    CHECK(inside > 4 * 90 / 2);
+    const auto same = on_device.next()["image"].span<float>();
+    CHECK(std::equal(after.begin(), after.end(), same.begin()));
+  }
+}
+
+}  // namespace starling

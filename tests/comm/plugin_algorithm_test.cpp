@@ -1,0 +1,154 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "core/error.h"
+#include "examples/plugin/slow_average.h"
+#include "support.h"
+
+// An algorithm with settings and states of its own, as a plug-in makes it.
+
+using namespace starling;
+using test::Job;
+using test::run_fake;
+
+namespace {
+
+void register_once() {
+  register_builtin_algorithms();
+  static const bool done = [] {
+    algorithms().add("slow_average", mine::plan_slow_average, "");
+    return true;
+  }();
+  static_cast<void>(done);
+}
+
+Job slow_job(int period, double momentum) {
+  register_once();
+  Job job;
+  job.algorithm = {{"type", "slow_average"}, {"period", period}, {"momentum", momentum}};
+  job.dtype = DType::kFloat64;
+  job.start_apart = true;
+  job.steps = 11;
+  return job;
+}
+
+/// The formulas of slow_average.h in plain loops.
+std::vector<std::vector<double>> plain(const Job& job, int ranks, int period, double momentum) {
+  std::vector<std::vector<double>> anchor, slow;
+  Job start = job;
+  start.steps = 0;
+  anchor = test::run_plain(start, ranks);
+  slow.assign(anchor.size(), std::vector<double>(anchor[0].size(), 0.0));
+  return test::run_plain(job, ranks, [&](int t, std::vector<std::vector<double>>& x) {
+    if ((t + 1) % period != 0) return;
+    for (std::size_t e = 0; e < x[0].size(); ++e) {
+      double mean = 0.0;
+      for (const auto& of_rank : x) mean += of_rank[e] / ranks;
+      for (std::size_t i = 0; i < x.size(); ++i) {
+        if (job.lr > 0.0) {
+          slow[i][e] = momentum * slow[i][e] + (anchor[i][e] - mean) / job.lr;
+          anchor[i][e] -= job.lr * slow[i][e];
+        } else {
+          anchor[i][e] = mean;
+        }
+        x[i][e] = anchor[i][e];
+      }
+    }
+  });
+}
+
+std::string error_of(const nlohmann::json& value) {
+  return test::error_text([&] { algorithm_of(value); });
+}
+
+}  // namespace
+
+TEST_CASE("comm/plugin_algorithm: settings and states do what its formulas say") {
+  for (const int ranks : {1, 2, 3, 4}) {
+    for (const auto& [period, momentum, lr] : {std::tuple{1, 0.5, 0.1}, {3, 0.0, 0.1}, {4, 0.8, 0.1}, {3, 0.5, 0.0}, {12, 0.5, 0.1}}) {
+      for (const bool in_backward : {true, false}) {
+        Job job = slow_job(period, momentum);
+        job.lr = lr;
+        job.in_backward = in_backward;
+        job.overflows = {{ranks - 1, 2}};
+        job.check_overflow = !in_backward;
+        if (in_backward) job.overflows.clear();
+        const auto expected = plain(job, ranks, period, momentum), found = run_fake(job, ranks);
+        double largest = 0.0;
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          for (std::size_t e = 0; e < found[i].size(); ++e) largest = std::max(largest, std::abs(found[i][e] - expected[i][e]));
+        }
+        CAPTURE(ranks);
+        CAPTURE(period);
+        CAPTURE(momentum);
+        CHECK(largest < 1e-12);
+      }
+    }
+  }
+}
+
+TEST_CASE("comm/plugin_algorithm: what a resumed run finds in its buckets is all that it needs, to the bit") {
+  const auto straight = run_fake(slow_job(4, 0.5), 3);
+  for (const int after : {2, 4, 7}) {
+    Job job = slow_job(4, 0.5);
+    job.resume_after = after;
+    CHECK(run_fake(job, 3) == straight);
+  }
+}
+
+TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, zero, and keeps them when the algorithm is made again") {
+  AlgorithmPlan plan;
+  plan.states = {{"one"}, {"two", 2, DType::kFloat64}};
+  plan.make = [](const AlgorithmSite&) { return nullptr; };
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto transport = make_single_transport();
+  register_builtin_optimizers();
+  const nlohmann::json config = nlohmann::json::object();
+  ConfigSection section(config, "test");
+  const auto rule = optimizers().make("sgd", "type", section);
+  test::TinyModel model({Shape{4}, Shape{40}});
+  const BucketPlan layout = plan_buckets(model.order, {}, DType::kFloat32, 1);
+  std::vector<Bucket> buckets = make_buckets(layout, *backend, DType::kFloat32, 0, false);
+  const auto mixer = transport->make_mixer(*backend);
+  const AlgorithmSite site{.backend = *backend, .transport = *transport, .mixer = *mixer, .rule = *rule, .buckets = buckets};
+  make_algorithm(plan, site);
+  REQUIRE(buckets.size() == 2);
+  for (const Bucket& bucket : buckets) {
+    REQUIRE(bucket.sync.size() == 3);
+    CHECK(bucket.sync[0].name == "one");
+    CHECK(bucket.sync[1].name == "two.0");
+    CHECK(bucket.sync[2].name == "two.1");
+    CHECK(bucket.sync[0].numbers.dtype() == DType::kFloat32);
+    CHECK(bucket.sync[2].numbers.dtype() == DType::kFloat64);
+    for (const SyncState& state : bucket.sync) {
+      CHECK(state.numbers.elements() == bucket.layout->elements);
+      for (const double value : test::numbers(state.numbers)) CHECK(value == 0.0);
+    }
+  }
+  const void* before = buckets[1].sync[2].numbers.raw();
+  make_algorithm(plan, site);
+  CHECK(buckets[1].sync.size() == 3);
+  CHECK(buckets[1].sync[2].numbers.raw() == before);
+}
+
+TEST_CASE("comm/algorithm: a text is a type, the resolved object has every default, and errors name what would be right") {
+  register_once();
+  nlohmann::json resolved;
+  CHECK(algorithm_of("slow_average", &resolved).step_keys.front().second == 8);
+  CHECK(resolved == nlohmann::json{{"type", "slow_average"}, {"period", 8}, {"momentum", 0.5}});
+  CHECK(algorithm_of(nlohmann::json(), &resolved).name == "gossip");
+  CHECK(resolved == nlohmann::json{{"type", "gossip"}});
+  CHECK(algorithm_of(resolved).name == "gossip");
+  const auto contains = [](const std::string& text, const std::string& part) {
+    CAPTURE(text);
+    CHECK(text.find(part) != std::string::npos);
+  };
+  contains(error_of({{"type", "gossip"}, {"period", 4}}), "sync.algorithm.period: is not a key of gossip, but of slow_average");
+  contains(error_of({{"type", "slow_average"}, {"perod", 4}}), "did you mean 'period'");
+  contains(error_of({{"type", "slow_average"}, {"period", 0}}), "sync.algorithm.period: expected an integer 1 … 1000000, found 0");
+  contains(error_of("slow_averag"), "did you mean 'slow_average'");
+  contains(error_of(3), "sync.algorithm: expected an object");
+}

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/runtime/runtime.h"
+
+namespace starling::cuda::shim {
+
+/// What a fake graph does, in the order of the capture.
+struct FakeGraph {
+  std::vector<std::function<void()>> work;
+};
+
+/// A capture under way: the work, and how far each stream that takes part is known to the others, so that the end can tell which was not
+/// joined.
+class Capture {
+ public:
+  using Clock = std::map<StreamHandle, std::uint64_t>;
+
+  Capture(StreamHandle origin, const std::string& name) : origin_(origin) { streams_[origin].name = name; }
+
+  StreamHandle origin() const { return origin_; }
+  bool has(StreamHandle stream) const { return streams_.contains(stream); }
+  void add(StreamHandle stream, std::function<void()> work);
+  Clock record(StreamHandle stream) const { return streams_.at(stream).clock; }
+  /// The stream joins the capture where it is not in it yet.
+  void wait(StreamHandle stream, const std::string& name, const Clock& recorded);
+  /// From now on nothing is taken; the end will say this. The first reason counts.
+  void spoil(const std::string& why);
+  const std::string& spoiled() const { return spoiled_; }
+  /// Streams that the origin has not waited for.
+  std::string unjoined() const;
+  std::vector<StreamHandle> streams() const;
+  std::vector<std::function<void()>> take_work() { return std::move(work_); }
+
+  bool over = false;
+
+ private:
+  struct Stream {
+    std::string name;
+    Clock clock;
+  };
+  StreamHandle origin_;
+  std::map<StreamHandle, Stream> streams_;
+  std::vector<std::function<void()>> work_;
+  std::string spoiled_;
+};
+
+}  // namespace starling::cuda::shim

@@ -1,0 +1,15 @@
+#pragma once
+
+#include "core/backend.h"
+#include "kernels/cuda/libraries/cudnn_spec.h"
+
+namespace starling::cuda::shim {
+
+/// Does what cuDNN's graph for `spec` would, on memory that the CPU reaches: in fp32, results rounded once to the graph's type. Every bound
+/// tensor must be the graph's, and the graph's all bound.
+void carry_out(const GraphSpec& spec, const Bindings& bindings, Backend& cpu);
+
+/// The same of a product as cuBLASLt does it.
+void multiply(const Matmul& args, Backend& cpu);
+
+}  // namespace starling::cuda::shim

@@ -1,0 +1,146 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/custom_operation.h"
+#include "core/error.h"
+#include "examples/plugin/softsign.cpp"
+#include "layers/functions.h"
+#include "tests/layers/support.h"
+
+// What an author of a layer or an operation meets: the example of docs/extending.md, and what goes wrong.
+namespace starling::testing {
+namespace {
+
+/// A layer of a test's own; each mistake is made at another place.
+enum class Mistake { kNone, kReadsInput, kCopiesToHost, kReadsGradient, kNarrow, kCpuOnly };
+
+class Author final : public Layer {
+ public:
+  explicit Author(Mistake mistake) : mistake_(mistake) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override {
+    if (mistake_ == Mistake::kReadsInput) (void)x.value().data<float>()[0];
+    float first = 0.0f;
+    if (mistake_ == Mistake::kCopiesToHost) pass.backend.copy_to_host(x.value().slice(0, Shape{1}), &first);
+    return pass.record("author", x.value(), {x}, {}, [mistake = mistake_](Gradients& gradients) {
+      if (mistake == Mistake::kReadsGradient) (void)gradients.output().span<float>()[0];
+      gradients.set(0, gradients.output());
+    });
+  }
+  LayerSupport support() const override {
+    if (mistake_ == Mistake::kNarrow) return {{DType::kFloat32}, {DeviceType::kCpu, DeviceType::kCuda}};
+    if (mistake_ == Mistake::kCpuOnly) return {LayerSupport{}.compute, {DeviceType::kCpu}};
+    return {};
+  }
+
+ private:
+  Mistake mistake_;
+};
+
+void register_once() {
+  static const bool done = [] {
+    register_builtin_layers();
+    mine::register_softsign();
+    layers().add(
+        "author",
+        [](ConfigSection& section) {
+          return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 5), "which one")));
+        },
+        "makes one mistake");
+    return true;
+  }();
+  (void)done;
+}
+
+std::unique_ptr<Model> model_with(const std::string& layer) {
+  register_once();
+  return model_from(R"({"type": "sequential", "num_classes": 4, "layers": [{"type": "linear", "out_features": 6}, )" + layer +
+                        R"(, {"type": "linear", "out_features": 4}]})",
+                    {5});
+}
+std::unique_ptr<Model> model_with(Mistake mistake) {
+  return model_with(R"({"type": "author", "mistake": )" + std::to_string(static_cast<int>(mistake)) + "}");
+}
+
+/// A training pass on shapes alone, as there is one before training.
+void trace(Model& model) {
+  const auto meta = make_meta_backend();
+  model.allocate(*meta, DType::kFloat32);
+  Tape tape(*meta);
+  Pass pass{*meta, &tape, true};
+  const Variable logits = model.forward(Variable(Tensor(*meta, Shape{2, 5}, DType::kFloat32)), pass);
+  tape.backward(functions::cross_entropy(logits, Tensor(*meta, Shape{2}, DType::kInt32), 0.0, 1.0, pass));
+}
+
+}  // namespace
+
+TEST_CASE("layers/author: the example's operation gives its formula's numbers, and its gradient is right") {
+  const auto model = model_with(R"({"type": "softsign"})");
+  check_gradients(*model, 3);
+  const Tensor x = noise_tensor(3, Shape{2, 40});
+  Tensor y(cpu(), x.shape(), x.dtype());
+  mine::softsign_forward()(cpu(), {x, y});
+  const std::vector<double> in = numbers_of(x), out = numbers_of(y);
+  for (std::size_t i = 0; i < in.size(); ++i) CHECK(out[i] == doctest::Approx(in[i] / (1.0 + std::abs(in[i]))).epsilon(1e-14));
+  CHECK_NOTHROW(trace(*model));
+}
+
+TEST_CASE("layers/author: reading memory in the shape trace is an error that names the layer and the way out") {
+  CHECK_NOTHROW(trace(*model_with(Mistake::kNone)));
+  for (const auto& [mistake, where] : {std::pair{Mistake::kReadsInput, "[layer] 1: [tensor] the numbers of a 2×6 fp32 tensor"},
+                                       {Mistake::kCopiesToHost, "[layer] 1: [tensor] the numbers of a 1 fp32 tensor"},
+                                       {Mistake::kReadsGradient, "[layer] 1 (backward of author): [tensor] the numbers of a 2×6 fp32"}}) {
+    const auto model = model_with(mistake);
+    const std::string text = error_of(ExitCode::kInternal, [&, &m = *model] { trace(m); });
+    CHECK(contains(text, where));
+    CHECK(contains(text, "have no memory; compute with layers/functions.h"));
+  }
+}
+
+TEST_CASE("layers/author: a layer says what it can be run with, and is named where that is not asked for") {
+  const auto unsupported = [](const Model& model, DType compute, DeviceType device) {
+    const auto error = model.unsupported(compute, device);
+    if (!error) return std::string();
+    CHECK(error->code() == ExitCode::kUsage);
+    CHECK(error->parts().where.key == "1");
+    return std::string(error->what());
+  };
+  const auto narrow = model_with(Mistake::kNarrow), on_cpu = model_with(Mistake::kCpuOnly), any = model_with(Mistake::kNone);
+  CHECK(unsupported(*narrow, DType::kFloat32, DeviceType::kCuda).empty());
+  CHECK(unsupported(*narrow, DType::kBFloat16, DeviceType::kMeta) ==
+        "[layer] 1: it computes in fp32, and bf16 was asked for; set precision to one of these, or use another layer");
+  CHECK(contains(unsupported(*narrow, DType::kFloat64, DeviceType::kCpu), "fp64 was asked for"));
+  CHECK(unsupported(*on_cpu, DType::kFloat16, DeviceType::kMeta).empty());
+  CHECK(unsupported(*on_cpu, DType::kFloat32, DeviceType::kCuda) ==
+        "[layer] 1: it runs on cpu, and cuda was asked for; set device to one of these, or use another layer");
+  for (const DType compute : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
+    for (const DeviceType device : {DeviceType::kMeta, DeviceType::kCpu, DeviceType::kCuda})
+      CHECK(unsupported(*any, compute, device).empty());
+  }
+  CHECK(contains(unsupported(*model_with(R"({"type": "softsign"})"), DType::kBFloat16, DeviceType::kCpu),
+                 "it computes in fp32, fp64, and bf16"));
+}
+
+TEST_CASE("layers/author: an operation without code for a backend is an error with both names") {
+  struct Args {
+    int* calls;
+  };
+  CustomOperation<Args> operation("halve");
+  CHECK(operation.add(DeviceType::kCuda, [](Backend&, const Args& args) { ++*args.calls; }));
+  CHECK(operation.devices() == std::vector<DeviceType>{DeviceType::kCuda});
+  int calls = 0;
+  operation(meta_backend(), {&calls});
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { operation(cpu(), {&calls}); }), "[operation] 'halve' has no code for the backend cpu; "));
+  CHECK(calls == 0);
+  operation.add(DeviceType::kCpu, [](Backend&, const Args& args) { ++*args.calls; });
+  operation(cpu(), {&calls});
+  CHECK(calls == 1);
+}
+
+}  // namespace starling::testing

@@ -1,0 +1,86 @@
+#include <doctest/doctest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "core/error.h"
+#include "layers/functions.h"
+#include "tests/layers/support.h"
+#include "tests/support/errors.h"
+
+using namespace starling;
+using namespace starling::testing;
+
+namespace {
+
+Tensor tokens_of(const std::vector<std::int32_t>& tokens, const Shape& shape) {
+  Tensor result(cpu(), shape, DType::kInt32);
+  cpu().copy_from_host(tokens.data(), result);
+  return result;
+}
+
+Parameter table_of(const Shape& shape) {
+  Parameter table{.name = "table", .shape = shape};
+  table.index = 0;
+  table.value = noise_tensor(3, shape);
+  table.grad = Tensor(cpu(), shape, DType::kFloat64);
+  return table;
+}
+
+const Shape kShape{2, 3};
+const std::vector<std::int32_t> kFirst{4, 0, 4, 4, 2, 0}, kSecond{1, 4, 1, 4, 4, 4};
+
+/// Two lookups in one table, so that the second one's gradient is added to by the first one's.
+Variable loss_of(Parameter& table, Pass& pass) {
+  const Variable a = functions::embedding(tokens_of(kFirst, kShape), table, pass);
+  const Variable b = functions::embedding(tokens_of(kSecond, kShape), table, pass);
+  return weighted_total(functions::activation(functions::add(a, b, pass), Activation::kGelu, pass), pass);
+}
+
+}  // namespace
+
+TEST_CASE("layers/embedding: rows by number, one column more than the tokens have dimensions") {
+  Parameter table = table_of({5, 4});
+  Pass pass{cpu()};
+  const Variable y = functions::embedding(tokens_of(kFirst, kShape), table, pass);
+  CHECK(y.shape() == Shape{2, 3, 4});
+  const std::vector<double> rows = numbers_of(table.value), found = numbers_of(y.value());
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(found[i] == rows[static_cast<std::size_t>(kFirst[i / 4]) * 4 + i % 4]);
+}
+
+TEST_CASE("layers/embedding: the table's gradient equals finite differences, over two uses and two micro-batches") {
+  Parameter table = table_of({6, 4});
+  Tape tape(cpu());
+  Pass pass{cpu(), &tape, true};
+  tape.backward(loss_of(table, pass), 1.0, false, false);
+  tape.backward(loss_of(table, pass), 0.5, true);
+  const std::vector<double> gradient = numbers_of(table.grad), value = numbers_of(table.value);
+  const auto loss_at = [&](std::size_t i, double by) {
+    std::vector<double> moved = value;
+    moved[i] += by;
+    table.value = tensor_of(moved, table.shape);
+    Pass plain{cpu()};
+    return numbers_of(loss_of(table, plain).value())[0];
+  };
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    CAPTURE(i);
+    const double slope = (loss_at(i, 1e-6) - loss_at(i, -1e-6)) / 2e-6;
+    CHECK(gradient[i] == doctest::Approx(1.5 * slope).epsilon(1e-6));
+    // Rows 3 and 5 are named by no token.
+    if (i / 4 == 3 || i / 4 == 5) CHECK(gradient[i] == 0.0);
+  }
+}
+
+TEST_CASE("layers/embedding: a table that is not trained gets no gradient, and a token outside it is the data's fault") {
+  Parameter table = table_of({5, 4});
+  table.trainable = false;
+  Tape tape(cpu());
+  Pass pass{cpu(), &tape, true};
+  CHECK(!functions::embedding(tokens_of(kFirst, kShape), table, pass).requires_grad());
+  CHECK(tape.nodes() == 0);
+  for (const std::int32_t token : {-1, 5}) {
+    const std::string text = test::error_text([&] { functions::embedding(tokens_of({0, token}, {2}), table, pass); });
+    CHECK(text.find(std::to_string(token) + " at position 1") != std::string::npos);
+    CHECK(text.find("5 rows") != std::string::npos);
+  }
+}

@@ -1,0 +1,115 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "core/philox.h"
+#include "tests/operations/rows.h"
+
+// Element by element, and sums.
+namespace starling::tests {
+
+Operation activation(Activation kind, const std::string& name, Index n) {
+  Operation op;
+  op.name = fmt::format("{} of {}", name, n);
+  op.inputs = {{n}};
+  op.outputs = {{n}};
+  op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
+  };
+  op.reference = [kind](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      const double v = in[0][i];
+      out[0][i] = kind == Activation::kRelu   ? std::max(v, 0.0)
+                  : kind == Activation::kGelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
+                                              : v / (1.0 + std::exp(-v));
+    }
+  };
+  op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+    b.activation_backward({.kind = kind, .x = in[0], .dy = dy, .dx = d[0]});
+  };
+  return op;
+}
+
+Operation sum_of_two(Index n) {
+  Operation op;
+  op.name = fmt::format("add of {}", n);
+  op.inputs = {{n}, {n}};
+  op.outputs = {{n}};
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.add({.a = in[0], .b = in[1], .y = out[0]}); };
+  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = in[0][i] + in[1][i];
+  };
+  return op;
+}
+
+Operation sum_with_weights(Index n) {
+  Operation op;
+  op.name = fmt::format("weighted_sum of {}", n);
+  op.inputs = {{n}, {n}, {n}};
+  op.outputs = {{n}};
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    WeightedSum args{.terms = 3, .out = out[0]};
+    for (std::size_t i = 0; i < 3; ++i) args.in[i] = in[i];
+    args.weight = {0.5, 0.25, -2.0};
+    b.weighted_sum(args);
+  };
+  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = 0.5 * in[0][i] + 0.25 * in[1][i] - 2.0 * in[2][i];
+  };
+  return op;
+}
+
+Operation sums_of_rows(Index rows, Index channels) {
+  Operation op;
+  op.name = fmt::format("sum_rows {}x{}", rows, channels);
+  op.inputs = {{rows, channels}};
+  op.outputs = {{channels}};
+  op.output_roles = {Role::kParameter};
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.sum_rows({.x = in[0], .y = out[0]}); };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index i = 0; i < rows * channels; ++i) out[0][at(i % channels)] += in[0][at(i)];
+  };
+  return op;
+}
+
+Operation dropout(Index n, double p) {
+  constexpr std::uint64_t kKey = 5, kCounter = (std::uint64_t{3} << 40) + 7;
+  Operation op;
+  op.name = fmt::format("dropout of {}, {}", n, p);
+  op.inputs = {{n}};
+  op.outputs = {{n}};
+  op.forward = [p](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter});
+  };
+  op.reference = [p](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      const auto draw = static_cast<double>(uniform_float(philox(kKey, i / 4, kCounter).v[i % 4]));
+      out[0][i] = draw >= p ? in[0][i] / (1.0 - p) : 0.0;
+    }
+  };
+  op.backward = [p](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+    b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter});
+  };
+  return op;
+}
+
+Operation cast(Index n, Role from, Role to) {
+  Operation op;
+  const auto name = [](Role role) { return role == Role::kParameter ? "parameters" : "activations"; };
+  op.name = fmt::format("cast of {} from the type of {} to that of {}", n, name(from), name(to));
+  op.inputs = {{n}};
+  op.outputs = {{n}};
+  op.input_roles = {from};
+  op.output_roles = {to};
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) { b.cast({.x = in[0], .y = out[0]}); };
+  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) { out[0] = in[0]; };
+  op.backward = [](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+    b.cast({.x = dy, .y = d[0]});
+  };
+  return op;
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,281 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/operations/rows.h"
+
+// The steps of a batch norm, together and each alone.
+namespace starling::tests {
+
+namespace {
+
+constexpr double kEps = 1e-5, kMomentum = 0.1;
+constexpr double kOldMean = 0.5, kOldVariance = 2.0;
+
+struct Moments {
+  double mean = 0, variance = 0;
+};
+Moments moments_of(const Numbers& x, Index rows, Index channels, Index c) {
+  Moments m;
+  const auto n = static_cast<double>(rows);
+  for (Index i = 0; i < rows; ++i) m.mean += x[at(i * channels + c)] / n;
+  for (Index i = 0; i < rows; ++i) m.variance += std::pow(x[at(i * channels + c)] - m.mean, 2) / n;
+  return m;
+}
+
+/// 1/sqrt of a variance: somewhat around one.
+void make_inv_std(Numbers& numbers) {
+  for (double& v : numbers) v = 1.5 + v;
+}
+
+}  // namespace
+
+Operation batch_norm_in_steps(Index rows, Index channels) {
+  Operation op;
+  op.name = fmt::format("batch norm in steps {}x{}, relu", rows, channels);
+  op.inputs = {{rows, channels}, {channels}, {channels}};
+  op.outputs = {{rows, channels}, {channels}, {channels}};
+  op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.tolerance = 3e-5;
+  op.carried = 1;  // the masked gradient
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
+    while (saved.size() < 8) saved.emplace_back(b, Shape{channels}, parameter_dtype(in[0].dtype()));
+    b.fill(out[1], kOldMean);
+    b.fill(out[2], kOldVariance);
+    b.channel_sums({.x = in[0], .sum = saved[0], .square_sum = saved[1]});
+    b.batch_norm_finish({.sum = saved[0],
+                         .square_sum = saved[1],
+                         .gamma = in[1],
+                         .beta = in[2],
+                         .running_mean = out[1],
+                         .running_var = out[2],
+                         .saved_mean = saved[2],
+                         .saved_inv_std = saved[3],
+                         .scale = saved[4],
+                         .shift = saved[5],
+                         .count = rows,
+                         .eps = kEps,
+                         .momentum = kMomentum});
+    b.scale_shift({.x = in[0], .scale = saved[4], .shift = saved[5], .y = out[0], .relu = true});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto n = static_cast<double>(rows);
+    for (Index c = 0; c < channels; ++c) {
+      const Moments m = moments_of(in[0], rows, channels, c);
+      for (Index i = 0; i < rows; ++i) {
+        const double v = (in[0][at(i * channels + c)] - m.mean) / std::sqrt(m.variance + kEps) * in[1][at(c)] + in[2][at(c)];
+        out[0][at(i * channels + c)] = std::max(v, 0.0);
+      }
+      out[1][at(c)] = (1 - kMomentum) * kOldMean + kMomentum * m.mean;
+      out[2][at(c)] = (1 - kMomentum) * kOldVariance + kMomentum * m.variance * n / (n - 1);
+    }
+  };
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
+    b.batch_norm_backward_sums({.x = in[0],
+                                .dy = dy,
+                                .saved_mean = saved[2],
+                                .saved_inv_std = saved[3],
+                                .gamma = in[1],
+                                .beta = in[2],
+                                .masked = d[0],
+                                .sum_dy = saved[6],
+                                .sum_dy_xhat = saved[7]});
+    b.batch_norm_backward_apply({.x = in[0],
+                                 .dy = d[0],
+                                 .gamma = in[1],
+                                 .saved_mean = saved[2],
+                                 .saved_inv_std = saved[3],
+                                 .sum_dy = saved[6],
+                                 .sum_dy_xhat = saved[7],
+                                 .dx = d[0],
+                                 .dgamma = d[1],
+                                 .dbeta = d[2]});
+  };
+  return op;
+}
+
+Operation channel_sums(Index rows, Index channels) {
+  Operation op;
+  op.name = fmt::format("channel_sums {}x{}", rows, channels);
+  op.inputs = {{rows, channels}};
+  op.outputs = {{channels}, {channels}};
+  op.output_roles = {Role::kParameter, Role::kParameter};
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.channel_sums({.x = in[0], .sum = out[0], .square_sum = out[1]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index i = 0; i < rows * channels; ++i) {
+      out[0][at(i % channels)] += in[0][at(i)];
+      out[1][at(i % channels)] += in[0][at(i)] * in[0][at(i)];
+    }
+  };
+  return op;
+}
+
+Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) {
+  Operation op;
+  op.name = fmt::format("batch_norm_finish {} of {} values{}", channels, count_of_values, affine ? "" : ", plain");
+  op.inputs = {{channels}, {channels}};
+  if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
+  op.input_roles.assign(op.inputs.size(), Role::kParameter);
+  // mean, 1/sqrt(variance), scale, shift, running mean and variance, batches
+  op.outputs.assign(6, Shape{channels});
+  op.output_roles.assign(6, Role::kParameter);
+  op.outputs.push_back({});
+  op.output_roles.push_back(Role::kCounter);
+  const auto n = static_cast<double>(count_of_values);
+  op.fit = [n](std::vector<Numbers>& in) {
+    for (std::size_t c = 0; c < in[0].size(); ++c) in[1][c] = in[0][c] * in[0][c] / n + n * (1.1 + in[1][c]);
+  };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.fill(out[4], kOldMean);
+    b.fill(out[5], kOldVariance);
+    b.fill(out[6], 7.0);
+    BatchNormFinish args{.sum = in[0],
+                         .square_sum = in[1],
+                         .running_mean = out[4],
+                         .running_var = out[5],
+                         .batches_tracked = out[6],
+                         .saved_mean = out[0],
+                         .saved_inv_std = out[1],
+                         .scale = out[2],
+                         .shift = out[3],
+                         .count = count_of_values,
+                         .eps = kEps,
+                         .momentum = kMomentum};
+    if (affine) args.gamma = in[2];
+    if (affine) args.beta = in[3];
+    b.batch_norm_finish(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t c = 0; c < at(channels); ++c) {
+      const double mean = in[0][c] / n, variance = in[1][c] / n - mean * mean, inv_std = 1.0 / std::sqrt(variance + kEps);
+      out[0][c] = mean;
+      out[1][c] = inv_std;
+      out[2][c] = (affine ? in[2][c] : 1.0) * inv_std;
+      out[3][c] = (affine ? in[3][c] : 0.0) - mean * out[2][c];
+      out[4][c] = (1 - kMomentum) * kOldMean + kMomentum * mean;
+      out[5][c] = (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1);
+    }
+    out[6][0] = 8.0;
+  };
+  return op;
+}
+
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place) {
+  Operation op;
+  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels,
+                        residual == Residual::kNone    ? ""
+                        : residual == Residual::kPlain ? ", residual"
+                                                       : ", scaled residual",
+                        relu ? ", relu" : "", in_place ? ", in place" : "");
+  op.inputs = {{rows, channels}, {channels}, {channels}};
+  op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  if (residual != Residual::kNone) {
+    op.inputs.push_back({rows, channels});
+    op.input_roles.push_back(Role::kActivation);
+  }
+  if (residual == Residual::kScaled) {
+    op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
+    op.input_roles.insert(op.input_roles.end(), {Role::kParameter, Role::kParameter});
+  }
+  op.outputs = {{rows, channels}};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    if (in_place) b.copy(in[0], out[0]);
+    ScaleShift args{.x = in_place ? out[0] : in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu};
+    if (residual != Residual::kNone) args.residual = in[3];
+    if (residual == Residual::kScaled) {
+      args.residual_scale = in[4];
+      args.residual_shift = in[5];
+    }
+    b.scale_shift(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      const std::size_t c = i % at(channels);
+      double v = in[1][c] * in[0][i] + in[2][c];
+      if (residual == Residual::kPlain) v += in[3][i];
+      if (residual == Residual::kScaled) v += in[4][c] * in[3][i] + in[5][c];
+      out[0][i] = relu ? std::max(v, 0.0) : v;
+    }
+  };
+  return op;
+}
+
+Operation batch_norm_backward_sums(Index rows, Index channels) {
+  Operation op;
+  op.name = fmt::format("batch_norm_backward_sums {}x{}", rows, channels);
+  op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}};
+  op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter};
+  op.outputs = {{rows, channels}, {channels}, {channels}};
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.tolerance = 3e-5;
+  op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.batch_norm_backward_sums({.x = in[0],
+                                .dy = in[1],
+                                .saved_mean = in[2],
+                                .saved_inv_std = in[3],
+                                .gamma = in[4],
+                                .beta = in[5],
+                                .masked = out[0],
+                                .sum_dy = out[1],
+                                .sum_dy_xhat = out[2]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      const std::size_t c = i % at(channels);
+      const double xhat = (in[0][i] - in[2][c]) * in[3][c];
+      out[0][i] = in[4][c] * xhat + in[5][c] > 0 ? in[1][i] : 0.0;
+      out[1][c] += out[0][i];
+      out[2][c] += out[0][i] * xhat;
+    }
+  };
+  return op;
+}
+
+Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate) {
+  Operation op;
+  op.name = fmt::format("batch_norm_backward_apply {}x{}{}", rows, channels, accumulate ? ", accumulated" : "");
+  op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}, {channels}};
+  op.input_roles.assign(7, Role::kParameter);
+  op.input_roles[0] = op.input_roles[1] = Role::kActivation;
+  op.outputs = {{rows, channels}, {channels}, {channels}};
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.tolerance = 3e-5;
+  op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[4]); };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    if (accumulate) {
+      b.fill(out[1], 0.5);
+      b.fill(out[2], -0.25);
+    }
+    b.batch_norm_backward_apply({.x = in[0],
+                                 .dy = in[1],
+                                 .gamma = in[2],
+                                 .saved_mean = in[3],
+                                 .saved_inv_std = in[4],
+                                 .sum_dy = in[5],
+                                 .sum_dy_xhat = in[6],
+                                 .dx = out[0],
+                                 .dgamma = out[1],
+                                 .dbeta = out[2],
+                                 .accumulate = accumulate});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto n = static_cast<double>(rows);
+    for (std::size_t i = 0; i < in[0].size(); ++i) {
+      const std::size_t c = i % at(channels);
+      const double xhat = (in[0][i] - in[3][c]) * in[4][c];
+      out[0][i] = in[2][c] * in[4][c] * (in[1][i] - in[5][c] / n - xhat * in[6][c] / n);
+    }
+    for (std::size_t c = 0; c < at(channels); ++c) {
+      out[1][c] = in[6][c] + (accumulate ? 0.5 : 0.0);
+      out[2][c] = in[5][c] - (accumulate ? 0.25 : 0.0);
+    }
+  };
+  return op;
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,217 @@
+#include "tests/operations/operation_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tests/operations/rows.h"
+
+namespace starling::tests {
+
+namespace {
+
+void add_rows_of_norm_steps(std::vector<Operation>& table) {
+  for (const Fused fused : {Fused::kNorm, Fused::kSums, Fused::kBoth}) {
+    table.push_back(fused_convolution({2, 7, 6, 16}, 8, window(3, 1, 1), fused));
+    table.push_back(fused_convolution({2, 6, 6, 8}, 24, window(1, 2, 0), fused));
+  }
+  table.push_back(fused_convolution({2, 8, 8, 33}, 17, window(3, 2, 1), Fused::kBoth));
+  table.push_back(fused_convolution({1, 9, 5, 64}, 64, window(1, 1, 0), Fused::kBoth));
+  for (const Index channels : {1, 5, 16, 130}) {
+    table.push_back(batch_norm_in_steps(77, channels));
+    table.push_back(channel_sums(600, channels));
+    table.push_back(scale_shift(50, channels, Residual::kNone, true));
+    table.push_back(scale_shift(51, channels, Residual::kPlain, true));
+    table.push_back(scale_shift(52, channels, Residual::kScaled, true, true));
+    table.push_back(batch_norm_backward_sums(601, channels));
+    table.push_back(batch_norm_backward_apply(90, channels, channels == 16));
+  }
+  table.push_back(scale_shift(3, 64, Residual::kNone, false, true));
+  table.push_back(batch_norm_finish(7, 50, true));
+  table.push_back(batch_norm_finish(300, 4096, false));
+}
+
+void add_rows_without_gradient(std::vector<Operation>& table) {
+  for (Operation& op : std::vector<Operation>{
+           metrics(17, 10),
+           metrics(40, 300),
+           metrics(9, 3),
+           squared_distance(7, false),
+           squared_distance(9001, true),
+           gradient_control(1, 0.0, false, Norms::kFinite),
+           gradient_control(40, 0.5, true, Norms::kFinite),
+           gradient_control(5, 1e3, false, Norms::kFinite),
+           gradient_control(5, 1.0, true, Norms::kInfinite),
+           gradient_control(5, 1.0, true, Norms::kNan),
+           augmentation({5, 9, 7, 3}, 2),
+           augmentation({3, 8, 8, 1}, 0),
+           augmentation({2, 12, 12, 4}, 4),
+           fused_update({.rule = "sgd"}),
+           fused_update({.rule = "adamw", .n = 4128, .terms = 0}),
+           fused_update({.rule = "adamw", .terms = 2, .step = 5}),
+           fused_update({.rule = "adamw", .terms = 1, .skip = true}),
+           fused_update({.rule = "accum_adamw", .n = 1056, .terms = 1, .step = 1}),
+           fused_update({.rule = "accum_adamw", .terms = 0, .step = 5}),
+           fused_update({.rule = "accum_adamw", .terms = 3, .step = 6}),
+       }) {
+    table.push_back(std::move(op));
+  }
+}
+
+/// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and
+/// ResNet-50 with 256.
+void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
+  const Index small = std::max<Index>(batch / 16, 1), large = std::max<Index>(batch / 8, 1);
+  for (const Index shrunk : {1, 2, 4}) {
+    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk, true, false, true, MaskFrom::kInput));
+  }
+  table.push_back(batch_norm(large * 3136, 64, true, false, true, MaskFrom::kInput));
+  table.push_back(batch_norm(large * 196, 1024, true, true, true));
+  table.push_back(batch_norm(large * 49, 2048, true, true, true));
+  table.push_back(global_pooling({small, 8, 8, 64}));
+  table.push_back(global_pooling({large, 7, 7, 2048}));
+  table.push_back(cross_entropy(small, 10, 0.0));
+  table.push_back(cross_entropy(large, 1000, 0.1));
+  table.push_back(sums_of_rows(small, 10));
+  table.push_back(sums_of_rows(large, 1000));
+  table.push_back(squared_distance(18 * batch, false));
+  table.push_back(squared_distance(1152 * batch, false));
+}
+
+}  // namespace
+
+std::vector<Operation> operation_table() {
+  std::vector<Operation> table = {
+      convolution({2, 7, 6, 3}, 16, window(3, 1, 1), false),
+      convolution({2, 8, 8, 1}, 5, window(5, 2, 2), true),
+      convolution({2, 8, 8, 16}, 16, window(3, 1, 1), false),
+      convolution({2, 5, 9, 16}, 16, window(3, 1, 1), false),
+      convolution({3, 1, 13, 9}, 16, window(3, 1, 1), false),
+      convolution({1, 4, 32, 32}, 16, window(3, 1, 1), false),
+      convolution({1, 3, 11, 16}, 16, window(3, 1, 1), false),
+      convolution({3, 8, 8, 16}, 32, window(3, 2, 1), false),
+      convolution({2, 9, 7, 33}, 17, window(3, 2, 1), true),
+      convolution({2, 6, 6, 64}, 64, window(3, 1, 1), false),
+      convolution({2, 6, 6, 32}, 64, window(1, 2, 0), false),
+      convolution({2, 5, 4, 96}, 96, window(1, 1, 0), true),
+      convolution({2, 5, 4, 96}, 96, window(1, 2, 0), false),
+      convolution({2, 9, 9, 8}, 12, window(3, 1, 2, 2), true),
+      convolution({2, 6, 6, 32}, 32, window(3, 1, 1, 1, 4), true),
+      convolution({2, 6, 6, 12}, 12, window(3, 1, 1, 1, 12), false),
+      convolution({1, 6, 9, 4}, 6, Window2d{{3, 2}, {2, 1}, {1, 0}, {1, 2}, 2}, true),
+      convolution({2, 16, 16, 3}, 8, window(7, 2, 3), false),
+      layer_norm(5, 1),
+      layer_norm(9, 33),
+      layer_norm(20, 130),
+      pooling(Pooling::kMax, {2, 8, 8, 16}, window(3, 2, 1)),
+      pooling(Pooling::kMax, {2, 7, 5, 3}, window(2, 2, 0)),
+      pooling(Pooling::kMax, {1, 9, 9, 5}, window(3, 1, 2, 2)),
+      pooling(Pooling::kAverage, {2, 8, 8, 16}, window(2, 2, 0)),
+      pooling(Pooling::kAverage, {2, 7, 5, 33}, window(3, 2, 1)),
+      global_pooling({3, 4, 4, 64}),
+      global_pooling({2, 7, 1, 5}),
+      sum_of_two(1),
+      sum_of_two(1003),
+      subsample_pad({2, 8, 8, 16}, 2, 32, 8),
+      subsample_pad({2, 7, 5, 3}, 2, 6, 1),
+      flatten({3, 4, 5, 7}),
+      embedding(5, 7, 3),
+      embedding(100, 2, 33),
+      embedding(300, 40, 64),
+      embedding(3, 500, 16),
+      cross_entropy(16, 10, 0.0),
+      cross_entropy(17, 300, 0.1),
+      cross_entropy(3, 2, 0.2),
+      sum_with_weights(5),
+      sum_with_weights(3000),
+      dropout(5, 0.5),
+      dropout(4099, 0.1),
+      cast(1001, Role::kActivation, Role::kParameter),
+      cast(1001, Role::kParameter, Role::kActivation),
+      sums_of_rows(1, 10),
+      sums_of_rows(77, 3),
+      sums_of_rows(5000, 16),
+      sums_of_rows(300, 130),
+  };
+  for (const bool ta : {false, true}) {
+    for (const bool tb : {false, true}) {
+      table.push_back(matrix_product(5, 7, 3, ta, tb, false));
+      table.push_back(matrix_product(64, 33, 300, ta, tb, true));
+      table.push_back(matrix_product(64, 33, 300, ta, tb, false, Role::kParameter));
+      table.push_back(matrix_product(30, 34, 70, ta, tb, ta, Role::kActivation, true));
+    }
+  }
+  for (const Index n : {7, 4100}) {
+    table.push_back(activation(Activation::kRelu, "relu", n));
+    table.push_back(activation(Activation::kGelu, "gelu", n));
+    table.push_back(activation(Activation::kSilu, "silu", n));
+  }
+  for (const Index channels : {1, 3, 5, 16, 33, 64, 130}) {
+    table.push_back(batch_norm(50, channels, false, false, true));
+    table.push_back(batch_norm(77, channels, true, false, true));
+    table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(600, channels, true, true, true));
+  }
+  table.push_back(batch_norm(40, 6, false, true, false));
+  table.push_back(batch_norm(2, 4, false, false, true));
+  add_rows_of_norm_steps(table);
+  add_rows_without_gradient(table);
+  return table;
+}
+
+std::vector<Operation> timing_table(std::int64_t batch) {
+  const Index pixels = batch * 32 * 32, n = pixels * 16;
+  std::vector<Operation> table = {
+      convolution({batch, 32, 32, 16}, 16, window(3, 1, 1), false),
+      convolution({batch, 32, 32, 16}, 32, window(3, 2, 1), false),
+      convolution({batch, 16, 16, 32}, 32, window(3, 1, 1), false),
+      convolution({batch, 8, 8, 64}, 64, window(3, 1, 1), false),
+      convolution({batch, 8, 8, 64}, 256, window(1, 1, 0), false),
+      matrix_product(batch, 512, 3072, false, true, true),
+      matrix_product(512, 3072, batch, true, false, false, Role::kParameter),
+      matrix_product(8 * batch, 1024, 1024, false, true, false),
+      matrix_product(8 * batch, 1024, 1024, false, true, true, Role::kActivation, true),
+      fused_convolution({batch, 16, 16, 32}, 32, window(3, 1, 1), Fused::kBoth),
+  };
+  for (const Index shrunk : {1, 2, 4}) {
+    const Index rows = pixels / (shrunk * shrunk), channels = 16 * shrunk;
+    table.push_back(batch_norm(rows, channels, false, false, true));
+    table.push_back(batch_norm(rows, channels, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(rows, channels, true, true, true));
+  }
+  add_rows_of_networks(table, batch);
+  const Index rows = pixels / 4;
+  for (Operation& op : std::vector<Operation>{
+           layer_norm(64 * batch, 256),
+           pooling(Pooling::kMax, {batch, 32, 32, 16}, window(3, 2, 1)),
+           pooling(Pooling::kAverage, {batch, 32, 32, 16}, window(2, 2, 0)),
+           global_pooling({batch, 32, 32, 16}),
+           subsample_pad({batch, 32, 32, 16}, 2, 32, 8),
+           flatten({batch, 32, 32, 16}),
+           embedding(32 * batch, 4096, 256),
+           cross_entropy(16 * batch, 1000, 0.1),
+           activation(Activation::kRelu, "relu", n),
+           activation(Activation::kGelu, "gelu", n),
+           activation(Activation::kSilu, "silu", n),
+           sum_of_two(n),
+           sum_with_weights(n),
+           sums_of_rows(32 * batch, 512),
+           channel_sums(rows, 32),
+           scale_shift(rows, 32, Residual::kNone, true),
+           scale_shift(rows, 32, Residual::kScaled, true),
+           batch_norm_backward_sums(rows, 32),
+           batch_norm_backward_apply(rows, 32, false),
+           dropout(n, 0.5),
+           cast(n, Role::kActivation, Role::kParameter),
+           cast(n, Role::kParameter, Role::kActivation),
+           augmentation({batch, 32, 32, 3}, 4),
+           metrics(16 * batch, 1000),
+           squared_distance(n, true),
+           fused_update({.rule = "adamw", .n = 4096 * batch, .own_states = false}),
+           fused_update({.rule = "accum_adamw", .n = 4096 * batch, .own_states = false}),
+       }) {
+    table.push_back(std::move(op));
+  }
+  return table;
+}
+
+}  // namespace starling::tests

@@ -1,0 +1,109 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/operations/operation_table.h"
+
+// What the operation table's rows are made with: one function per kind of row, over shapes.
+namespace starling::tests {
+
+using Tensors = std::vector<Tensor>;
+using Index = std::int64_t;
+
+inline std::size_t at(Index i) { return static_cast<std::size_t>(i); }
+inline double count(const Shape& shape) { return static_cast<double>(shape.elements()); }
+
+struct Image {
+  Index n, h, w, c;
+  Shape shape() const { return {n, h, w, c}; }
+  std::size_t offset(Index i, Index y, Index x, Index channel) const { return at(((i * h + y) * w + x) * c + channel); }
+};
+
+inline Window2d window(Index k, Index stride, Index padding, Index dilation = 1, Index groups = 1) {
+  return {{k, k}, {stride, stride}, {padding, padding}, {dilation, dilation}, groups};
+}
+inline std::string text(const Window2d& s) {
+  return fmt::format("window {}x{} stride {}x{} padding {}x{} dilation {}x{} groups {}", s.kernel[0], s.kernel[1], s.stride[0], s.stride[1],
+                     s.padding[0], s.padding[1], s.dilation[0], s.dilation[1], s.groups);
+}
+
+/// Calls f(output y, output x, kernel y, kernel x, input y, input x) for all that lie inside.
+template <class F>
+void for_taps(const Image& x, const Window2d& s, F f) {
+  for (Index p = 0; p < s.output(0, x.h); ++p) {
+    for (Index q = 0; q < s.output(1, x.w); ++q) {
+      for (Index i = 0; i < s.kernel[0]; ++i) {
+        for (Index j = 0; j < s.kernel[1]; ++j) {
+          const Index y = p * s.stride[0] - s.padding[0] + i * s.dilation[0], z = q * s.stride[1] - s.padding[1] + j * s.dilation[1];
+          if (y >= 0 && y < x.h && z >= 0 && z < x.w) f(p, q, i, j, y, z);
+        }
+      }
+    }
+  }
+}
+
+// products.cpp
+Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias);
+/// The parts of batch norms that a convolution may carry out: the one before it as it loads x, its own sums for the one after it.
+enum class Fused { kNorm, kSums, kBoth };
+Operation fused_convolution(const Image& x, Index filters, const Window2d& s, Fused fused);
+/// kParameter: as a gradient of weights.
+Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result = Role::kActivation, bool relu = false);
+
+// norms.cpp
+enum class MaskFrom { kOutput, kInput };
+Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask = MaskFrom::kOutput);
+Operation layer_norm(Index rows, Index channels);
+
+// norm_steps.cpp
+/// The steps of a batch norm with ReLU, one after the other.
+Operation batch_norm_in_steps(Index rows, Index channels);
+Operation channel_sums(Index rows, Index channels);
+Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
+enum class Residual { kNone, kPlain, kScaled };
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place = false);
+Operation batch_norm_backward_sums(Index rows, Index channels);
+Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate);
+
+// images.cpp
+Operation pooling(Pooling kind, const Image& x, const Window2d& s);
+Operation global_pooling(const Image& x);
+Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
+Operation flatten(const Image& x);
+Operation augmentation(const Image& x, Index crop_padding);
+
+// elementwise.cpp
+Operation activation(Activation kind, const std::string& name, Index n);
+Operation sum_of_two(Index n);
+Operation sum_with_weights(Index n);
+Operation sums_of_rows(Index rows, Index channels);
+Operation dropout(Index n, double p);
+/// Between activations and parameters: a change of type where these are of two.
+Operation cast(Index n, Role from, Role to);
+
+// embedding.cpp
+Operation embedding(Index tokens, Index rows, Index columns);
+
+// losses.cpp
+Operation cross_entropy(Index rows, Index classes, double smoothing);
+Operation metrics(Index rows, Index classes);
+Operation squared_distance(Index n, bool of_two);
+/// What the squared norms hold in this row's run.
+enum class Norms { kFinite, kInfinite, kNan };
+Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);
+
+// updates.cpp
+struct UpdateCase {
+  std::string rule;  ///< sgd, adamw or accum_adamw
+  Index n = 96;      ///< elements, a multiple of 32
+  int terms = 1;     ///< neighbours
+  Index step = 2;
+  bool skip = false;       ///< GradientControl says so
+  bool own_states = true;  ///< false: states are taken as the outputs hold them, so that a timing has no copies in it
+};
+Operation fused_update(const UpdateCase& how);
+
+}  // namespace starling::tests
