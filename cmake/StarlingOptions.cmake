@@ -22,7 +22,8 @@ set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
 
 add_library(starling_flags INTERFACE)
 target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers
-                       "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds>"  # g++ 12 warns wrongly of strings (PR 105651, 105329)
+                       # g++ 12 warns wrongly of strings (PR 105651, 105329)
+                       "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
 # What is compiled for speed says so (starling_kernels, starling_comm); for all else -O3 is compile time alone.
 target_compile_options(starling_flags INTERFACE $<$<CONFIG:Release>:-O2>)

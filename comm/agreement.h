@@ -22,9 +22,9 @@ class AgreedError : public Error {
 
 /// Throws AgreedError on a rank that knows that all others do; the format is fail()'s.
 template <class... Args>
-[[noreturn]] void fail_on_all_ranks(ExitCode code, std::string_view component, ErrorPlace where, fmt::format_string<Args...> format,
+[[noreturn]] void fail_on_all_ranks(ExitCode code, std::string_view component, const ErrorPlace& where, fmt::format_string<Args...> format,
                                     Args&&... args) {
-  throw AgreedError(code, detail::error_parts(component, std::move(where), format, fmt::make_format_args(args...)));
+  throw AgreedError(code, detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 
 /// The Error that an exception stands for: a lack of memory has an exit code of its own, what is unknown is a defect.

@@ -19,6 +19,12 @@
 #include "topology/check.h"
 #include "topology/topology.h"
 
+// What lives in comm: who sends what to whom, and when. bucket: parameters as flat buffers in backward order. algorithm, with
+// scheduler.cpp: what is done with a bucket whose gradients are ready (algorithms/). mixer: how parameters reach the neighbours (mixers/,
+// shared/). transport: how buffers travel (mpi/, nccl/, staged_transport, single_transport); world: the control plane. exchange_plan: a
+// round of a topology as sends, receives and sums. capture: what a graph of a step holds. agreement: how ranks fail together. planner/:
+// predictions. It uses core, kernels and topology, and never layers: the trainer brings both together.
+
 namespace starling {
 
 struct NetworkModel;  // comm/planner
@@ -139,33 +145,5 @@ AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved
 std::vector<AlgorithmPlan> known_algorithms();
 /// Gives the site's buckets the plan's states, where they have none yet, and makes the algorithm.
 std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site);
-
-/// Counts gradients as they become ready and hands whole buckets to the algorithm, in bucket order, as early as possible.
-class BucketScheduler {
- public:
-  BucketScheduler(const BucketPlan& plan, std::vector<Bucket>& buckets, Algorithm& algorithm, bool allow_unused);
-  void begin_step(const StepInfo& info);
-  /// Runs the last micro-batch's backward pass. On a device's timeline the pass up to a bucket's last gradient, from the bucket before on,
-  /// is a span "backward bucket B".
-  void backward(const std::function<void()>& pass);
-  /// The tape's observer in the last micro-batch: this parameter's gradient is complete.
-  void ready(Parameter& parameter);
-  /// After the backward pass. A traced parameter without gradient is Error(kUsage) with its name; with allow_unused its gradient is zeroed.
-  void end_backward();
-
- private:
-  void hand_over();
-  void begin_span();
-  const BucketPlan& plan_;
-  std::vector<Bucket>& buckets_;
-  Algorithm& algorithm_;
-  bool allow_unused_;
-  std::vector<std::int64_t> missing_;  ///< per bucket: gradients not yet ready
-  std::vector<char> seen_;             ///< per parameter
-  int next_ = 0;                       ///< first bucket not handed over
-  std::int64_t step_ = 0;
-  bool in_backward_ = false;
-  std::optional<DeviceSpan> span_;  ///< of the bucket whose gradients come, in backward()
-};
 
 }  // namespace starling

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <string>
 
-#include "comm/algorithm.h"
+#include "comm/scheduler.h"
 #include "core/error.h"
 
 namespace starling {

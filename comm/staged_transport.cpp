@@ -15,7 +15,7 @@
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 namespace {

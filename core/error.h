@@ -69,8 +69,9 @@ ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string
 
 /// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at most {} are possible".
 template <class... Args>
-[[noreturn]] void fail(ExitCode code, std::string_view component, ErrorPlace where, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(code, detail::error_parts(component, std::move(where), format, fmt::make_format_args(args...)));
+[[noreturn]] void fail(ExitCode code, std::string_view component, const ErrorPlace& where, fmt::format_string<Args...> format,
+                       Args&&... args) {
+  throw Error(code, detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 template <class... Args>
 [[noreturn]] void fail(ExitCode code, std::string_view component, fmt::format_string<Args...> format, Args&&... args) {

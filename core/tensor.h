@@ -10,6 +10,12 @@
 #include "core/error.h"
 #include "core/shape.h"
 
+// What lives in core: everything that the rest stands on, and nothing that knows of training. tensor, shape, dtype: numbers and where they
+// lie. operations: the one list of what a backend can do, each with what it reads and writes; backend: who carries them out, with streams
+// and events; forwarding_backend and meta_backend: one that hands on, one that has shapes alone. autograd: tape, gradients, the moment a
+// parameter is ready. config, setting, registry, config_doc: JSON with errors that name the key. error, log, trace, device_trace: what a
+// user sees. file_io, json, safetensors, text, random, philox. It uses fmt, spdlog and nlohmann-json, and no other folder.
+
 namespace starling {
 
 class Backend;

@@ -9,7 +9,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda_libraries.h"
 #include "kernels/cuda_plugin.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 namespace {

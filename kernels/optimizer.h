@@ -53,19 +53,4 @@ using OptimizerRegistry = Registry<std::unique_ptr<OptimizerRule>, ConfigSection
 OptimizerRegistry& optimizers();
 void register_builtin_optimizers();
 
-struct BackendSettings {
-  int threads = 1;  ///< of a CPU
-  // Of a GPU:
-  int local_rank = 0, local_size = 1;  ///< among the ranks of this host: rank i takes device i
-  bool tf32 = false;                   ///< fp32 products may round their operands to 10 bits of mantissa
-  bool benchmark = false;              ///< time the candidates for each convolution instead of trusting the heuristic
-  bool deterministic = true;           ///< only engines that give the same bits every time
-};
-
-/// Opens a device. Throws Error(kUsage) with the remedy where it is missing or unusable: no plug-in, no driver or too old a one, an
-/// architecture that the plug-in has no code for, more ranks on this host than devices (unless the environment has
-/// STARLING_SHARE_GPUS=1).
-std::unique_ptr<Backend> open_backend(DeviceType device, const BackendSettings& settings);
-inline std::unique_ptr<Backend> open_backend(DeviceType device, int threads) { return open_backend(device, BackendSettings{threads}); }
-
 }  // namespace starling

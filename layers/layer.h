@@ -15,6 +15,10 @@
 #include "core/parameter.h"
 #include "core/registry.h"
 
+// What lives in layers: functions with gradients (functions*.h: one node on the tape each), layers that hold parameters (a file each),
+// models (models/). A layer reads its own section of the config. It uses core alone, and kernels not at all: what it computes goes through
+// operations of whatever backend the tape has. Nothing here knows of buckets or ranks.
+
 namespace starling {
 
 /// What a layer's arithmetic can be run with.

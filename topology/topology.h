@@ -8,6 +8,10 @@
 #include "core/config.h"
 #include "core/registry.h"
 
+// What lives in topology: the mathematics of mixing. A topology is a file that gives groups, or rows of a matrix, by round; round_table and
+// neighbours serve several. mixing, mixing_matrix, rational: exact products and spectra; check: what is refused before training;
+// simulation: how fast ranks agree; picture, draw_round, svg: drawings. It uses core alone and moves no data.
+
 namespace starling {
 
 /// Ranks that average among themselves: W_ii = self_weight, W_ij = (1 - self_weight)/(m - 1) for the m - 1 others

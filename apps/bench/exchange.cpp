@@ -28,6 +28,7 @@
 #include "core/error.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 
 namespace starling {

@@ -18,10 +18,12 @@
 #include "apps/trainer/report/floor.h"
 #include "comm/algorithm.h"
 #include "comm/low_gradients.h"
+#include "comm/scheduler.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
 #include "core/squared_norms.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 

@@ -13,7 +13,7 @@
 
 #include "apps/bench/statistics.h"
 #include "core/backend.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/operations/operation_table.h"
 
 namespace starling {

@@ -16,6 +16,7 @@
 #include "apps/bench/statistics.h"
 #include "comm/algorithm.h"
 #include "comm/mixers/messages.h"
+#include "comm/scheduler.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/optimizer.h"

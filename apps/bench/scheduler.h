@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "comm/scheduler.h"
+
 namespace starling {
 
 /// What the bucket scheduler and the algorithms cost the host: everything that they call does nothing.

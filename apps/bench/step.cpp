@@ -11,8 +11,10 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/host.h"
 #include "comm/algorithm.h"
+#include "comm/scheduler.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 

@@ -16,6 +16,7 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 
 namespace starling {

@@ -13,7 +13,7 @@
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
 #include "core/safetensors.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 

@@ -15,7 +15,7 @@
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 namespace {

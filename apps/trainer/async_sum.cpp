@@ -1,7 +1,7 @@
 #include "apps/trainer/async_sum.h"
 
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 

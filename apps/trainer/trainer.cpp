@@ -5,6 +5,7 @@
 
 #include "apps/trainer/state/model_file.h"
 #include "comm/agreement.h"
+#include "comm/scheduler.h"
 #include "core/error.h"
 #include "core/trace.h"
 

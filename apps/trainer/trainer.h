@@ -13,6 +13,11 @@
 #include "apps/trainer/state/loss_record.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/state/training_state.h"
+#include "comm/scheduler.h"
+
+// What lives in trainer: the library that trains; the programs in apps/ are command lines around it. run: from arguments to an exit code;
+// trainer: a step; training_run: what is told of steps; evaluation. Rooms: config/, tasks/ (what is trained), data/, schedules/, device/,
+// state/ (what a checkpoint keeps), output/ (files, terminal), report/ (dry run, floors). It uses every other folder; none uses it.
 
 namespace starling {
 

@@ -4,6 +4,9 @@
 
 #include "comm/mixer.h"
 
+// What lives here: ways to bring parameters to the neighbours that any transport carries: as they are, or encoded. A new encoding is its
+// file and a line in comm/mixer.cpp. Those that read a neighbour's memory are in comm/shared.
+
 namespace starling {
 
 /// Parameters travel as messages, by any transport, into buffers. Mixers that send messages where nothing better is possible derive from

@@ -6,6 +6,10 @@
 #include "comm/transport.h"
 #include "core/error.h"
 
+// What lives here: messages between processes and hosts. session: MPI from start to end. transport: the Transport. engine: the thread that
+// moves what is under way; operation, node_operation: one exchange as a state machine of requests. pulse: signs of life, so that a lost
+// rank has a name. Nobody outside sees mpi.h.
+
 namespace starling {
 
 /// MPI from start to end of a program; make one in main(). A program that was not started by mpirun or the like, or as its only rank, never

@@ -8,6 +8,9 @@
 #include "core/backend.h"
 #include "core/error.h"
 
+// What lives here: exchanges between GPUs. nccl.h: all that is asked of NCCL, which tests replace; library: NCCL, opened at run time.
+// transport: the Transport; watchdog: the thread that notices what never ends, and aborts it.
+
 namespace starling {
 
 struct NcclSettings {

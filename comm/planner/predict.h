@@ -7,6 +7,9 @@
 #include "topology/topology.h"
 
 // What a training step will take: exchanges and computation laid out on a time line, as the scheduler does.
+// What lives here: numbers before a run. measure_network: latency and bandwidth between ranks, as a network_model. predict: a step's time
+// from that, a step alone and a topology; advice: which topology, algorithm and bucket size. Simulated clocks, no threads, no transport.
+
 namespace starling {
 
 /// One parameter, in the order in which gradients become ready.

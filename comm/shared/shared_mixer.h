@@ -12,6 +12,10 @@
 #include "comm/mixers/messages.h"
 #include "comm/shared/shared_buckets.h"
 
+// What lives here: memory of one host that several ranks read where it lies. shared_mixer: who reads whom, and which of two buffers;
+// direct_transport: parameters of CPUs, counts in shared memory; peer_transport: those of GPUs, counts in device memory. shared_buckets:
+// their layout; memory_sharing, descriptors: how a process gets another one's memory.
+
 namespace starling::detail {
 
 /// Ranks of one host read each other's parameters where they lie; what others send comes by messages. A bucket has two buffers, used in

@@ -12,6 +12,11 @@
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/workspace.h"
 
+// What lives here: the backend of a processor. dnnl_*: what oneDNN does. cpu_*: an operation's checks, threads and choice of kernel.
+// *_isa.cpp: the loops, compiled once for each instruction set (isa.h) and reached through a table of functions (kernels.h); they include
+// nothing that could be compiled for a set that the machine lacks. allocator, storage, workspace: memory that is used again. parallel:
+// threads.
+
 namespace starling {
 
 /// The processor as a backend. Everything runs at once, in issue order, on `threads` threads; the same calls give the same bits for a given

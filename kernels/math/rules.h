@@ -23,6 +23,9 @@
 // Which states a step touches is known to the compiler, so that a pass moves no byte more than it must. These functions are
 // compiled without contraction to fused multiply-add: every instruction set gives the same bits.
 
+// What lives here: formulas that CPU and GPU share, one source each, so that both give the same numbers: update rules and the loop around
+// them, activations, dropout's mask, pixels. Pure functions of values, marked STARLING_HD; they include core/host_device.h and each other.
+
 namespace starling::rules {
 
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }

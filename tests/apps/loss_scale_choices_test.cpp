@@ -10,7 +10,7 @@
 #include "apps/trainer/state/loss_scaler.h"
 #include "core/forwarding_backend.h"
 #include "core/philox.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 // The device's choice among the loss scales that are possible comes to what the host finds once it knows.
 namespace starling {

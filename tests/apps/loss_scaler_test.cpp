@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "core/forwarding_backend.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 namespace {

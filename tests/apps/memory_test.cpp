@@ -6,6 +6,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
 #include "core/forwarding_backend.h"
+#include "kernels/open_backend.h"
 #include "tests/support/folder.h"
 
 namespace starling {

@@ -9,6 +9,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/training_run.h"
 #include "core/config.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"
 

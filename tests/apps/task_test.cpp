@@ -11,6 +11,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/training_run.h"
+#include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/fakes/transport/fake_transport.h"

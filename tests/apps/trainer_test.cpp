@@ -7,7 +7,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/report/report.h"
 #include "examples/plugin/slow_average.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {

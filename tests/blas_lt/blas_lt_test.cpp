@@ -6,7 +6,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/libraries/libraries.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/blas_lt/fake_cublaslt.h"
 
 using namespace starling;

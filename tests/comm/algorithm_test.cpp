@@ -4,6 +4,7 @@
 
 #include "core/config.h"
 #include "core/trace.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"

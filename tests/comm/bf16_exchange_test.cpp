@@ -8,7 +8,7 @@
 
 #include "comm/exchange_plan.h"
 #include "comm/rank_order_sum.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 

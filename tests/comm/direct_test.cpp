@@ -13,7 +13,7 @@
 #include "comm/shared/direct_control.h"
 #include "comm/shared/direct_transport.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "staged_jobs.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"

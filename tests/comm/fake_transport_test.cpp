@@ -8,7 +8,7 @@
 
 #include "comm/averaging.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "staged_jobs.h"
 #include "support.h"
 

@@ -15,7 +15,7 @@
 #include "comm/planner/network_model.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 
 namespace starling::tests {

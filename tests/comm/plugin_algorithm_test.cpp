@@ -6,6 +6,7 @@
 
 #include "core/error.h"
 #include "examples/plugin/slow_average.h"
+#include "kernels/open_backend.h"
 #include "support.h"
 
 // An algorithm with settings and states of its own, as a plug-in makes it.

@@ -1,6 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "comm/algorithm.h"
+#include "comm/scheduler.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "support.h"
 

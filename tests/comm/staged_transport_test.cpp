@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "staged_jobs.h"
 #include "tests/fakes/transport/fake_transport.h"
 

@@ -10,9 +10,11 @@
 #include <optional>
 #include <thread>
 
+#include "comm/scheduler.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/fakes/transport/fake_transport.h"
 

@@ -18,6 +18,7 @@
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/runtime.h"
+#include "kernels/open_backend.h"
 #include "layers/layer.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/graph_job.h"

@@ -6,6 +6,7 @@
 // A plug-in's operation on a GPU: the example of docs/extending.md.
 #include "examples/plugin/softsign.cpp"
 #include "examples/plugin/softsign.cu"
+#include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"

@@ -11,6 +11,7 @@
 #include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"

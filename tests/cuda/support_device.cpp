@@ -1,4 +1,4 @@
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
 
 namespace starling::tests {

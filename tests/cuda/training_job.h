@@ -11,6 +11,7 @@
 #include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
+#include "comm/scheduler.h"
 #include "comm/transport.h"
 #include "core/autograd.h"
 #include "core/config.h"

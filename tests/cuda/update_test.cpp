@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
 #include "tests/kernels/optimizer_reference.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/cuda/fake_libraries.h"
 #include "tests/fakes/cuda/recorder.h"
 

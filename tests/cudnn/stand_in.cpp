@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/cuda/graph_on_cpu.h"
 
 namespace starling::testing {

@@ -12,7 +12,7 @@
 
 #include "core/error.h"
 #include "core/philox.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/operations/operation_table.h"
 
 namespace starling::tests {

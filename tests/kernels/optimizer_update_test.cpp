@@ -14,7 +14,7 @@
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/kernels/optimizer_reference.h"
 
 namespace starling::test {

@@ -8,6 +8,7 @@
 
 #include "core/backend.h"
 #include "core/config.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 
 using namespace starling;

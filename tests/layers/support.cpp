@@ -7,7 +7,7 @@
 
 #include "core/config.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "layers/functions.h"
 
 namespace starling::testing {

@@ -7,7 +7,7 @@
 
 #include "core/config.h"
 #include "core/safetensors.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "layers/layer.h"
 

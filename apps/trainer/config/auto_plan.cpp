@@ -11,6 +11,7 @@
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
 #include "core/log.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 namespace {

@@ -16,6 +16,7 @@
 #include "comm/mixer.h"
 #include "comm/transport_kinds.h"
 #include "core/config.h"
+#include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 #include "topology/check.h"

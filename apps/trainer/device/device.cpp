@@ -13,7 +13,7 @@
 #include "core/log.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/gpu_update.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 
 namespace starling {
 

@@ -1,26 +1,38 @@
 #include "apps/trainer/tasks/training_pass.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
+namespace {
+
+/// A part of the pass, on the host's and the device's timeline.
+struct PassSpan {
+  explicit PassSpan(const char* name) : host(name), device(TraceLane::kDeviceCompute, name) {}
+  TraceSpan host;
+  DeviceSpan device;
+};
+
+}  // namespace
 
 Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& pass, const PassSteps& steps) {
   Variable loss;
+  std::optional<PassSpan> span;
+  const bool timed = pass.backend.device() != DeviceType::kMeta;  // shapes alone take no part in a timeline
   {
-    const TraceSpan forward("forward");
-    const DeviceSpan device_forward(TraceLane::kDeviceCompute, "forward");
+    if (timed) span.emplace("forward");
     // The outputs go at the end of this block: in the backward pass their memory may serve again.
     const TaskOutput output = task.predict(model, batch, pass);
     if (steps.before_loss) steps.before_loss();
     loss = task.loss(output, steps.share, pass);
   }
+  span.reset();
   if (steps.before_backward) steps.before_backward(loss);
-  const TraceSpan backward("backward");
-  const DeviceSpan device_backward(TraceLane::kDeviceCompute, "backward");
+  if (timed) span.emplace("backward");
   const auto run = [&] { pass.tape->backward(loss, 1.0, !steps.first, steps.last); };
   if (steps.backward) {
     steps.backward(run);

@@ -1,5 +1,8 @@
 #pragma once
 
+// What lives here: code for the device that several kernels share. Sums of a block, a row or a column; wide loads; who is the last block;
+// elementwise loops; a tiled product. Headers alone, for .cu files alone.
+
 // What a kernel's source file (*.cu) includes first. nvcc compiles it for GPUs; a C++ compiler compiles the same file against
 // the cuda_runtime.h of tests/fakes/cuda, which runs a block's threads as fibers, so that every kernel runs whole on a machine without a
 // GPU.

@@ -9,6 +9,10 @@
 // The libraries that the backend hands work to. Each call answers whether it did the work: false means that the library has no way for this
 // shape, precision or device, and the backend's own kernel does it. On the fake
 // runtime, tests/fakes/cuda/fake_libraries.cpp opens stand-ins, or nothing.
+// What lives here: what NVIDIA's libraries do for us, each behind an interface that tests replace. cudnn_spec says which graph an operation
+// wants, cudnn_graphs builds it, cudnn_plans chooses and keeps the way it is run, cudnn_finish does what a graph leaves; blas_lt
+// multiplies.
+
 namespace starling::cuda {
 
 struct LibrarySettings {

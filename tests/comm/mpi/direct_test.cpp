@@ -13,7 +13,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/shared/direct_transport.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "world.h"
 
 using namespace starling;

@@ -8,7 +8,7 @@
 
 #include "../staged_jobs.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "world.h"
 
 using namespace starling;

@@ -13,7 +13,7 @@
 #include "../support.h"
 #include "comm/rank_order_sum.h"
 #include "core/error.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "world.h"
 

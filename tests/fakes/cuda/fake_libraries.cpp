@@ -10,7 +10,7 @@
 
 #include "core/error.h"
 #include "kernels/cuda/libraries/cudnn.h"
-#include "kernels/optimizer.h"
+#include "kernels/open_backend.h"
 #include "tests/fakes/cuda/graph_on_cpu.h"
 #include "tests/fakes/cuda/recorder.h"
 
