@@ -4,13 +4,7 @@
 #include <cstdio>
 #include <string>
 
-#include "apps/bench/exchange.h"
-#include "apps/bench/floor.h"
-#include "apps/bench/gpu.h"
-#include "apps/bench/kernels.h"
-#include "apps/bench/scheduler.h"
-#include "apps/bench/step.h"
-#include "apps/bench/update.h"
+#include "apps/bench/benches.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/output/arguments.h"
 #include "comm/agreement.h"

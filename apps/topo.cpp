@@ -9,10 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/topo/measure.h"
-#include "apps/topo/plan.h"
-#include "apps/topo/show.h"
-#include "apps/topo/simulate.h"
+#include "apps/topo/commands.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/error.h"
 #include "core/registry.h"

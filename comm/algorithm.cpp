@@ -43,7 +43,7 @@ void refuse_others_keys(const ConfigSection& section, const std::string& type) {
   }
   if (owners.empty()) return;
   const auto& [key, names] = *owners.begin();
-  section.error(key, fmt::format("is not a key of {}, but of {}", type, names));
+  section.error(key, "is not a key of {}, but of {}", type, names);
 }
 
 }  // namespace

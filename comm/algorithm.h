@@ -21,7 +21,7 @@
 
 // What lives in comm: who sends what to whom, and when. bucket: parameters as flat buffers in backward order. algorithm, with
 // scheduler.cpp: what is done with a bucket whose gradients are ready (algorithms/). mixer: how parameters reach the neighbours (mixers/,
-// shared/). transport: how buffers travel (mpi/, nccl/, staged_transport, single_transport); world: the control plane. exchange_plan: a
+// shared/). transport: how buffers travel (mpi/, nccl/, transports/); world: the control plane. exchange_plan: a
 // round of a topology as sends, receives and sums. capture: what a graph of a step holds. agreement: how ranks fail together. planner/:
 // predictions. It uses core, kernels and topology, and never layers: the trainer brings both together.
 
@@ -120,8 +120,13 @@ struct AlgorithmPlan {
     std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
   };
   std::vector<State> states = {};
-  /// Keys that give a number of steps, with their values: more than the run has is an error.
-  std::vector<std::pair<std::string, std::int64_t>> step_keys = {};
+  /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
+  struct StepKey {
+    std::string key;
+    std::int64_t steps = 0;
+    bool period = true;  ///< something comes again after so many; false: it begins there
+  };
+  std::vector<StepKey> step_keys = {};
   /// After so many steps the algorithm's own work comes again, beside the topology's and the rule's; 0: not said, so there are no graphs.
   std::int64_t period = 0;
   /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is

@@ -28,7 +28,7 @@ struct Exchange {
   /// For kNodes, where each rank mixes one shard of the bucket: own_share · (its node's mean) + Σ_k shares[k] · (receive_from[k]'s).
   double own_share = 1.0;
   std::vector<double> shares;
-  bool bf16_between = false;  ///< for kNodes, fp32: the means travel between nodes as bf16, see NodeMix in comm/node_mix.h
+  bool bf16_between = false;  ///< for kNodes, fp32: the means travel between nodes as bf16, see comm/transports/node_mix.h
   /// The mix: c = self_weight · x + Σ_k weights[k] · received[k]. For a group sum S with self weight w and ω = (1-w)/(m-1):
   /// self_weight = w - ω and weights = {ω}.
   double self_weight = 1.0;
@@ -50,7 +50,7 @@ std::string timeline_name(const ExchangeLabel& label);
 using Ticket = std::uint64_t;
 
 /// The buffers of an exchange whose numbers come and go piece by piece while it is under way, because a device copies them (see
-/// comm/staged_transport.h).
+/// comm/transports/staged.h).
 class Flow {
  public:
   explicit Flow(std::size_t bytes) : bytes_(bytes) {}

@@ -122,8 +122,10 @@ struct ConfigSection::Node {
     known->key = {path_of(key), std::move(type), std::move(fallback), std::move(allowed), doc};
     return *known;
   }
-  [[noreturn]] void error(const std::string& key, const std::string& message, const std::string& remedy = {}) const {
-    throw Error(ExitCode::kUsage, {"config", message, remedy, {.file = shown(source, 200), .key = path_of(key)}});
+  ErrorPlace place(const std::string& key) const { return {.file = shown(source, 200), .key = path_of(key)}; }
+  template <class... Args>
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format, Args&&... args) const {
+    fail(ExitCode::kUsage, "config", place(key), format, std::forward<Args>(args)...);
   }
   [[noreturn]] void missing(const std::string& key, const std::string& expected) const {
     // A misspelt required key would otherwise only be noticed after this one.
@@ -134,12 +136,11 @@ struct ConfigSection::Node {
     }
     const std::string near = suggestion(key, unknown);
     const std::size_t quote = near.find('\'');
-    error(key, fmt::format("is required and missing{}; expected {}",
-                           near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)),
-                           expected));
+    error(key, "is required and missing{}; expected {}",
+          near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)), expected);
   }
   [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
-    error(key, fmt::format("expected {}, found {}", expected, found_text(found)));
+    error(key, "expected {}, found {}", expected, found_text(found));
   }
 
   double read_number(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
@@ -159,7 +160,7 @@ struct ConfigSection::Node {
     for (const json& item : value) {
       const std::optional<T> number = read(item);
       if (!number) {
-        error(key, fmt::format("expected {}, found {} as item {} of {}", expected, found_text(item), result.size() + 1, value.size()));
+        error(key, "expected {}, found {} as item {} of {}", expected, found_text(item), result.size() + 1, value.size());
       }
       result.push_back(*number);
     }
@@ -264,8 +265,7 @@ std::string ConfigSection::choice(const std::string& key, const std::string& fal
     if (!value->is_string()) node_->wrong(key, "one of " + joined(options, ", "), *value);
     result = value->get<std::string>();
     if (std::find(options.begin(), options.end(), result) == options.end()) {
-      node_->error(key,
-                   fmt::format("unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", ")));
+      node_->error(key, "unknown value '{}'{}; allowed: {}", shown(result, 60), suggestion(result, options), joined(options, ", "));
     }
   }
   entry.value = result;
@@ -350,8 +350,8 @@ double ConfigSection::number_or_word(const std::string& key, double fallback, Ra
   if (value && value->is_string()) {
     const std::string found = value->get<std::string>();
     if (std::find(words.begin(), words.end(), found) == words.end()) {
-      node_->error(key, fmt::format("expected {}, or {}, found the string '{}'{}", with_range("a number", range), quoted, shown(found, 60),
-                                    suggestion(found, words)));
+      node_->error(key, "expected {}, or {}, found the string '{}'{}", with_range("a number", range), quoted, shown(found, 60),
+                   suggestion(found, words));
     }
     word = found;
     entry.value = found;
@@ -426,9 +426,7 @@ void ConfigSection::resolve(const std::string& key, const json& value) { node_->
 
 std::string ConfigSection::path(const std::string& key) const { return node_->path_of(key); }
 
-void ConfigSection::error(const std::string& key, const std::string& message, const std::string& remedy) const {
-  node_->error(key, message, remedy);
-}
+ErrorPlace ConfigSection::place(const std::string& key) const { return node_->place(key); }
 
 void ConfigSection::finish() const {
   std::vector<std::string> known;
@@ -436,7 +434,7 @@ void ConfigSection::finish() const {
   for (const auto& [key, value] : node_->given.items()) {
     if (node_->entry(key)) continue;
     const std::string list = known.empty() ? "no keys are known here" : "known: " + joined(known, ", ");
-    node_->error(key, fmt::format("unknown key{}; {}", suggestion(key, known), list));
+    node_->error(key, "unknown key{}; {}", suggestion(key, known), list);
   }
 }
 

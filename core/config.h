@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/error.h"
+
 namespace starling {
 
 /// What a number may be. Non-finite numbers are always refused.
@@ -79,8 +81,11 @@ class ConfigSection {
   void resolve(const std::string& key, const nlohmann::json& value);
 
   std::string path(const std::string& key = {}) const;  ///< "sync.topology.type"
-  /// Throws Error(kUsage) "[config] FILE: PATH: message; remedy".
-  [[noreturn]] void error(const std::string& key, const std::string& message, const std::string& remedy = {}) const;
+  /// Throws Error(kUsage) "[config] FILE: PATH: message; remedy". As with fail(), the remedy is what follows the format's last "; ".
+  template <class... Args>
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format, Args&&... args) const {
+    throw Error(ExitCode::kUsage, detail::error_parts("config", place(key), format, fmt::make_format_args(args...)));
+  }
 
   /// Refuses unknown keys of this object.
   void finish() const;
@@ -91,6 +96,7 @@ class ConfigSection {
 
  private:
   struct Node;
+  ErrorPlace place(const std::string& key) const;
   explicit ConfigSection(std::shared_ptr<Node> node) : node_(std::move(node)) {}
   std::shared_ptr<Node> node_;
 };

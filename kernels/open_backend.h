@@ -5,8 +5,9 @@
 #include "core/backend.h"
 
 // What lives in kernels: what computes. open_backend opens a CPU (cpu/) or, through a plug-in that is opened at run time, a GPU (cuda/).
-// optimizer: a rule's fused update, from one formula for both; optimizers/: the rules and their settings; math/: arithmetic that CPU and GPU
-// share, with no memory of its own. It uses core, and libraries where it can: oneDNN, cuDNN, cuBLASLt. It knows neither layers nor ranks.
+// optimizer: a rule's fused update, from one formula for both; optimizers/: the rules and their settings; math/: arithmetic that CPU and
+// GPU share, with no memory of its own. It uses core, and libraries where it can: oneDNN, cuDNN, cuBLASLt. It knows neither layers nor
+// ranks.
 
 namespace starling {
 

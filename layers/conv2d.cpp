@@ -43,7 +43,7 @@ void builtin::add_conv2d(LayerRegistry& registry) {
         options.window = read_window(section, WindowKeys::kConvolution);
         options.bias = section.boolean("bias", true, "add a learned constant to every channel");
         if (options.out_channels % options.window.groups != 0) {
-          section.error("groups", fmt::format("{} groups do not divide {} output channels", options.window.groups, options.out_channels));
+          section.error("groups", "{} groups do not divide {} output channels", options.window.groups, options.out_channels);
         }
         return std::make_unique<Conv2d>(options);
       },

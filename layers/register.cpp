@@ -57,9 +57,10 @@ std::unique_ptr<Model> make_model(ConfigSection& section, const Shape& input, st
   section.finish();
   auto model = std::make_unique<Model>(std::move(root), input);
   if (model->output_shape() != Shape{site.num_classes}) {
-    section.error("type", fmt::format("the last layer of this {} gives {} features, but num_classes is {}; end it with a linear layer of "
-                                      "{} features",
-                                      type, model->output_shape().text(), site.num_classes, site.num_classes));
+    section.error("type",
+                  "the last layer of this {} gives {} features, but num_classes is {}; end it with a linear layer of "
+                  "{} features",
+                  type, model->output_shape().text(), site.num_classes, site.num_classes);
   }
   return model;
 }

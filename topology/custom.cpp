@@ -19,9 +19,9 @@ class CustomReader {
 
   std::vector<Round> read(const json& value) const {
     if (value.is_null()) {
-      section_.error("rounds", "is required for a custom topology: a list of rounds, such as [[{\"ranks\": [0, 1], \"weight\": 0.5}]]");
+      section_.error("rounds", "is required for a custom topology: a list of rounds, such as [[{{\"ranks\": [0, 1], \"weight\": 0.5}}]]");
     }
-    if (!value.is_array() || value.empty()) section_.error("rounds", "must be a list of at least one round, not " + shown(value));
+    if (!value.is_array() || value.empty()) section_.error("rounds", "must be a list of at least one round, not {}", shown(value));
     std::vector<Round> rounds;
     for (std::size_t k = 0; k < value.size(); ++k) rounds.push_back(read_round(value[k], fmt::format("rounds[{}]", k)));
     return rounds;
@@ -43,15 +43,14 @@ class CustomReader {
       if (value.contains("rows")) return read_rows(value["rows"], where + ".rows");
       if (value.contains("groups") && value["groups"].is_array()) return read_groups(value["groups"], where + ".groups");
     }
-    section_.error(where, "must be a list of groups {\"ranks\": [...], \"weight\": w} or {\"rows\": [...]}, not " + shown(value));
+    section_.error(where, "must be a list of groups {{\"ranks\": [...], \"weight\": w}} or {{\"rows\": [...]}}, not {}", shown(value));
   }
 
   Round read_hierarchical(json value, const std::string& where) const {
     const json per_node = value["ranks_per_node"];
     const bool whole = per_node.is_number_integer() && per_node >= 1 && per_node <= ranks_ && ranks_ % per_node.get<int>() == 0;
     if (!whole) {
-      section_.error(where + ".ranks_per_node",
-                     fmt::format("must be a number of ranks that divides the {} there are, not {}", ranks_, shown(per_node)));
+      section_.error(where + ".ranks_per_node", "must be a number of ranks that divides the {} there are, not {}", ranks_, shown(per_node));
     }
     value.erase("ranks_per_node");
     const int nodes = ranks_ / per_node.get<int>();
@@ -65,23 +64,22 @@ class CustomReader {
       if (std::find(known.begin(), known.end(), key) != known.end()) continue;
       std::string list;
       for (const std::string& name : known) list += (list.empty() ? "" : ", ") + name;
-      section_.error(fmt::format("{}.{}", where, key), fmt::format("unknown key{}; known: {}", suggestion(key, known), list));
+      section_.error(fmt::format("{}.{}", where, key), "unknown key{}; known: {}", suggestion(key, known), list);
     }
   }
 
   int read_rank(const json& value, const std::string& where) const {
     if (!value.is_number_integer())
-      section_.error(where, fmt::format("must be a {} (an integer from 0 to {}), not {}", unit_, ranks_ - 1, shown(value)));
+      section_.error(where, "must be a {} (an integer from 0 to {}), not {}", unit_, ranks_ - 1, shown(value));
     const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() < static_cast<std::uint64_t>(ranks_)
                                                  : value.get<std::int64_t>() >= 0 && value.get<std::int64_t>() < ranks_;
-    if (!fits)
-      section_.error(where, fmt::format("{} {} does not exist: there are {} {}s, 0 to {}", unit_, shown(value), ranks_, unit_, ranks_ - 1));
+    if (!fits) section_.error(where, "{} {} does not exist: there are {} {}s, 0 to {}", unit_, shown(value), ranks_, unit_, ranks_ - 1);
     return value.get<int>();
   }
 
   double read_weight(const json& value, const std::string& where) const {
     const double weight = value.is_number() ? value.get<double>() : -1.0;
-    if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0) section_.error(where, "must be a weight, 0 … 1, not " + shown(value));
+    if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0) section_.error(where, "must be a weight, 0 … 1, not {}", shown(value));
     return weight;
   }
 
@@ -90,15 +88,15 @@ class CustomReader {
     std::vector<char> used(static_cast<std::size_t>(ranks_), 0);
     for (std::size_t g = 0; g < list.size(); ++g) {
       const std::string here = fmt::format("{}[{}]", where, g);
-      if (!list[g].is_object()) section_.error(here, "must be a group {\"ranks\": [...], \"weight\": w}, not " + shown(list[g]));
+      if (!list[g].is_object()) section_.error(here, "must be a group {{\"ranks\": [...], \"weight\": w}}, not {}", shown(list[g]));
       refuse_other_keys(list[g], here, {"ranks", "weight"});
       const json ranks = list[g].value("ranks", json());
-      if (!ranks.is_array() || ranks.empty()) section_.error(here + ".ranks", "must be a list of ranks, not " + shown(ranks));
+      if (!ranks.is_array() || ranks.empty()) section_.error(here + ".ranks", "must be a list of ranks, not {}", shown(ranks));
       Group group;
       for (std::size_t r = 0; r < ranks.size(); ++r) {
         const int rank = read_rank(ranks[r], fmt::format("{}.ranks[{}]", here, r));
         if (used[static_cast<std::size_t>(rank)]++)
-          section_.error(here + ".ranks", fmt::format("{} {} is twice in this round; a {} belongs to one group", unit_, rank, unit_));
+          section_.error(here + ".ranks", "{} {} is twice in this round; a {} belongs to one group", unit_, rank, unit_);
         group.ranks.push_back(rank);
       }
       std::sort(group.ranks.begin(), group.ranks.end());
@@ -107,7 +105,7 @@ class CustomReader {
       if (group.ranks.size() > 1) {
         round.groups.push_back(std::move(group));
       } else if (group.self_weight != 1.0) {
-        section_.error(here + ".weight", fmt::format("must be 1 for a group of one rank, not {}", group.self_weight));
+        section_.error(here + ".weight", "must be 1 for a group of one rank, not {}", group.self_weight);
       }
     }
     return round;
@@ -116,23 +114,23 @@ class CustomReader {
   Round read_rows(const json& list, const std::string& where) const {
     const auto count = static_cast<std::size_t>(ranks_);
     if (!list.is_array() || list.size() != count) {
-      section_.error(where, fmt::format("must be a list of {} rows, one for each {}, not {}", ranks_, unit_,
-                                        list.is_array() ? fmt::format("{} rows", list.size()) : shown(list)));
+      section_.error(where, "must be a list of {} rows, one for each {}, not {}", ranks_, unit_,
+                     list.is_array() ? fmt::format("{} rows", list.size()) : shown(list));
     }
     Round round;
     round.rows.resize(count);
     for (std::size_t i = 0; i < count; ++i) {
       const std::string here = fmt::format("{}[{}]", where, i);
-      if (!list[i].is_array() || list[i].empty()) section_.error(here, "must be a list of [rank, weight] pairs, not " + shown(list[i]));
+      if (!list[i].is_array() || list[i].empty()) section_.error(here, "must be a list of [rank, weight] pairs, not {}", shown(list[i]));
       auto& row = round.rows[i];
       std::vector<char> used(count, 0);
       for (std::size_t e = 0; e < list[i].size(); ++e) {
         const json& entry = list[i][e];
         const std::string place = fmt::format("{}[{}]", here, e);
-        if (!entry.is_array() || entry.size() != 2) section_.error(place, "must be a pair [rank, weight], not " + shown(entry));
+        if (!entry.is_array() || entry.size() != 2) section_.error(place, "must be a pair [rank, weight], not {}", shown(entry));
         const int rank = read_rank(entry[0], place + "[0]");
         const double weight = read_weight(entry[1], place + "[1]");
-        if (used[static_cast<std::size_t>(rank)]++) section_.error(here, fmt::format("{} {} is twice in this row", unit_, rank));
+        if (used[static_cast<std::size_t>(rank)]++) section_.error(here, "{} {} is twice in this row", unit_, rank);
         if (weight != 0.0) row.emplace_back(rank, weight);
       }
       std::sort(row.begin(), row.end());

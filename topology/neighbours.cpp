@@ -46,27 +46,25 @@ NeighbourWeights read_weights(ConfigSection& section, Rule fallback, const std::
     } else if (name == "metropolis") {
       weights.rule = Rule::kMetropolis;
     } else {
-      section.error("weights",
-                    fmt::format("unknown weights {}{}; allowed: {}", found, suggestion(name, {"uniform", "metropolis"}), allowed));
+      section.error("weights", "unknown weights {}{}; allowed: {}", found, suggestion(name, {"uniform", "metropolis"}), allowed);
     }
     return weights;
   }
-  if (order.empty() || !value.is_array()) section.error("weights", fmt::format("expected {}, found {}", allowed, found));
+  if (order.empty() || !value.is_array()) section.error("weights", "expected {}, found {}", allowed, found);
   for (const nlohmann::json& item : value) {
     const double weight = item.is_number() ? item.get<double>() : -1.0;
     if (!std::isfinite(weight) || weight < 0.0 || weight > 1.0) {
-      section.error("weights",
-                    fmt::format("expected weights 0 … 1, found {} as item {} of {}", item.dump(), weights.given.size() + 1, value.size()));
+      section.error("weights", "expected weights 0 … 1, found {} as item {} of {}", item.dump(), weights.given.size() + 1, value.size());
     }
     weights.given.push_back(weight);
   }
   weights.rule = Rule::kGiven;
   // One rank is the identity whatever the list says, so that a config can be tried without mpirun.
   if (ranks > 1 && static_cast<int>(weights.given.size()) != numbers) {
-    section.error("weights", fmt::format("expected {} weights for {} ranks ({}), found {}", numbers, ranks, order, weights.given.size()));
+    section.error("weights", "expected {} weights for {} ranks ({}), found {}", numbers, ranks, order, weights.given.size());
   }
   const double sum = std::accumulate(weights.given.begin(), weights.given.end(), 0.0);
-  if (std::fabs(sum - 1.0) > 1e-12) section.error("weights", fmt::format("must sum to 1, not {:.15g}", sum));
+  if (std::fabs(sum - 1.0) > 1e-12) section.error("weights", "must sum to 1, not {:.15g}", sum);
   return weights;
 }
 

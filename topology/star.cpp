@@ -13,9 +13,9 @@ void register_star(TopologyRegistry& registry) {
         const NeighbourWeights weights = read_weights(section, NeighbourWeights::Rule::kMetropolis, "", n, 0);
         if (weights.rule == NeighbourWeights::Rule::kUniform && n > 2) {
           section.error("weights",
-                        fmt::format("uniform weights on a star of {} ranks lose the mean (columns do not sum to 1, for the centre has "
-                                    "more neighbours than the others); \"metropolis\" keeps it",
-                                    n));
+                        "uniform weights on a star of {} ranks lose the mean (columns do not sum to 1, for the centre has "
+                        "more neighbours than the others); \"metropolis\" keeps it",
+                        n);
         }
         std::vector<std::vector<int>> neighbours(static_cast<std::size_t>(n));
         for (int i = 1; i < n; ++i) {

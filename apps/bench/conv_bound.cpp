@@ -4,7 +4,7 @@
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "kernels/cpu/dnnl_compat.h"
 
 #ifdef _OPENMP

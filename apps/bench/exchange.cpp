@@ -1,4 +1,4 @@
-#include "apps/bench/exchange.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 #include <mpi.h>
@@ -16,8 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/statistics.h"
-#include "apps/trainer/device/host.h"
+#include "apps/bench/support.h"
 #include "comm/agreement.h"
 #include "comm/bucket.h"
 #include "comm/mixer.h"
@@ -26,6 +25,7 @@
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
 #include "kernels/open_backend.h"

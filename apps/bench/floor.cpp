@@ -1,4 +1,4 @@
-#include "apps/bench/floor.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "apps/bench/gpu.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 
@@ -12,8 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "apps/bench/model.h"
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/report/floor.h"
 #include "comm/algorithm.h"

@@ -1,4 +1,4 @@
-#include "apps/bench/heap.h"
+#include "apps/bench/support.h"
 
 #include <cstddef>
 #include <cstdlib>

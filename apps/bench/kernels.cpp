@@ -1,4 +1,4 @@
-#include "apps/bench/kernels.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "core/backend.h"
 #include "kernels/open_backend.h"
 #include "tests/operations/operation_table.h"

@@ -1,4 +1,4 @@
-#include "apps/bench/model.h"
+#include "apps/bench/support.h"
 
 #include <nlohmann/json.hpp>
 

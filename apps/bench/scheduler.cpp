@@ -1,4 +1,4 @@
-#include "apps/bench/scheduler.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 
@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "apps/bench/heap.h"
-#include "apps/bench/model.h"
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "comm/algorithm.h"
 #include "comm/mixers/messages.h"
 #include "comm/scheduler.h"

@@ -1,4 +1,4 @@
-#include "apps/bench/step.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 
@@ -6,13 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/conv_bound.h"
-#include "apps/bench/model.h"
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/device/host.h"
 #include "comm/algorithm.h"
 #include "comm/scheduler.h"
 #include "core/forwarding_backend.h"
+#include "core/host.h"
 #include "core/random.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"

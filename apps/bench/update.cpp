@@ -1,4 +1,4 @@
-#include "apps/bench/update.h"
+#include "apps/bench/benches.h"
 
 #include <fmt/format.h>
 
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/bench/statistics.h"
+#include "apps/bench/support.h"
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"

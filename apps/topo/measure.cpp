@@ -1,4 +1,4 @@
-#include "apps/topo/measure.h"
+#include "apps/topo/commands.h"
 
 #include <fmt/format.h>
 
@@ -6,12 +6,11 @@
 #include <exception>
 #include <memory>
 
-#include "apps/topo/output.h"
-#include "apps/trainer/device/host.h"
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/safetensors.h"
 #include "kernels/open_backend.h"
 

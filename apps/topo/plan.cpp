@@ -1,4 +1,4 @@
-#include "apps/topo/plan.h"
+#include "apps/topo/commands.h"
 
 #include <fmt/format.h>
 
@@ -6,15 +6,14 @@
 #include <cmath>
 #include <cstdio>
 
-#include "apps/topo/output.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/config/train_config.h"
-#include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
 #include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
@@ -99,8 +98,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(CLI::PositiveNumber);
   command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(CLI::PositiveNumber);
   command->add_flag("--no-direct", options.no_direct, "ranks of one host send messages instead of reading each other's parameters");
-  command->add_option("--exchange", options.exchange, "fp32 or bf16: gossip's numbers on the wire (default: the config's, or fp32)")
-      ->check(CLI::IsMember({"fp32", "bf16"}));
+  command->add_option("--exchange", options.exchange, "gossip's numbers on the wire (default: the config's, or fp32)")
+      ->check(CLI::IsMember(mixers().names()));
   command->add_option("--model", options.model, "a trainer's config: its tensors, and the time of a step measured here");
   command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")->allow_extra_args(false);
   command->add_option("--step-ms", options.step_ms, "time of one rank's forward and backward pass (default: measured here, or 100)")

@@ -1,4 +1,4 @@
-#include "apps/topo/show.h"
+#include "apps/topo/commands.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "apps/topo/output.h"
 #include "core/error.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"

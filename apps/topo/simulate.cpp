@@ -1,4 +1,4 @@
-#include "apps/topo/simulate.h"
+#include "apps/topo/commands.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-#include "apps/topo/output.h"
 #include "core/error.h"
 #include "topology/simulation.h"
 

@@ -12,8 +12,6 @@
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
-#include "apps/trainer/device/gpu_transport.h"
-#include "apps/trainer/device/host.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/output/output_folder.h"
 #include "apps/trainer/output/terminal.h"
@@ -26,8 +24,8 @@
 #include "apps/trainer/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
-#include "comm/shared/direct_transport.h"
 #include "core/device_trace.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "core/trace.h"
 
@@ -51,6 +49,8 @@ void print_names(const std::string& kind) {
     names = topologies().names();
   else if (kind == "algorithms")
     names = algorithms().names();
+  else if (kind == "transports")
+    names = transports().names();
   else if (kind == "optimizers")
     names = optimizers().names();
   else if (kind == "schedules")
@@ -66,8 +66,8 @@ void print_names(const std::string& kind) {
   else if (kind == "metrics")
     names = metrics().names();
   else {
-    const std::vector<std::string> kinds{"models", "layers",        "topologies", "algorithms", "optimizers", "schedules",
-                                         "data",   "augmentations", "tasks",      "losses",     "metrics"};
+    const std::vector<std::string> kinds{"models",    "layers", "topologies",    "algorithms", "transports", "optimizers",
+                                         "schedules", "data",   "augmentations", "tasks",      "losses",     "metrics"};
     fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
   }
   for (const std::string& name : names) fmt::print("{}\n", name);
@@ -183,6 +183,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
     fmt::print("{}", chosen);
     fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    fmt::print("{}", period_text(config, site));
     fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     std::fflush(stdout);
   }
@@ -217,19 +218,21 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   return result;
 }
 
-/// Puts what the device allows and the config asks for on top of MPI. Collective.
-std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> transport, Backend& backend) {
+/// Puts what the config asks for on top of messages. Collective.
+std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::unique_ptr<Transport> messages, Backend& backend) {
   const bool cpu = backend.device() == DeviceType::kCpu;
-  together(*transport, [&] {
-    if (cpu && !config.transport_kind.between_cpus) {
-      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}", config.transport, kinds_between_cpus());
+  together(*messages, [&] {
+    if (cpu && !config.transport.between_cpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between GPUs; on CPUs: {}", config.transport.name,
+           transports_between_cpus());
+    }
+    if (!cpu && !config.transport.between_gpus) {
+      fail(ExitCode::kUsage, "config", "sync.transport is {}, which is between CPUs; on GPUs: auto", config.transport.name);
     }
   });
-  if (transport->size() == 1) return transport;
-  if (!cpu) return choose_gpu_transport({config.transport, config.timeout_s, config.max_ctas}, std::move(transport), backend);
-  if (!config.transport_kind.reads_parameters()) return transport;
-  const bool own_cores = cores_of_rank(transport->world().local_size()) >= compute_threads(config, *transport);
-  return make_direct_transport(std::move(transport), {config.timeout_s, own_cores});
+  if (messages->size() == 1) return messages;
+  const bool own_cores = cores_of_rank(messages->world().local_size()) >= compute_threads(config, *messages);
+  return config.transport.make(std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
 }
 
 ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {

@@ -9,8 +9,8 @@
 #include <sstream>
 #include <vector>
 
-#include "apps/trainer/device/host.h"
 #include "comm/agreement.h"
+#include "core/host.h"
 
 namespace starling {
 namespace {

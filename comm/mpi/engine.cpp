@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <exception>
 
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "comm/mpi/operation.h"
-#include "comm/node_mix.h"
-#include "comm/rank_order_sum.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/node_mix.h"
+#include "comm/transports/rank_order_sum.h"
 
 namespace starling::detail {
 namespace {

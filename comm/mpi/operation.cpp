@@ -5,8 +5,8 @@
 #include <iterator>
 #include <utility>
 
-#include "comm/rank_order_sum.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 
 namespace starling::detail {

@@ -134,4 +134,12 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
   std::_Exit(static_cast<int>(code));
 }
 
+std::string mpi_library_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  MPI_Get_library_version(text, &length);
+  const std::string whole(text, static_cast<std::size_t>(length));
+  return whole.substr(0, whole.find(','));
+}
+
 }  // namespace starling

@@ -46,4 +46,7 @@ class MpiSession {
   int rank_ = 0, size_ = 1;
 };
 
+/// "Open MPI v4.1.4"; may be asked before MPI is initialised.
+std::string mpi_library_version();
+
 }  // namespace starling

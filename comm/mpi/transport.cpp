@@ -12,7 +12,7 @@
 #include "comm/mixers/messages.h"
 #include "comm/mpi/engine.h"
 #include "comm/transport.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
 #include "core/error.h"
 
 namespace starling {

@@ -15,9 +15,9 @@
 #include "comm/capture.h"
 #include "comm/mixers/messages.h"
 #include "comm/nccl/watchdog.h"
-#include "comm/node_mix.h"
-#include "comm/rank_order_sum.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/node_mix.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
 

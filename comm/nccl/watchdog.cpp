@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
 
 namespace starling {
 namespace {

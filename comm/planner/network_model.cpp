@@ -93,7 +93,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
   model.between = reader.link("between");
   const Json& hosts = reader.at("hosts_bandwidth_gbs");
   if (!hosts.is_array() || (!hosts.empty() && hosts.size() != static_cast<std::size_t>(model.hosts()))) {
-    reader.error("hosts_bandwidth_gbs", fmt::format("a list of {} numbers, or empty", model.hosts()));
+    reader.error("hosts_bandwidth_gbs", "a list of {} numbers, or empty", model.hosts());
   }
   for (const Json& host : hosts) {
     if (!host.is_number() || !(host.get<double>() > 0)) reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");

@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/forwarding_transport.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/forwarding.h"
 #include "core/error.h"
 #include "core/log.h"
 

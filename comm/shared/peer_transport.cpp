@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "comm/agreement.h"
-#include "comm/forwarding_transport.h"
 #include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/forwarding.h"
 #include "core/error.h"
 #include "core/peer_memory.h"
 

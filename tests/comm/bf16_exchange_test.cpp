@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "comm/exchange_plan.h"
-#include "comm/rank_order_sum.h"
+#include "comm/transports/rank_order_sum.h"
 #include "kernels/open_backend.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"

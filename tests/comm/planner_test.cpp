@@ -9,11 +9,11 @@
 #include <thread>
 #include <vector>
 
-#include "comm/forwarding_transport.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "comm/planner/network_model.h"
 #include "comm/planner/predict.h"
+#include "comm/transports/forwarding.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"

@@ -138,7 +138,7 @@ TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, z
 TEST_CASE("comm/algorithm: a text is a type, the resolved object has every default, and errors name what would be right") {
   register_once();
   nlohmann::json resolved;
-  CHECK(algorithm_of("slow_average", &resolved).step_keys.front().second == 8);
+  CHECK(algorithm_of("slow_average", &resolved).step_keys.front().steps == 8);
   CHECK(resolved == nlohmann::json{{"type", "slow_average"}, {"period", 8}, {"momentum", 0.5}});
   CHECK(algorithm_of(nlohmann::json(), &resolved).name == "gossip");
   CHECK(resolved == nlohmann::json{{"type", "gossip"}});

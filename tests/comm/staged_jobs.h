@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/exchange_plan.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "late_device.h"
 #include "support.h"
 

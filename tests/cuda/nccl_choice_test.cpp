@@ -1,11 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "apps/trainer/device/gpu_transport.h"
 #include "comm/agreement.h"
+#include "comm/transports/between_gpus.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/stderr_lines.h"
 
@@ -24,12 +25,12 @@ std::vector<std::string> chosen(const std::string& wanted, const FakeNcclOptions
     cuda::CudaBackend backend(0, false, false, true);
     std::string& name = names[static_cast<std::size_t>(rank)];
     try {
-      const auto transport =
-          choose_gpu_transport({wanted, 20.0, 3 + rank}, world.control(rank), backend, [&](std::string& why) -> std::unique_ptr<Nccl> {
-            if (rank != without) return world.fake.open(rank);
-            why = "this build has none";
-            return nullptr;
-          });
+      const auto open = [&](std::string& why) -> std::unique_ptr<Nccl> {
+        if (rank != without) return world.fake.open(rank);
+        why = "this build has none";
+        return nullptr;
+      };
+      const auto transport = transport_of(wanted).make(world.control(rank), {backend, 20.0, 3 + rank, false, open});
       name = transport->name();
       if (has(name, "NCCL")) CHECK(world.fake.max_ctas(rank) == 3 + rank);
       // It works.

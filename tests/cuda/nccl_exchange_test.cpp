@@ -13,7 +13,7 @@
 #include "comm/averaging.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
-#include "comm/rank_order_sum.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/nccl_world.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "tests/cuda/call_order.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"

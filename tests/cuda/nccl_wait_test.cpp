@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/forwarding_transport.h"
 #include "comm/nccl/transport.h"
+#include "comm/transports/forwarding.h"
 #include "tests/cuda/race_training.h"
 #include "tests/fakes/nccl/nccl_fake.h"
 

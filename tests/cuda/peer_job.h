@@ -14,7 +14,7 @@
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/shared/peer_transport.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "comm/bucket.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"

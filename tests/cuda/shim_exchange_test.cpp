@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/forwarding_transport.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/forwarding.h"
+#include "comm/transports/staged.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/call_order.h"

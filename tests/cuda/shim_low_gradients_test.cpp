@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/low_gradients.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "layers/functions.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/shared/peer_transport.h"
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "tests/cuda/race_training.h"
 #include "tests/fakes/cuda/peer_fake.h"
 #include "tests/fakes/transport/thread_sharing.h"

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "apps/trainer/device/gpu_transport.h"
 #include "comm/agreement.h"
+#include "comm/transports/plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/peer_job.h"
 #include "tests/cuda/soon.h"
@@ -211,8 +211,8 @@ TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
     with_peers(ranks, {.ranks_per_host = per_host}, [&](Transport& transport, cuda::CudaBackend& backend) {
       PeerJobSettings settings;
       settings.topology = {{"type", type}};
-      const PeerJob job(backend, transport, settings);
-      answers[static_cast<std::size_t>(transport.rank())] = transport.why_not_captured();
+      PeerJob job(backend, transport, settings);
+      answers[static_cast<std::size_t>(transport.rank())] = job.mixer().why_not_captured();
     });
     CHECK(std::count(answers.begin(), answers.end(), answers[0]) == ranks);
     return answers[0];
@@ -392,11 +392,11 @@ std::string chosen(const std::string& wanted, bool refuses) {
     std::string& name = names[static_cast<std::size_t>(end.rank())];
     if (refuses && end.rank() == 1) cuda::shim::refuse_peers(cuda::shim::PeerRefusal::kAccess);
     try {
-      const auto transport =
-          choose_gpu_transport({wanted, 20.0, 0}, world.transport(end.rank()), backend, [](std::string& why) -> std::unique_ptr<Nccl> {
-            why = "this build has none";
-            return nullptr;
-          });
+      const auto open = [](std::string& why) -> std::unique_ptr<Nccl> {
+        why = "this build has none";
+        return nullptr;
+      };
+      const auto transport = transport_of(wanted).make(world.transport(end.rank()), {backend, 20.0, 0, false, open});
       PeerJob job(backend, *transport, {});
       job.run();
       name = job.mixer().name();

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "tests/cuda/race_training.h"
 
 // The race checker on training steps: it finds nothing in what is there, and what a change of the record breaks.

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/lagging_device.h"
 #include "tests/cuda/race_training.h"

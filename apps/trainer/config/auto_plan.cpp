@@ -4,12 +4,12 @@
 
 #include <algorithm>
 
-#include "apps/trainer/device/host.h"
 #include "apps/trainer/device/trial.h"
 #include "comm/agreement.h"
 #include "comm/planner/advice.h"
 #include "comm/planner/measure_network.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "kernels/open_backend.h"
 
@@ -67,7 +67,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
   const int threads = config.threads > 0 ? config.threads : std::max(1, cores_of_rank(transport.world().local_size()));
   const auto host = open_backend(DeviceType::kCpu, backend.device() == DeviceType::kCpu ? threads : 1);
   settings.spare_cores = cores_of_rank(transport.world().local_size()) >= threads + 1;
-  settings.direct = config.transport_kind.reads_parameters() && !config.mixer.encodes && backend.device() == DeviceType::kCpu;
+  settings.direct = config.transport.reads_parameters && !config.mixer.encodes && backend.device() == DeviceType::kCpu;
   const NetworkModel network = measure_network(transport, *host, settings);
   if (const std::string warning = half_duplex_warning(network); transport.rank() == 0 && !warning.empty()) log::warning("{}", warning);
 

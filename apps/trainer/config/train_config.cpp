@@ -31,7 +31,7 @@ Interval read_interval(ConfigSection& section, const std::string& what) {
 
 void read_data(ConfigSection& root, TrainConfig& config) {
   ConfigSection data = root.section("data", "the data set and how it is read");
-  if (!root.has("data") && !root.describing()) root.error("data", "is missing", R"(needed: an object such as {"type": "synthetic"})");
+  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {{"type": "synthetic"}})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection augment = data.section("augment", "random changes of training images");
@@ -51,7 +51,7 @@ void read_data(ConfigSection& root, TrainConfig& config) {
   const auto image = std::find_if(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.pixels.has_value(); });
   config.augment = read_augmenters(augment, image == tensors.end() ? Shape{} : image->shape);
   if (config.dirichlet_alpha > 0.0 && config.data.classes == 0) {
-    data.error("partition.type", fmt::format("is dirichlet, but the samples of {} have no class; allowed: shared", type));
+    data.error("partition.type", "is dirichlet, but the samples of {} have no class; allowed: shared", type);
   }
 }
 
@@ -89,7 +89,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", "is missing", R"(needed: an object such as {"type": "resnet20"})");
+  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {{"type": "resnet20"}})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
@@ -98,8 +98,8 @@ void read_model(ConfigSection& root, TrainConfig& config) {
 void read_length(ConfigSection& root, TrainConfig& config) {
   config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
-  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs", "allowed: one of them");
-  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing", "needed: epochs or steps");
+  if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
   if (root.has("epochs") || root.describing())
     config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
   if (root.has("steps") || root.describing()) {
@@ -139,16 +139,15 @@ void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const
     for (const AlgorithmPlan& other : known_algorithms()) {
       if (other.encoded_exchange) others.push_back(other.name);
     }
-    sync.error("exchange", fmt::format("is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
-                                       plan.label(), fmt::join(others, ", ")));
+    sync.error("exchange", "is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
+               plan.label(), fmt::join(others, ", "));
   }
   const auto& fit = plan.optimizers;
   if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
-    sync.error("algorithm",
-               fmt::format("{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", ")));
+    sync.error("algorithm", "{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", "));
   }
   if (config.auto_bucket && !plan.predict) {
-    sync.error("bucket_mb", fmt::format("is auto, but {} does not say what a step takes; allowed: a number", plan.label()));
+    sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number", plan.label());
   }
 }
 
@@ -161,7 +160,7 @@ void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& s
   ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
   config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
   if (config.auto_topology) {
-    if (!plan.predict) topology.error("type", fmt::format("is auto, but {} does not say what a step takes; allowed: a type", plan.label()));
+    if (!plan.predict) topology.error("type", "is auto, but {} does not say what a step takes; allowed: a type", plan.label());
     topology.finish();
     config.topology_name = "auto";
     return;
@@ -179,15 +178,20 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   ConfigSection sync = root.section("sync", "how ranks agree");
   ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
   config.algorithm = read_algorithm(algorithm);
-  config.transport = sync.choice(
-      "transport", "auto", transport_kinds().names(),
-      "what carries exchanges. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's parameters where "
-      "they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every rank has "
-      "it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
-      "that, and is an error where they do not");
-  config.transport_kind = transport_kinds().make(config.transport, "sync.transport");
-  if (!config.transport_kind.between_cpus && config.device == "cpu") {
-    sync.error("transport", fmt::format("is {}, which is between GPUs; for device cpu: {}", config.transport, kinds_between_cpus()));
+  ConfigSection transport = sync.section(
+      "transport",
+      "what carries exchanges; a text is its type. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's "
+      "parameters where they lie); auto is direct. GPUs: nccl, or staged (host memory and MPI; mpi is the same); auto is nccl where every "
+      "rank has it and a GPU of its own, and between ranks of one host direct where their GPUs reach each other's memory; direct asks for "
+      "that, and is an error where they do not",
+      "type");
+  config.transport = read_transport(transport);
+  if (transport.resolved().size() == 1) sync.resolve("transport", config.transport.name);
+  if (!config.transport.between_cpus && config.device == "cpu") {
+    sync.error("transport", "is {}, which is between GPUs; for device cpu: {}", config.transport.name, transports_between_cpus());
+  }
+  if (!config.transport.between_gpus && config.device == "cuda") {
+    sync.error("transport", "is {}, which is between CPUs; for device cuda: auto", config.transport.name);
   }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
@@ -202,8 +206,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                                            "rounding (a run in fp64 exchanges fp64)");
   config.mixer = mixers().make(exchange, "sync.exchange");
   if (!root.describing()) check_algorithm(sync, config, exchange);
-  if (config.mixer.encodes && config.dtype == DType::kFloat64)
-    sync.error("exchange", fmt::format("is {} in a run in fp64; allowed: fp32", exchange));
+  if (config.mixer.encodes && config.dtype == DType::kFloat64) sync.error("exchange", "is {} in a run in fp64; allowed: fp32", exchange);
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
@@ -214,9 +217,10 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
       sync.choice("update", needs_whole_gradient ? "after_backward" : "in_backward", {"in_backward", "after_backward"},
                   "update each bucket the moment its last gradient is ready, or all after the pass");
   if (given && update == "in_backward" && needs_whole_gradient) {
-    sync.error("update", fp16 ? "is in_backward, but precision fp16 checks the whole gradient for overflow; allowed: after_backward"
-                              : "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: "
-                                "after_backward, or \"clip\": \"bucket\"");
+    if (fp16) sync.error("update", "is in_backward, but precision fp16 checks the whole gradient for overflow; allowed: after_backward");
+    sync.error("update",
+               "is in_backward, but clip_norm with \"clip\": \"global\" needs the whole gradient; allowed: after_backward, or \"clip\": "
+               "\"bucket\"");
   }
   config.in_backward = update == "in_backward";
 
@@ -241,7 +245,7 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
   }
   const nlohmann::json graphs = root.raw(key, "`auto` or boolean", doc);
   if (graphs == true) return GraphChoice::kOn;
-  if (graphs != false && graphs != "auto") root.error(key, fmt::format("is {}, allowed: auto, true, false", graphs.dump()));
+  if (graphs != false && graphs != "auto") root.error(key, "is {}; allowed: auto, true, false", graphs.dump());
   return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
 }
 
@@ -255,7 +259,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
                                  "the device is fast in it, else fp32; fp64 is for checks");
   config.dtype = config.precision == "fp64" ? DType::kFloat64 : DType::kFloat32;
   config.compute = expected_compute(config.precision, config.device);
-  if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", fp16_needs_gpu());
+  if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", "{}", fp16_needs_gpu());
   config.threads = static_cast<int>(
       root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
   config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
@@ -280,7 +284,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   read_sync(root, config, site);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
-      root.error("cuda_graphs", fmt::format("is true, but {}; allowed here: auto, false", why));
+      root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
   }
   ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
   config.evaluate = read_interval(evaluate, "test");
@@ -336,6 +340,7 @@ std::string describe_config() {
   text += describe_types(optimizers(), "Optimizers (`optimizer.type`)", "optimizer.type");
   text += describe_types(schedules(), "Schedules (`schedule.type`)", "schedule.type", ScheduleInputs{});
   text += describe_types(algorithms(), "Algorithms (`sync.algorithm.type`)", "sync.algorithm.type");
+  text += describe_types(transports(), "Transports (`sync.transport.type`)", "sync.transport.type");
   text += describe_types(topologies(), "Topologies (`sync.topology.type`)", "sync.topology.type", RankLayout{8, 2});
   while (text.size() >= 2 && text[text.size() - 1] == '\n' && text[text.size() - 2] == '\n') text.pop_back();
   return text;
@@ -358,10 +363,10 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
          config.accumulate, batches, batches);
   }
   const std::int64_t steps = run_length(config, site).total_steps;
-  for (const auto& [key, count] : config.algorithm.step_keys) {
-    if (count <= steps) continue;
-    fail(ExitCode::kUsage, "config", "{}: sync.algorithm.{}: is {}, but the run has {} steps; allowed: <= {}", source, key, count, steps,
-         steps);
+  for (const AlgorithmPlan::StepKey& key : config.algorithm.step_keys) {
+    if (key.steps <= steps) continue;
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.algorithm." + key.key},
+         "is {}, but the run has {} steps; allowed: <= {}", key.steps, steps, steps);
   }
 }
 
@@ -381,9 +386,11 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
   }
   if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
   for (const std::string& setting : settings) {
-    const nlohmann::json::json_pointer algorithm("/sync/algorithm");
-    const bool of_algorithm = setting.starts_with("sync.algorithm.") && config.is_object() && config.contains(algorithm);
-    if (of_algorithm && config[algorithm].is_string()) config[algorithm] = {{"type", config[algorithm]}};  // a text is its type
+    for (const std::string key : {"algorithm", "transport"}) {
+      const nlohmann::json::json_pointer place("/sync/" + key);
+      const bool inside = setting.starts_with("sync." + key + ".") && config.is_object() && config.contains(place);
+      if (inside && config[place].is_string()) config[place] = {{"type", config[place]}};  // a text is its type
+    }
     apply_setting(config, setting);
   }
 }

@@ -14,7 +14,7 @@
 #include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/mixer.h"
-#include "comm/transport_kinds.h"
+#include "comm/transports/plan.h"
 #include "core/config.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
@@ -74,8 +74,8 @@ struct TrainConfig {
   double bucket_bytes = 0.0, timeout_s = 300.0;
   int max_ctas = 0;  ///< see NcclSettings
   bool in_backward = true, overlap = true, allow_unused = false;
-  MixerKind mixer;               ///< sync.exchange
-  TransportKind transport_kind;  ///< of `transport`
+  TransportPlan transport;
+  MixerKind mixer;  ///< sync.exchange
   ClipSettings clip;
 
   Interval evaluate, checkpoint;

@@ -34,8 +34,7 @@ class Flip final : public Augmenter {
 std::unique_ptr<Augmenter> make_crop(ConfigSection& section, const Shape& image) {
   const std::int64_t padding = section.integer("crop_padding", 0, Range::closed(0, 64), "pad by so many zero pixels and crop at random");
   for (int axis = 0; axis < std::min(2, image.rank()); ++axis) {
-    if (padding >= image[axis])
-      section.error("crop_padding", fmt::format("is {}, allowed: less than the image's size {}", padding, image.text()));
+    if (padding >= image[axis]) section.error("crop_padding", "is {}, allowed: less than the image's size {}", padding, image.text());
   }
   return padding > 0 ? std::make_unique<Crop>(padding) : nullptr;
 }

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/trainer/device/host.h"
 #include "comm/agreement.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/gpu_update.h"

@@ -68,8 +68,8 @@ std::string agreed(const std::string& mine, GraphChoice choice, World& world) {
 
 GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   GraphPlan plan;
-  if (site.ranks > 1 && config.transport_kind.through_host())
-    plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport);
+  if (site.ranks > 1 && config.transport.through_host)
+    plan.why_not = fmt::format("exchanges by {} pass through the host", config.transport.name);
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
   plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);

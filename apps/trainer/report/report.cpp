@@ -59,7 +59,7 @@ std::string floor_text(const std::string& name, const Floor& floor, double image
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
 std::string nccl_text(const TrainConfig& config, const RankLayout& site) {
-  if (site.ranks == 1 || !config.transport_kind.counts_communicators) return {};
+  if (site.ranks == 1 || !config.transport.counts_communicators) return {};
   std::vector<int> groups(static_cast<std::size_t>(site.ranks));
   if (config.topology) {
     for (const std::vector<int>& group : summed_groups(*config.topology, false, config.mixer.encodes)) {
@@ -133,6 +133,17 @@ std::string run_headline(const TrainConfig& config, const RankLayout& site, cons
                      plan.buckets.size() == 1 ? "" : "s", config.algorithm.name, topology_text(config, site));
 }
 
+std::string period_text(const TrainConfig& config, const RankLayout& site) {
+  const std::int64_t steps = run_length(config, site).total_steps;
+  std::string text;
+  for (const AlgorithmPlan::StepKey& key : config.algorithm.step_keys) {
+    if (!key.period || key.steps < 2 || steps % key.steps == 0) continue;
+    text += fmt::format("sync.algorithm.{}: {} steps do not divide the run's {}: its last {} end without what comes after {}\n", key.key,
+                        key.steps, steps, steps % key.steps, key.steps);
+  }
+  return text;
+}
+
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
   const RunLength length = run_length(config, site);
@@ -142,6 +153,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
   out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
                      config.data.sample_text());
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
+  out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
   out += fmt::format("buckets: {}\n", plan.buckets.size());
   double elements = 0.0;
@@ -172,7 +184,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   for (const AlgorithmPlan::State& state : config.algorithm.states) {
     need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
   }
-  if (config.topology && config.transport_kind.reads_parameters() && site.ranks_per_node > 1) {
+  if (config.topology && config.transport.reads_parameters && site.ranks_per_node > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
     if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;

@@ -22,6 +22,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 /// One or two lines for the start of a run: model, buckets, algorithm, topology.
 std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
+/// A line for each period of the algorithm that does not divide the run's steps; else empty.
+std::string period_text(const TrainConfig& config, const RankLayout& site);
 /// "1.5 MiB"
 std::string size_text(double bytes);
 

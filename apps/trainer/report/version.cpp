@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "comm/mpi/version.h"
+#include "comm/mpi/session.h"
 #include "comm/nccl/nccl.h"
 #include "kernels/library_versions.h"
 #include "starling_commit.h"  // made by the build

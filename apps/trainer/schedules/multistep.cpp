@@ -18,7 +18,7 @@ class MultistepSchedule : public Schedule {
     milestones_ = config.numbers("milestones", {}, Range::positive(), "epochs at which the rate is reduced, ascending");
     for (std::size_t i = 1; i < milestones_.size(); ++i) {
       if (milestones_[i] <= milestones_[i - 1]) {
-        config.error("milestones", fmt::format("found {} after {}, expected ascending epochs", milestones_[i], milestones_[i - 1]));
+        config.error("milestones", "found {} after {}, expected ascending epochs", milestones_[i], milestones_[i - 1]);
       }
     }
     gamma_ = config.number("gamma", 0.1, Range::positive(), "factor of a reduction");

@@ -21,10 +21,9 @@ class Classification final : public Task {
   std::int64_t outputs() const override { return classes_; }
   void check_model(const Model& model, const ConfigSection& section) const override {
     const Shape& shape = model.output_shape();
-    if (shape.rank() != 1) section.error("", fmt::format("gives outputs of shape {}, needed: a vector of class scores", shape.text()));
+    if (shape.rank() != 1) section.error("", "gives outputs of shape {}, needed: a vector of class scores", shape.text());
     if (shape.back() < classes_) {
-      section.error("num_classes",
-                    fmt::format("the model has {} outputs, the data has {} classes; allowed: >= {}", shape.back(), classes_, classes_));
+      section.error("num_classes", "the model has {} outputs, the data has {} classes; allowed: >= {}", shape.back(), classes_, classes_);
     }
   }
   std::string usual_loss() const override { return "cross_entropy"; }

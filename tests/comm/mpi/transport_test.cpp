@@ -11,7 +11,7 @@
 #include <thread>
 
 #include "../support.h"
-#include "comm/rank_order_sum.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"

@@ -18,10 +18,10 @@
 
 #include "comm/capture.h"
 #include "comm/mixers/messages.h"
-#include "comm/node_mix.h"
-#include "comm/rank_order_sum.h"
 #include "comm/shared/direct_transport.h"
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
+#include "comm/transports/node_mix.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "core/philox.h"
 #include "tests/fakes/transport/thread_sharing.h"

@@ -1,4 +1,4 @@
-#include "comm/staged_transport.h"
+#include "comm/transports/staged.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "apps/trainer/device/gpu_transport.h"
+#include "comm/transports/between_gpus.h"
 
 #include <fmt/format.h>
 
@@ -8,12 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "apps/trainer/device/host.h"
 #include "comm/agreement.h"
 #include "comm/nccl/transport.h"
 #include "comm/shared/peer_transport.h"
-#include "comm/staged_transport.h"
-#include "comm/transport_kinds.h"
+#include "comm/transports/staged.h"
+#include "core/host.h"
 #include "core/log.h"
 #include "core/peer_memory.h"
 
@@ -95,44 +94,41 @@ std::string shared_gpu(World& world, Backend& backend) {
 }
 
 /// NCCL, or with a `reason` host memory.
-std::unique_ptr<Transport> by_nccl_or_host(const GpuTransportSettings& settings, const TransportKind& kind,
-                                           std::unique_ptr<Transport> control, Backend& backend, const NcclOpener& open,
-                                           std::string& reason) {
-  if (kind.nccl == TransportKind::Use::kNever) return make_staged_transport(std::move(control));
+std::unique_ptr<Transport> by_nccl_or_host(const std::string& name, const GpuWays& ways, std::unique_ptr<Transport> control,
+                                           const TransportSite& site, std::string& reason) {
+  if (ways.nccl == GpuWays::Use::kNever) return make_staged_transport(std::move(control));
   std::unique_ptr<Nccl> nccl;
-  reason = why_not_nccl(answers_of_all(*control, answer_of(nccl, open)));
+  reason = why_not_nccl(answers_of_all(*control, answer_of(nccl, site.open_nccl)));
   if (reason.empty()) {
     try {
-      return make_nccl_transport(std::move(control), backend, std::move(nccl), {settings.timeout_seconds, settings.max_ctas});
+      return make_nccl_transport(std::move(control), site.backend, std::move(nccl), {site.timeout_seconds, site.max_ctas});
     } catch (const NcclSetupError& error) {  // on every rank
       reason = error.message();
     }
   }
-  if (kind.nccl == TransportKind::Use::kRequired) {
-    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is {}, but {}; or sync.transport auto or staged", settings.wanted,
-                      reason);
+  if (ways.nccl == GpuWays::Use::kRequired) {
+    fail_on_all_ranks(ExitCode::kUsage, "transport", {}, "sync.transport is {}, but {}; or sync.transport auto or staged", name, reason);
   }
   return make_staged_transport(std::move(control));
 }
 
 }  // namespace
 
-std::unique_ptr<Transport> choose_gpu_transport(const GpuTransportSettings& settings, std::unique_ptr<Transport> control, Backend& backend,
-                                                const NcclOpener& open) {
-  const TransportKind kind = transport_kinds().make(settings.wanted, "sync.transport");
+std::unique_ptr<Transport> make_transport_between_gpus(const std::string& name, const GpuWays& ways, std::unique_ptr<Transport> control,
+                                                       const TransportSite& site) {
   std::string no_nccl, no_peers;
-  std::unique_ptr<Transport> transport = by_nccl_or_host(settings, kind, std::move(control), backend, open, no_nccl);
+  std::unique_ptr<Transport> transport = by_nccl_or_host(name, ways, std::move(control), site, no_nccl);
   std::unique_ptr<Transport> peers;
-  if (kind.reads_parameters()) {
-    peers = make_peer_transport(std::move(transport), backend, {settings.timeout_seconds}, no_peers);
+  if (ways.peers != GpuWays::Use::kNever) {
+    peers = make_peer_transport(std::move(transport), site.backend, {site.timeout_seconds}, no_peers);
   }
-  if (!no_peers.empty() && kind.peers == TransportKind::Use::kRequired) {
+  if (!no_peers.empty() && ways.peers == GpuWays::Use::kRequired) {
     fail_on_all_ranks(ExitCode::kUsage, "transport", {},
                       "sync.transport is {}, but the ranks of a host cannot share their GPUs' memory: {}; or sync.transport auto, nccl or "
                       "staged",
-                      settings.wanted, no_peers);
+                      name, no_peers);
   }
-  const std::string shared = peers ? shared_gpu(*peers, backend) : std::string();
+  const std::string shared = peers ? shared_gpu(*peers, site.backend) : std::string();
   const bool first = (peers ? peers : transport)->rank() == 0;
   if (first && !shared.empty()) log::info("{}", shared);
   if (first && !no_peers.empty()) {

@@ -1,4 +1,4 @@
-#include "comm/transport_checks.h"
+#include "comm/transports/checks.h"
 
 #include <unistd.h>
 
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <iterator>
 
-#include "comm/rank_order_sum.h"
+#include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 
 namespace starling {

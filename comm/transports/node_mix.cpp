@@ -1,4 +1,4 @@
-#include "comm/node_mix.h"
+#include "comm/transports/node_mix.h"
 
 #include <cstring>
 #include <numeric>

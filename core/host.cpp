@@ -1,4 +1,4 @@
-#include "apps/trainer/device/host.h"
+#include "core/host.h"
 
 #include <sched.h>
 #include <sys/resource.h>

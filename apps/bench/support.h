@@ -1,14 +1,19 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "apps/trainer/tasks/training_pass.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 #include "topology/topology.h"
 
+// What benchmarks share.
 namespace starling {
 
 /// What a benchmark's options name; Error(kUsage) where a name is unknown. Images are image × image × 3; an empty stem is the model's own,
@@ -17,5 +22,21 @@ std::unique_ptr<Model> bench_model(const std::string& type, const std::string& s
 std::unique_ptr<Task> bench_task(std::int64_t image, std::int64_t classes);
 std::unique_ptr<OptimizerRule> bench_rule(const std::string& type);
 std::unique_ptr<Topology> bench_topology(const std::string& type, int ranks);
+
+inline double median(std::vector<double> values) {
+  if (values.empty()) return 0.0;
+  std::sort(values.begin(), values.end());
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half] : 0.5 * (values[half - 1] + values[half]);
+}
+
+inline double seconds_of(const std::function<void()>& work) {
+  const auto begin = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// How often the calling thread has asked the heap for memory (operator new) since it began.
+std::uint64_t heap_requests();
 
 }  // namespace starling

@@ -1,4 +1,4 @@
-#include "comm/rank_order_sum.h"
+#include "comm/transports/rank_order_sum.h"
 
 #include <algorithm>
 #include <cstddef>

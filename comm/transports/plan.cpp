@@ -1,0 +1,83 @@
+#include "comm/transports/plan.h"
+
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "comm/shared/direct_transport.h"
+#include "comm/transports/between_gpus.h"
+
+namespace starling {
+namespace {
+
+/// What `sync.transport` has by itself: another way between CPUs than between GPUs.
+struct Builtin {
+  const char* name;
+  bool between_cpus;
+  GpuWays gpus;
+  const char* summary;
+};
+
+using Use = GpuWays::Use;
+constexpr Builtin kBuiltin[] = {
+    {"auto", true, {Use::kWherePossible, Use::kWherePossible}, "the fastest way that all ranks have"},
+    {"direct", true, {Use::kWherePossible, Use::kRequired}, "ranks of one host read each other's parameters where they lie"},
+    {"mpi", true, {Use::kNever, Use::kNever}, "messages; between GPUs through host memory"},
+    {"nccl", false, {Use::kRequired, Use::kNever}, "GPUs send to each other"},
+    {"staged", false, {Use::kNever, Use::kNever}, "between GPUs through host memory"},
+};
+
+TransportPlan plan_of(const Builtin& kind) {
+  const bool reads = kind.gpus.peers != Use::kNever, nccl = kind.gpus.nccl != Use::kNever;
+  return {.between_cpus = kind.between_cpus,
+          .through_host = !nccl && !reads,
+          .reads_parameters = reads,
+          .counts_communicators = nccl && kind.gpus.peers != Use::kRequired,
+          .make = [kind, reads](std::unique_ptr<Transport> messages, const TransportSite& site) {
+            if (site.backend.device() == DeviceType::kCuda)
+              return make_transport_between_gpus(kind.name, kind.gpus, std::move(messages), site);
+            return reads ? make_direct_transport(std::move(messages), {site.timeout_seconds, site.own_cores}) : std::move(messages);
+          }};
+}
+
+}  // namespace
+
+TransportRegistry& transports() {
+  static TransportRegistry registry = [] {
+    TransportRegistry builtin("transport");
+    for (const Builtin& kind : kBuiltin) {
+      builtin.add(
+          kind.name, [&kind](ConfigSection&) { return plan_of(kind); }, kind.summary);
+    }
+    return builtin;
+  }();
+  return registry;
+}
+
+TransportPlan read_transport(ConfigSection& section) {
+  const std::string type = section.text("type", "auto", "see `--list transports`");
+  if (section.describing()) return {};
+  TransportPlan plan = transports().make(type, section.path("type"), section);
+  plan.name = type;
+  section.finish();
+  return plan;
+}
+
+TransportPlan transport_of(const nlohmann::json& value) {
+  const nlohmann::json config{{"sync", {{"transport", value}}}};
+  ConfigSection section = ConfigSection(config, "config").section("sync", "").section("transport", "", "type");
+  return read_transport(section);
+}
+
+std::string transports_between_cpus() {
+  std::vector<std::string> names;
+  for (const std::string& name : transports().names()) {
+    ConfigSection description = ConfigSection::describe();
+    if (transports().make(name, "sync.transport", description).between_cpus) names.push_back(name);
+  }
+  std::string text;
+  for (std::size_t k = 0; k < names.size(); ++k) text += (k == 0 ? "" : k + 1 == names.size() ? " or " : ", ") + names[k];
+  return text;
+}
+
+}  // namespace starling
