@@ -1,5 +1,5 @@
-// A plug-in: layers, an operation, a topology, an optimizer and an algorithm of one's own, made outside Starling's tree. docs/extending.md
-// explains it.
+// A plug-in: layers, an operation, a topology, an optimizer, an algorithm and a transport of one's own, made outside Starling's tree.
+// docs/extending.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 #include "sign.h"
 #include "slow_average.h"
 #include "softsign.h"
+#include "throttled.h"
 #include "topology/topology.h"
 
 namespace {
@@ -88,4 +89,5 @@ extern "C" void starling_register_plugin() {
   topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
   optimizers().add("sign", make_sign, "sign of the gradient's running mean");
   algorithms().add("slow_average", mine::plan_slow_average, "ranks train by themselves and average with slow momentum");
+  transports().add("throttled", mine::plan_throttled, "messages, as slow as on a slower network");
 }
