@@ -44,7 +44,16 @@ verify "the resolved config shows its default" bash -c 'python3 -c "import json;
 check "resume with another setting is refused by its key" 2 "sync.algorithm.momentum" slow --set steps=30 --set sync.algorithm.momentum=0.7 --output "$work/slow" --resume latest
 check "its key with another algorithm" 2 "sync.algorithm.period: is not a key of gossip, but of slow_average" \
   "$work/$program" ../config.json --set sync.algorithm.period=3 --dry-run
+check "a period that does not divide the steps is told" 0 "^sync.algorithm.period: 3 steps do not divide the run.s 20: its last 2 end without" slow --dry-run
 check "a period beyond the last step" 2 "sync.algorithm.period: is 21, but the run has 20 steps" slow --set sync.algorithm.period=21 --dry-run
+check "its transport is listed" 0 "^throttled$" "$work/$program" ../config.json --list transports
+throttled() { ranks 2 "$work/$program" ../config.json --set sync.transport=throttled --set sync.transport.mbit_per_s=200 "$@"; }
+export -f throttled
+check "it carries a run" 0 "" throttled --output "$work/throttled"
+check "beside which another carries it" 0 "" ranks 2 "$work/$program" ../config.json --output "$work/mpi" --set sync.transport=mpi
+verify "to the same bits" cmp "$work/throttled/model.safetensors" "$work/mpi/model.safetensors"
+verify "the resolved config shows its default" bash -c 'python3 -c "import json; t = [json.load(open(\"$work/\" + r + \"/config.json\"))[\"sync\"][\"transport\"] for r in (\"throttled\", \"mpi\")]; assert t == [{\"type\": \"throttled\", \"mbit_per_s\": 200, \"latency_us\": 0.0}, \"mpi\"], t"'
+check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run
 cd "$work" || exit 1
 
 # The same from the build folder, without installing.
