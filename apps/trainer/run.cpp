@@ -39,38 +39,34 @@ bool is_first_rank() {
   return !rank || std::string(rank) == "0";
 }
 
+/// What `--list` knows: the names in a registry.
+struct ListedKind {
+  const char* kind;
+  std::vector<std::string> (*names)();
+};
+constexpr ListedKind kListed[] = {{"models", [] { return models().names(); }},
+                                  {"layers", [] { return layers().names(); }},
+                                  {"topologies", [] { return topologies().names(); }},
+                                  {"algorithms", [] { return algorithms().names(); }},
+                                  {"transports", [] { return transports().names(); }},
+                                  {"optimizers", [] { return optimizers().names(); }},
+                                  {"schedules", [] { return schedules().names(); }},
+                                  {"data", [] { return datasets().names(); }},
+                                  {"augmentations", [] { return augmentations().names(); }},
+                                  {"tasks", [] { return tasks().names(); }},
+                                  {"losses", [] { return losses().names(); }},
+                                  {"metrics", [] { return metrics().names(); }}};
+
 void print_names(const std::string& kind) {
-  std::vector<std::string> names;
-  if (kind == "models")
-    names = models().names();
-  else if (kind == "layers")
-    names = layers().names();
-  else if (kind == "topologies")
-    names = topologies().names();
-  else if (kind == "algorithms")
-    names = algorithms().names();
-  else if (kind == "transports")
-    names = transports().names();
-  else if (kind == "optimizers")
-    names = optimizers().names();
-  else if (kind == "schedules")
-    names = schedules().names();
-  else if (kind == "data")
-    names = datasets().names();
-  else if (kind == "augmentations")
-    names = augmentations().names();
-  else if (kind == "tasks")
-    names = tasks().names();
-  else if (kind == "losses")
-    names = losses().names();
-  else if (kind == "metrics")
-    names = metrics().names();
-  else {
-    const std::vector<std::string> kinds{"models",    "layers", "topologies",    "algorithms", "transports", "optimizers",
-                                         "schedules", "data",   "augmentations", "tasks",      "losses",     "metrics"};
-    fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
+  std::vector<std::string> kinds;
+  for (const ListedKind& listed : kListed) {
+    if (kind == listed.kind) {
+      for (const std::string& name : listed.names()) fmt::print("{}\n", name);
+      return;
+    }
+    kinds.emplace_back(listed.kind);
   }
-  for (const std::string& name : names) fmt::print("{}\n", name);
+  fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
 }
 
 /// What needs neither ranks nor a config that holds. True if that was all that was asked for.

@@ -22,9 +22,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
-  app.add_option("--list", options.list,
-                 "print the names of one kind: models, layers, topologies, algorithms, optimizers, schedules, data, augmentations, tasks, "
-                 "losses, metrics");
+  app.add_option(
+      "--list", options.list,
+      "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, augmentations, tasks, "
+      "losses, metrics");
   app.add_option("--evaluate", options.evaluate, "test a model.safetensors without training");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   options.help_text = app.help();
