@@ -25,8 +25,8 @@ target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                        # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
-# What is compiled for speed says so (starling_kernels, starling_comm); for all else -O3 is compile time alone.
-target_compile_options(starling_flags INTERFACE $<$<CONFIG:Release>:-O2>)
+# What is compiled for speed has the property STARLING_FAST and keeps CMake's -O3; for all else that is compile time alone.
+target_compile_options(starling_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:STARLING_FAST>>>>:-O2>)
 if(STARLING_SANITIZE)
   target_compile_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
@@ -42,9 +42,7 @@ function(starling_library name)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
-  if(arg_FAST)
-    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O3>)
-  endif()
+  set_target_properties(${name} PROPERTIES STARLING_FAST "${arg_FAST}")
   if(arg_FAST)
     target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
   else()

@@ -22,7 +22,7 @@ class Reader {
     const Json& value = at(key);
     const double number = value.is_number() ? value.get<double>() : std::nan("");
     if (!std::isfinite(number) || number < least || (exclusive && number == least)) {
-      error(key, fmt::format("a number {} {}", exclusive ? "above" : "from", least));
+      error(key, "a number {} {}", exclusive ? "above" : "from", least);
     }
     return number;
   }
@@ -44,8 +44,10 @@ class Reader {
     if (found == object_.end()) error(key, "there");
     return *found;
   }
-  [[noreturn]] void error(const std::string& key, const std::string& needed) const {
-    fail(ExitCode::kUsage, "planner", "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key, needed);
+  template <class... Args>
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> needed, const Args&... args) const {
+    fail(ExitCode::kUsage, "planner", "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key,
+         fmt::format(needed, args...));
   }
 
  private:

@@ -39,7 +39,7 @@ enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 /// A whole config, read and checked: plain settings as values, everything with a `type` as the object it names.
 struct TrainConfig {
   std::uint64_t seed = 1;
-  std::string device, precision, init, trace, transport;
+  std::string device, precision, init, trace;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
   bool defer_norms = false;         ///< Pass::defer_norms of training; see defers_norms()
