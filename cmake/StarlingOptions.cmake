@@ -25,8 +25,9 @@ target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wshado
                        # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
-# What is compiled for speed has the property STARLING_FAST and keeps CMake's -O3; for all else that is compile time alone.
-target_compile_options(starling_flags INTERFACE $<$<AND:$<CONFIG:Release>,$<NOT:$<BOOL:$<TARGET_PROPERTY:STARLING_FAST>>>>:-O2>)
+# A target's property STARLING_OPTIMIZATION: -O3 for what is compiled for speed, -O1 for tests; for all else more than -O2 is compile time alone.
+target_compile_options(starling_flags INTERFACE
+  $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>>,$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O2>>)
 if(STARLING_SANITIZE)
   target_compile_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
@@ -42,8 +43,8 @@ function(starling_library name)
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
-  set_target_properties(${name} PROPERTIES STARLING_FAST "${arg_FAST}")
   if(arg_FAST)
+    set_target_properties(${name} PROPERTIES STARLING_OPTIMIZATION -O3)
     target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
   else()
     target_precompile_headers(${name} REUSE_FROM starling_precompiled)

@@ -1,6 +1,6 @@
 #pragma once
 
-// Compiled once for many files, to save time. Every file still includes what it uses.
+// instantiates its parser, so only files that need it should.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -25,4 +25,3 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
