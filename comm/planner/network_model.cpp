@@ -45,9 +45,9 @@ class Reader {
     return *found;
   }
   template <class... Args>
-  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> needed, const Args&... args) const {
+  [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> needed, Args&&... args) const {
     fail(ExitCode::kUsage, "planner", "{}: '{}{}' must be {}; `starling-topo measure` writes such files", source_, path_, key,
-         fmt::format(needed, args...));
+         fmt::vformat(needed, fmt::make_format_args(args...)));
   }
 
  private:

@@ -95,6 +95,14 @@ class TrainingJob {
     labels_ = Tensor(backend, Shape{kBatch}, DType::kInt32);
     batch_ = {{{"image", images_}, {"label", labels_}}, kBatch, images_.dtype()};
   }
+  ~TrainingJob() {
+    try {
+      backend_.synchronize(arrived_);  // the last loss is written into this object
+    } catch (const Error&) {           // of a device that is lost
+    }
+  }
+  TrainingJob(const TrainingJob&) = delete;
+  TrainingJob& operator=(const TrainingJob&) = delete;
 
   void step() {
     load();
