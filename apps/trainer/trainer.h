@@ -56,6 +56,8 @@ class Trainer {
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
   LossScaler* loss_scaler() { return scaler_.get(); }
   const StepGraphs& graphs() const { return graphs_; }
+  /// How exchanges go: "direct", "peer memory + NCCL …", "mpi".
+  std::string carried_by() const { return mixer_->name(); }
   TrainConfig& config() { return config_; }
   Backend& backend() { return backend_; }
   Transport& transport() { return transport_; }

@@ -264,7 +264,7 @@ void TrainingRun::write_summary() {
         {"hosts", hosts},
         {"device", backend_.description()},
         {"precision", name_of(config_.compute)},
-        {"transport", transport_.name()},
+        {"transport", trainer_.carried_by()},
         {"algorithm", config_.algorithm.name},
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},

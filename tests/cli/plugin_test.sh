@@ -51,6 +51,7 @@ throttled() { ranks 2 "$work/$program" ../config.json --set sync.transport=throt
 export -f throttled
 check "it carries a run" 0 "" throttled --output "$work/throttled"
 check "beside which another carries it" 0 "" ranks 2 "$work/$program" ../config.json --output "$work/mpi" --set sync.transport=mpi
+verify "the summary says what carried them" bash -c 'grep -q "\"transport\": \"throttled mpi\"" "$work/throttled/summary.json" && grep -q "\"transport\": \"mpi\"" "$work/mpi/summary.json" && grep -q "\"transport\": \"direct\"" "$work/out/summary.json"'
 verify "to the same bits" cmp "$work/throttled/model.safetensors" "$work/mpi/model.safetensors"
 verify "the resolved config shows its default" bash -c 'python3 -c "import json; t = [json.load(open(\"$work/\" + r + \"/config.json\"))[\"sync\"][\"transport\"] for r in (\"throttled\", \"mpi\")]; assert t == [{\"type\": \"throttled\", \"mbit_per_s\": 200, \"latency_us\": 0.0}, \"mpi\"], t"'
 check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run
