@@ -9,31 +9,25 @@ export PYTHONDONTWRITEBYTECODE=1
 # ------------------------------------------------------------------------------------------------------------ usage
 
 check "--help names the stages" 0 "^  sanitize  own kernels" "$script" --help
-verify "each with one line" test "$(grep -cE '^  (build|test|train|bench|graphs|ranks|peers|sanitize) +[a-zA-Z]' "$work/.stdout")" = 8
-check "a dry run" 0 "^ranks: .* 480 s at most" "$script" --dry-run --out out ranks train
-verify "has the stages that were named, in that order" test "$(grep -oE '^[a-z]+:' "$work/.stdout" | tr -d '\n')" = ranks:train:
+mapfile -t stages < <(sed -nE '/^stages:/,/^$/s/^  ([a-z]+) +[a-zA-Z].*/\1/p' "$work/.stdout")
+verify "eight, each with one line" test ${#stages[@]} = 8
+check "a dry run" 0 "" "$script" --dry-run --out out
+verify "has each of them once, in their order" diff <(printf '%s:\n' "${stages[@]}") <(grep -oE '^[a-z]+:' "$work/.stdout")
 verify "and makes nothing" test ! -e out
-check "stages share the time of one command" 0 "^peers: .* 152 s at most" "$script" --dry-run --seconds 480 ranks peers sanitize # shares of 9, 6, 4
-check "an unknown stage" 2 "unknown stage 'benches'; known: build, test, train, bench, graphs, ranks, peers, sanitize" "$script" benches
+check "an unknown stage" 2 "unknown stage 'benches'; known: $(printf '%s, ' "${stages[@]}" | sed 's/, $//')" "$script" benches
 check "an unknown option" 2 "unrecognized arguments: --fast" "$script" --fast
 check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT=yes "$script" --dry-run
 check "a bad STARLING_DEPS" 2 "env.sh" env STARLING_DEPS="$work" "$script" --dry-run build
 check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env STARLING_BUILD="$work" "$script" --rehearse --out none build
 
-# Where an archive was unpacked, its gpu_env.sh names everything, and nothing is compiled.
-mkdir -p unpacked/docs && cp -r "$root/scripts" unpacked && cp "$proof" unpacked/docs && echo 'export FROM_ENV=seen' >unpacked/gpu_env.sh
-check "an archive's build stage compiles nothing" 0 "^  starling-train starts, .*$work/unpacked/build-gpu/bin/starling-train --version" env -u STARLING_BUILD unpacked/scripts/gpu_check.sh --dry-run build
-verify "at all" bash -c '! grep -qE "cmake|get_cudnn" "$0"' "$work/.stdout"
-
 # ------------------------------------------------------------------------------------------------------------ what is proven by what
 
 # Every source file has a row, and every row a file; every name has a case in the program that runs on a GPU, as that program says itself.
-listed() { grep -oE '^\| `kernels/cuda/[^`]+`' "$proof" | tr -d '|` ' | sort; }
-sources() { (cd "$root" && ls kernels/cuda/*.cu kernels/cuda/*.cpp | sort); }
-verify "docs/gpu-proof.md lists every CUDA source file once" diff <(listed) <(sources)
-for source in nccl_library nccl_transport nccl_watchdog peer_transport staged_transport; do
-  verify "docs/gpu-proof.md has comm/$source.cpp" grep -qF "| \`comm/$source.cpp\` |" "$proof"
-done
+listed() { grep -oE '^\| `(kernels/cuda|comm)/[^`]+`' "$proof" | tr -d '|` ' | sort; }
+sources() { # the CUDA backend's, and those of comm/ that exchange between GPUs
+  (cd "$root" && find kernels/cuda -name '*.cu' -o -name '*.cpp' && ls comm/nccl/{library,transport,watchdog}.cpp comm/shared/peer_transport.cpp comm/transports/staged.cpp) | sort
+}
+verify "docs/gpu-proof.md lists every source file once" diff <(listed) <(sources)
 names() { awk -F'|' '/^\| `(kernels\/cuda|comm)\// { gsub(/[` ]/, "", $4); gsub(/,/, "\n", $4); print $4 }' "$proof" | grep '^cuda/' | sort -u; }
 device_cases() { # PROGRAM PATTERN: how many cases of the device, not of the shim
   "$1" --no-colors --list-test-cases --source-file-exclude='*shim_*_test.cpp' --test-case="$2" | grep -c '^cuda/'
@@ -57,18 +51,26 @@ fi
 
 mkdir no_gpu && printf '#!/bin/sh\nexit 9\n' >no_gpu/nvidia-smi && chmod +x no_gpu/nvidia-smi
 without_gpu() { PATH=$work/no_gpu:$PATH STARLING_CHECK_BUILT=1 "$script" "$@"; }
+# Where an archive was unpacked, its gpu_env.sh names everything, and nothing is compiled.
+mkdir -p unpacked/docs && cp -r "$root/scripts" unpacked && cp "$proof" unpacked/docs && echo 'export STARLING_COMMIT=of_the_archive' >unpacked/gpu_env.sh
+ln -s "$build" unpacked/build-gpu
+of_archive() { env -u STARLING_BUILD PATH="$work/no_gpu:$PATH" unpacked/scripts/gpu_check.sh "$@"; }
 export work script
-export -f without_gpu
+export -f without_gpu of_archive
 if [ -x "$build/bin/test_cuda_device" ]; then
-  check "without a GPU: programs start, nothing is proven" 4 "nothing was proven on a device" env STARLING_BUILD="$build" bash -c 'without_gpu --out found build test'
-  for row in "no GPU · commit" "| test cases are listed | passed |" "| test | 0 | 0 | 0 | 0 | no GPU here |" "| Starling | starling " "| peers | – |"; do
+  check "an archive without a GPU: programs start, nothing is proven" 4 "nothing was proven on a device" of_archive --out found build test
+  verify "nothing is compiled" bash -c '! grep -qE "^(configure|compile|cudnn)" "$0"' "$work/.stdout"
+  for row in "no GPU · commit of_the_archive" "| test cases are listed | passed |" "| test | 0 | 0 | 0 | 0 | no GPU here |" "| Starling | starling " "| peers | – |"; do
     verify "the report has '$row'" grep -qF -e "$row" found/gpu_report.md
   done
   verify "no file is called proven" bash -c '! grep -E "^\| .(kernels/cuda|comm)/" found/gpu_report.md | grep -v "| not run |"'
-  verify "and every one stands there" test "$(grep -cE '^\| `(kernels/cuda|comm)/' found/gpu_report.md)" = "$(grep -cE '^\| `(kernels/cuda|comm)/' "$proof")"
+  verify "and every one stands there" test "$(grep -cE '^\| `(kernels/cuda|comm)/' found/gpu_report.md)" = "$(listed | wc -l)"
 else
   echo "skipped: test_cuda_device is not built here"
 fi
+# Of 480 s the first gets 6 of 10 shares; what it does not need goes to the second.
+check "stages share the time of one command, in the order that was asked for" 4 "^=== sanitize: .* (479|480) s at most" without_gpu --seconds 480 --out shared peers sanitize
+verify "by their shares" bash -c 'head -1 "$0" | grep -qE "^=== peers: .* 28[78] s at most"' "$work/.stdout"
 check "without programs" 1 "starling-train starts +FAILED .*: .*No such file" env STARLING_BUILD="$work/broken" bash -c 'without_gpu --out missing build'
 verify "the report says first what failed" bash -c 'sed -n "/^## What failed/,/^## Figures/p" missing/gpu_report.md | grep -q "build: starling-train starts: "'
 
@@ -137,17 +139,21 @@ assert not [row for row in record["rows"] if row[1] == "**FAIL**"], record["rows
 assert record["seconds"] < record["limit"], (record["seconds"], record["limit"])
 END_OF_PYTHON
 }
-for stage in build test train graphs ranks peers bench; do
+rehearsed=() # all but the one whose tool is checked above
+for stage in "${stages[@]}"; do
+  [ "$stage" = sanitize ] || rehearsed+=("$stage")
+done
+for stage in "${rehearsed[@]}"; do
   begin=$SECONDS
   rehearse --out whole $stage >"$stage.log" 2>&1 || failed "rehearsal of $stage: $(grep -E 'FAILED|error' "$stage.log" | head -3)"
   echo "        $stage: $((SECONDS - begin)) s"
   verify "the stage $stage ends in time" stage_ended $stage
 done
 report=whole/gpu_report.md
-verify "seven stages are in one report" test "$(grep -cE '^## Stage (build|test|train|bench|graphs|ranks|peers): ' $report)" = 7
+verify "the stages are in one report" diff <(printf '%s\n' "${rehearsed[@]}") <(sed -nE 's/^## Stage ([a-z]+): .*/\1/p' $report)
 verify "which says what it is" grep -qE '^# GPU check \(rehearsal\): [0-9]+ passed, 0 failed, ' $report
 verify "it is three files" test "$(ls -A whole | sort | tr '\n' ' ')" = "gpu_check.json gpu_check.tar gpu_report.md "
-verify "of every stage's logs" test "$(tar -tf whole/gpu_check.tar | cut -d/ -f1 | sort -u | tr '\n' ' ')" = "bench build graphs peers ranks test train "
+verify "of every stage's logs" diff <(printf '%s\n' "${rehearsed[@]}" | sort) <(tar -tf whole/gpu_check.tar | cut -d/ -f1 | sort -u)
 verify "and timelines" bash -c 'tar -tf whole/gpu_check.tar | grep -q "graphs/timelines/trace-graphs-fp16-1.json"'
 verify "every file that has tests is proven, but for NCCL's" test "$(grep -E '^\| `(kernels/cuda|comm)/' $report | grep -vE '\| pass \||`-`|`ranks:nccl`' | wc -l)" = 0
 for row in "| training, mlp, fp16 | pass |" "| 2 ranks, complete, staged | pass |" "| overflow, staged | pass | rank 1 takes the mix" "| lost, staged, SIGSTOP | pass | exit status 3" \
@@ -158,6 +164,6 @@ done
 python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' &&
   verify "PyTorch's rows say that it is not here" grep -qF "(no PyTorch here)" $report
 check "folders of several machines become one" 0 "report: " "$script" --merge whole content.out --out merged
-verify "with the stages of both" test "$(grep -cE '^## Stage ' merged/gpu_report.md)" = 8
+verify "with the stages of both" test "$(grep -cE '^## Stage ' merged/gpu_report.md)" = ${#stages[@]}
 check "a stage without time says so" 1 "tests cuda/.* not run .*: no time was left" rehearse --out short --seconds 8 test
 finish
