@@ -7,6 +7,7 @@
 #include "apps/trainer/training_run.h"
 #include "core/forwarding_backend.h"
 #include "kernels/open_backend.h"
+#include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
 namespace starling {
@@ -54,12 +55,7 @@ std::string message_of_run(std::int64_t batch_size, std::size_t capacity) {
   {
     Trainer trainer(config, {}, trace, device, *transport);
     trainer.initialise();
-    try {
-      TrainingRun(trainer, folder / ".").run();
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kMemory);
-      message = error.what();
-    }
+    message = test::error_text(ExitCode::kMemory, [&] { TrainingRun(trainer, folder / ".").run(); });
   }
   config.model.reset();
   return message;

@@ -11,6 +11,7 @@
 #include "core/config.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
 namespace starling {
@@ -357,13 +358,7 @@ TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of t
   CHECK(summary["skipped_steps"] < 15);
 
   const auto fails = [&](const nlohmann::json& config, const LossScaleSettings& wild, const char* name) {
-    try {
-      train_two(config, wild, folder / name);
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kDiverged);
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of(ExitCode::kDiverged, [&] { train_two(config, wild, folder / name); });
   };
   const std::string endless = fails(json, {.initial = 0x1p60, .least = 0x1p58}, "b");
   CHECK(endless.find("step 3") != std::string::npos);
@@ -382,13 +377,7 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
     file.metadata["config"] = config_of(saved).dump();
     file.metadata.erase("precision");
     if (!made.empty()) file.metadata["precision"] = made;
-    try {
-      check_resumable(file, "state", config_of(given), 2, now);
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-      return error.what();
-    }
-    return "resumed";
+    return test::error_text(ExitCode::kUsage, [&] { check_resumable(file, "state", config_of(given), 2, now); });
   };
   const auto refused_for = [](const std::string& text, const std::string& remedy) {
     CAPTURE(text);
@@ -397,16 +386,16 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
   };
   for (const std::string made : {"fp32", ""}) {  // older checkpoints do not say
     CAPTURE(made);
-    CHECK(answer("auto", made, "auto", DType::kFloat32) == "resumed");
+    CHECK(answer("auto", made, "auto", DType::kFloat32).empty());
     refused_for(answer("auto", made, "auto", DType::kBFloat16), "fp32");
-    CHECK(answer("auto", made, "fp32", DType::kFloat32) == "resumed");
-    CHECK(answer("fp32", made, "auto", DType::kFloat32) == "resumed");
+    CHECK(answer("auto", made, "fp32", DType::kFloat32).empty());
+    CHECK(answer("fp32", made, "auto", DType::kFloat32).empty());
     refused_for(answer("fp32", made, "bf16", DType::kBFloat16), "fp32");
   }
-  CHECK(answer("fp64", "", "fp64", DType::kFloat64) == "resumed");
+  CHECK(answer("fp64", "", "fp64", DType::kFloat64).empty());
   refused_for(answer("fp64", "", "fp32", DType::kFloat32), "fp64");
   refused_for(answer("auto", "bf16", "auto", DType::kFloat32), "bf16");
-  CHECK(answer("auto", "bf16", "bf16", DType::kBFloat16) == "resumed");
+  CHECK(answer("auto", "bf16", "bf16", DType::kBFloat16).empty());
   // Everything else is compared as ever.
   nlohmann::json other = config_of("auto");
   other["batch_size"] = 4;

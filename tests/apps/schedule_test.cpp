@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "tests/support/errors.h"
 
 namespace starling {
 namespace {
@@ -25,15 +26,8 @@ std::unique_ptr<Schedule> make_schedule(const std::string& type, const nlohmann:
   return schedule;
 }
 
-/// make_schedule's error, or "accepted".
 std::string refusal(const std::string& type, const nlohmann::json& config) {
-  try {
-    make_schedule(type, config, {});
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  return "accepted";
+  return test::error_of(ExitCode::kUsage, [&] { make_schedule(type, config, {}); });
 }
 
 doctest::Approx exactly(double value) { return doctest::Approx(value).epsilon(1e-13).scale(1e-3); }

@@ -17,13 +17,7 @@ std::string agreed_error(const Body& body) {
   std::string text;
   FakeWorld world(3);
   world.run([&](Transport& transport) {
-    std::string mine;
-    try {
-      body(transport);
-    } catch (const AgreedError& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-      mine = error.what();
-    }
+    const std::string mine = test::error_text(ExitCode::kUsage, [&] { body(transport); });
     for (const std::string& other : transport.world().all_gather(mine)) CHECK(other == mine);  // all end, with the same words
     if (transport.rank() == 1) text = mine;
   });

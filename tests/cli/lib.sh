@@ -63,20 +63,24 @@ finish() {
   exit
 }
 
-# A run of a second: small.json in the working folder.
-small_config() {
-  cat >small.json <<'END'
+# config MODEL LINES: the text of a short run on made-up images, with a loss a step; LINES are more keys.
+config() {
+  cat <<END
 {
-  "model": {"type": "mlp", "hidden": [32]},
+  "model": $1,
   "data": {"type": "synthetic", "limit": 1024, "test_limit": 256},
-  "batch_size": 16,
-  "steps": 12,
-  "optimizer": {"type": "sgd", "lr": 0.02},
+$2
   "evaluate": {"every_epochs": 0},
-  "checkpoint": {"every_epochs": 0},
   "log_every": 1
 }
 END
+}
+# A run of a second: small.json in the working folder.
+small_config() {
+  config '{"type": "mlp", "hidden": [32]}' '  "batch_size": 16,
+  "steps": 12,
+  "optimizer": {"type": "sgd", "lr": 0.02},
+  "checkpoint": {"every_epochs": 0},' >small.json
 }
 
 # The training losses of an output folder, as `step loss` lines.

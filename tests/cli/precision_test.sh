@@ -34,21 +34,13 @@ verify "the config keeps the user's word" grep -q '"precision": "auto"' older/co
 verify "the summary says what it was" grep -q '"precision": "fp32"' older/summary.json
 check "fp64" 0 "on .*, fp64" run wide fp64
 
-cat >model.json <<'END'
-{
-  "model": {"type": "sequential", "layers": [
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}]},
-    {"type": "relu"}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]},
-  "data": {"type": "synthetic", "limit": 1024, "test_limit": 256},
-  "batch_size": 16,
+config '{"type": "sequential", "layers": [
+  {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+  {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}]},
+  {"type": "relu"}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]}' '  "batch_size": 16,
   "steps": 30,
   "optimizer": {"type": "adamw", "lr": 0.02},
-  "evaluate": {"every_epochs": 0},
-  "checkpoint": {"every_steps": 20},
-  "log_every": 1
-}
-END
+  "checkpoint": {"every_steps": 20},' >model.json
 if run probe bf16 --set steps=1 >/dev/null 2>&1; then
   check "auto takes bf16" 0 "on .*, bf16" run best auto
   check "30 steps in fp32" 0 "on .*, fp32" on_two full fp32
@@ -81,26 +73,18 @@ else
 fi
 
 # Batch norms left to the convolutions around them: what GPUs do in fp16, here in fp32.
-cat >norms.json <<'END'
-{
-  "model": {"type": "sequential", "layers": [
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "residual", "layers": [
-      {"type": "conv2d", "out_channels": 8, "kernel_size": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-      {"type": "conv2d", "out_channels": 12, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}],
-     "shortcut": [{"type": "conv2d", "out_channels": 12, "kernel_size": 1, "bias": false}, {"type": "batch_norm"}]},
-    {"type": "relu"}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]},
-  "data": {"type": "synthetic", "limit": 512, "test_limit": 128},
-  "batch_size": 8,
+config '{"type": "sequential", "layers": [
+  {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "stride": 2, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+  {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+  {"type": "residual", "layers": [
+    {"type": "conv2d", "out_channels": 8, "kernel_size": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
+    {"type": "conv2d", "out_channels": 12, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}],
+   "shortcut": [{"type": "conv2d", "out_channels": 12, "kernel_size": 1, "bias": false}, {"type": "batch_norm"}]},
+  {"type": "relu"}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]}' '  "batch_size": 8,
   "accumulate": 2,
   "steps": 24,
   "optimizer": {"type": "adamw", "lr": 0.01},
-  "evaluate": {"every_epochs": 0},
-  "checkpoint": {"every_epochs": 0},
-  "log_every": 1
-}
-END
+  "checkpoint": {"every_epochs": 0},' >norms.json
 norms() { # FOLDER SETTING
   STARLING_FUSE_NORMS=$2 "$train" norms.json --set precision=fp32 --device cpu --output "$1"
 }

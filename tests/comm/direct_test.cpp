@@ -17,9 +17,11 @@
 #include "staged_jobs.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/exchanges.h"
 
 using namespace starling;
 using test::Job;
+using test::pair_with;
 using test::run_fake;
 
 namespace {
@@ -85,15 +87,6 @@ void with_ranks(int n, const FakeWorldOptions& options, const Body& body) {
     const auto mixer = transport.make_mixer(backend);
     body(transport, *mixer, one.buckets, backend);
   });
-}
-
-Exchange pair_with(int peer) {
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNeighbours;
-  exchange.send_to = exchange.receive_from = {peer};
-  exchange.self_weight = 0.5;
-  exchange.weights = {0.5};
-  return exchange;
 }
 
 }  // namespace

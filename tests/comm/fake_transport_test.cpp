@@ -11,6 +11,7 @@
 #include "kernels/open_backend.h"
 #include "staged_jobs.h"
 #include "support.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
 
@@ -91,12 +92,7 @@ TEST_CASE("comm/fake: a wait for a stopped rank ends at its limit and says what 
     exchange.kind = Exchange::Kind::kGroupSum;
     exchange.group = {0, 1, 2};
     const auto begin = std::chrono::steady_clock::now();
-    try {
-      t.wait(t.start_exchange(exchange, in[r], {out[r]}, {12, 3, 11}));
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kLost);
-      texts[r] = error.what();
-    }
+    texts[r] = test::error_of(ExitCode::kLost, [&] { t.wait(t.start_exchange(exchange, in[r], {out[r]}, {12, 3, 11})); });
     CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
     ++ended;
     test::soon([&] { return ended == 2; });

@@ -17,6 +17,7 @@
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 
 namespace starling::tests {
 namespace {
@@ -187,13 +188,7 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   CHECK(again.between.latency == doctest::Approx(1e-4));
   CHECK(!again.spare_cores);
   const auto message = [](const std::string& text) {
-    try {
-      network_from_json(text, "net.json");
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return test::error_of(ExitCode::kUsage, [&] { network_from_json(text, "net.json"); });
   };
   CHECK(message("{").find("net.json") != std::string::npos);
   CHECK(message("[]").find("an object") != std::string::npos);

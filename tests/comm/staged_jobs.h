@@ -12,6 +12,7 @@
 #include "comm/transports/staged.h"
 #include "late_device.h"
 #include "support.h"
+#include "tests/support/soon.h"
 
 // What is trained and exchanged over the staged transport, by test_comm (ranks as threads) and test_comm_mpi.
 namespace starling::test {
@@ -107,15 +108,5 @@ class PlayedFlow final : public Flow {
   std::atomic<std::size_t> ready_{0};
   std::vector<std::atomic<std::size_t>> come_;
 };
-
-/// Until `what` is so, ten seconds at most.
-template <class What>
-bool soon(What what) {
-  for (int i = 0; i < 10'000; ++i) {
-    if (what()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  return false;
-}
 
 }  // namespace starling::test

@@ -14,6 +14,7 @@
 #include "kernels/open_backend.h"
 #include "staged_jobs.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/exchanges.h"
 
 namespace starling::test {
 namespace {
@@ -45,13 +46,6 @@ std::vector<std::vector<double>> run_on_devices(const Job& job, int ranks) {
 
 std::unique_ptr<Topology> topology_of(const char* text, int ranks) { return make_test_topology(nlohmann::json::parse(text), ranks); }
 
-Exchange with_each_other(int rank) {
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNeighbours;
-  exchange.send_to = exchange.receive_from = {1 - rank};
-  return exchange;
-}
-
 Tensor filled(Backend& backend, std::int64_t elements, double value) {
   Tensor tensor(backend, Shape{elements}, DType::kFloat32);
   set_numbers(tensor, [&](std::int64_t i) { return value + static_cast<double>(i % 1013); });
@@ -63,13 +57,7 @@ bool same(const Tensor& a, const Tensor& b) { return std::memcmp(a.raw(), b.raw(
 /// The text of the Error(kLost) that `body` throws within twenty seconds.
 std::string lost_text(const std::function<void()>& body) {
   const auto begin = std::chrono::steady_clock::now();
-  std::string text;
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kLost);
-    text = error.what();
-  }
+  std::string text = test::error_text(ExitCode::kLost, body);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(20));
   return text;
 }
@@ -128,7 +116,7 @@ TEST_CASE("comm/staged: the start does not wait for the device, and the steady s
       std::vector<Ticket> tickets;
       device.allow(0);
       for (std::size_t b = 0; b < 3; ++b) {
-        tickets.push_back(staged->start_exchange(with_each_other(r), sends[b], {targets[b]}, {step, static_cast<int>(b), step}));
+        tickets.push_back(staged->start_exchange(pair_with(1 - r), sends[b], {targets[b]}, {step, static_cast<int>(b), step}));
         CHECK(!staged->done(tickets.back()));
       }
       device.let_go();
@@ -151,14 +139,14 @@ TEST_CASE("comm/staged: what has come is copied to the device while the rest is 
   const auto sender = world.transport(0);
   const Tensor numbers = filled(*backends[0], size, 3.0), back(*backends[0], Shape{size}, DType::kFloat32);
   const auto flow = std::make_shared<PlayedFlow>(numbers.bytes(), 1);
-  const Ticket sent = sender->start_exchange(with_each_other(0), numbers, {back}, {0, 0, 0}, flow);
+  const Ticket sent = sender->start_exchange(pair_with(1 - 0), numbers, {back}, {0, 0, 0}, flow);
   flow->set_ready(2 * kStagedPieceBytes + 5);
   std::atomic<bool> through{false};
   LateDevice device(*backends[1]);
   const Tensor own = filled(device, size, 4.0), target(device, Shape{size}, DType::kFloat32);
   std::thread receiver([&] {
     const auto staged = make_staged_transport(world.transport(1));
-    staged->wait(staged->start_exchange(with_each_other(1), own, {target}, {0, 0, 0}));
+    staged->wait(staged->start_exchange(pair_with(1 - 1), own, {target}, {0, 0, 0}));
     through = true;
   });
   CHECK(soon([&] { return device.arrived == 2; }));
@@ -184,8 +172,8 @@ TEST_CASE("comm/fake: a late piece holds back what follows it in its exchange, a
   const Tensor from_a = empty(*backends[1]), from_b = empty(*backends[0]);
   const auto flow0 = std::make_shared<PlayedFlow>(a.bytes(), 1), flow1 = std::make_shared<PlayedFlow>(b.bytes(), 1);
   flow1->set_ready(b.bytes());
-  const Ticket late0 = t0->start_exchange(with_each_other(0), a, {from_b}, {1, 0, 1}, flow0);
-  const Ticket late1 = t1->start_exchange(with_each_other(1), b, {from_a}, {1, 0, 1}, flow1);
+  const Ticket late0 = t0->start_exchange(pair_with(1 - 0), a, {from_b}, {1, 0, 1}, flow0);
+  const Ticket late1 = t1->start_exchange(pair_with(1 - 1), b, {from_a}, {1, 0, 1}, flow1);
   flow0->set_ready(kStagedPieceBytes);
   CHECK(soon([&] { return flow1->come(0) == kStagedPieceBytes && flow0->come(0) == b.bytes(); }));
   CHECK(same(from_b, b));
@@ -193,8 +181,8 @@ TEST_CASE("comm/fake: a late piece holds back what follows it in its exchange, a
   // Others pass: an exchange, and a sum whose own flow is late after it.
   const Tensor x = filled(*backends[0], 100, 5.0), y = filled(*backends[1], 100, 6.0);
   const Tensor from_x(*backends[1], Shape{100}, DType::kFloat32), from_y(*backends[0], Shape{100}, DType::kFloat32);
-  const Ticket other0 = t0->start_exchange(with_each_other(0), x, {from_y}, {1, 1, 1});
-  const Ticket other1 = t1->start_exchange(with_each_other(1), y, {from_x}, {1, 1, 1});
+  const Ticket other0 = t0->start_exchange(pair_with(1 - 0), x, {from_y}, {1, 1, 1});
+  const Ticket other1 = t1->start_exchange(pair_with(1 - 1), y, {from_x}, {1, 1, 1});
   t0->wait(other0);
   t1->wait(other1);
   CHECK(same(from_x, x));
@@ -230,7 +218,7 @@ TEST_CASE("comm/staged: a device that stands still ends the waits of all ranks a
     const auto staged = make_staged_transport(world.transport(transport.rank()));
     const Tensor own = filled(device, 3 * kPieceElements, 4.0), target(device, own.shape(), DType::kFloat32);
     if (r == 0) device.allow(1);
-    const Ticket ticket = staged->start_exchange(with_each_other(transport.rank()), own, {target}, {12, 3, 11});
+    const Ticket ticket = staged->start_exchange(pair_with(1 - transport.rank()), own, {target}, {12, 3, 11});
     CHECK(soon([&] { return device.done(Event{r == 0 ? 1u : 3u}); }));  // what it will copy; the events are the copies' numbers
     texts[r] = lost_text([&] { staged->wait(ticket); });
     ++ended;

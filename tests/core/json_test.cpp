@@ -98,13 +98,7 @@ TEST_CASE("core/json: nesting") {
 
 TEST_CASE("core/json: every prefix and every changed byte of a config is a value or an error") {
   const std::string text = R"({"seed": 1, "optimizer": {"lr": 1e-3, "betas": [0.9, 0.999]}, "name": "r\u00e9\"s", "on": true, "no": null})";
-  const auto survive = [](const std::string& candidate) {
-    try {
-      parse_json(candidate, "x");
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-    }
-  };
+  const auto survive = [](const std::string& candidate) { test::error_text(ExitCode::kUsage, [&] { parse_json(candidate, "x"); }); };
   for (std::size_t i = 0; i < text.size(); ++i) {
     survive(text.substr(0, i));
     for (int c = 0; c < 256; c += 1) {

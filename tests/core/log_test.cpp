@@ -1,37 +1,16 @@
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <cstdio>
-#include <sstream>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/log.h"
-#include "tests/support/folder.h"
+#include "tests/support/stderr_lines.h"
 
 using namespace starling;
+using test::stderr_lines;
 
 namespace {
-
-/// What `call` writes to stderr, line by line.
-template <class Call>
-std::vector<std::string> stderr_lines(const Call& call) {
-  const test::Folder folder;
-  std::fflush(stderr);
-  const int before = ::dup(2);
-  const int file = ::open((folder / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  ::dup2(file, 2);
-  call();
-  std::fflush(stderr);
-  ::dup2(before, 2);
-  ::close(before);
-  ::close(file);
-  std::istringstream stream(folder.read("stderr"));
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
-}
 
 using Lines = std::vector<std::string>;
 

@@ -237,13 +237,7 @@ TEST_CASE("core/safetensors: a write that fails names file, reason and remedy, a
   struct rlimit small = before;
   small.rlim_cur = 100;
   ::setrlimit(RLIMIT_FSIZE, &small);
-  std::string text;
-  try {
-    write_safetensors(path, sample());
-  } catch (const Error& caught) {
-    text = caught.what();
-    CHECK(caught.code() == ExitCode::kOutput);
-  }
+  const std::string text = error_of(ExitCode::kOutput, [&] { write_safetensors(path, sample()); });
   ::setrlimit(RLIMIT_FSIZE, &before);
   ::signal(SIGXFSZ, handler);
   CHECK(contains(text, "File too large; raise the limit of file sizes"));

@@ -14,6 +14,7 @@
 #include "apps/trainer/training_run.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/cuda/run_config.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"
@@ -58,9 +59,7 @@ inline void train_ranks(int ranks, const nlohmann::json& json, const TransportMa
   const test::Folder folder;
   run_ranks(ranks, make, [&](int rank, Backend& backend, Transport& transport) {
     const RankLayout site{ranks, ranks};
-    TrainConfig config = read_train_config(json, "test", site);
-    config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
-    config.dataset->open();
+    TrainConfig config = read_gpu_config(json, site);
     around(rank, backend, config, [&] {
       const ShapeTrace trace = trace_shapes(config);
       Trainer trainer(config, site, trace, backend, transport);

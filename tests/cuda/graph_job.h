@@ -18,38 +18,11 @@
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/safetensors.h"
+#include "tests/cuda/run_config.h"
 #include "tests/support/folder.h"
 
 // Whole runs of the trainer with and without graphs, to be compared bit by bit.
 namespace starling::tests {
-
-/// A small convolutional network whose every kind of work depends on the step: batch norm's statistics, dropout, crops and flips.
-inline nlohmann::json graph_config(std::int64_t steps) {
-  const nlohmann::json layers = nlohmann::json::parse(R"([
-    {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "dropout", "p": 0.2}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
-  return {{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
-          {"data",
-           {{"type", "synthetic"},
-            {"image_size", 6},
-            {"classes", 4},
-            {"limit", 96},
-            {"test_limit", 8},
-            {"augment", {{"flip", true}, {"crop_padding", 1}}}}},
-          {"batch_size", 3},
-          {"steps", steps},
-          {"optimizer", {{"type", "sgd"}, {"lr", 0.05}, {"momentum", 0.9}, {"weight_decay", 0.01}}},
-          {"schedule", {{"type", "cosine"}, {"warmup_steps", 3}}},
-          {"sync", {{"bucket_mb", 0.0002}}},
-          {"evaluate", {{"every_epochs", 0}}},
-          {"checkpoint", {{"every_epochs", 0}}},
-          {"log_every", 1},
-          {"tensorboard", false}};
-}
-inline nlohmann::json with(nlohmann::json config, const nlohmann::json& patch) {
-  config.merge_patch(patch);
-  return config;
-}
 
 /// What a rank's run left.
 struct GraphOutcome {
@@ -71,10 +44,8 @@ struct GraphJob {
 };
 
 inline GraphOutcome run_graph_job(const GraphJob& job, Backend& backend, Transport& transport, const std::string& folder) {
-  TrainConfig config = read_train_config(job.config, "test", job.site);
-  config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
+  TrainConfig config = read_gpu_config(job.config, job.site);
   if (job.prepare) job.prepare(config);
-  config.dataset->open();
   const ShapeTrace trace = trace_shapes(config);
   GraphOutcome outcome;
   {

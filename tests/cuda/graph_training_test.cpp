@@ -11,6 +11,7 @@
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/support.h"
+#include "tests/support/errors.h"
 
 // One rank: steps replayed as graphs have the bits of steps that are issued.
 namespace starling::tests {
@@ -138,16 +139,9 @@ TEST_CASE("cuda/graph_training: a parameter that gets no gradient in the capture
   json config = graph_config(8);
   auto& layer_list = config["model"]["layers"];
   layer_list.insert(layer_list.begin() + 5, json{{"type", "test_forgetful"}});  // a pass to trace shapes, and three steps
-  std::string text;
-  try {
-    train(config);
-  } catch (const Error& error) {
-    text = error.what();
-    CHECK(error.code() == ExitCode::kUsage);
-  }
-  CAPTURE(text);
-  CHECK(text.find("step 3") != std::string::npos);
-  CHECK(text.find("'5.inner.weight' got no gradient") != std::string::npos);
+  const std::string text = test::error_of(ExitCode::kUsage, [&] { train(config); });
+  CHECK(test::contains(text, "step 3"));
+  CHECK(test::contains(text, "'5.inner.weight' got no gradient"));
   CHECK_FALSE(gpu().capturing());
 }
 

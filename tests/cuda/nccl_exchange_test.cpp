@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -8,21 +9,32 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "comm/averaging.h"
+#include "comm/bucket.h"
+#include "comm/capture.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/nccl_world.h"
+#include "tests/fakes/cuda/recorder.h"
+#include "tests/support/errors.h"
+#include "tests/support/exchanges.h"
 #include "topology/topology.h"
 
-// What the NCCL transport brings, for every topology, against the transport between threads (tests/fakes/transport/fake_transport.h) on
-// CPUs.
+// Single exchanges by the NCCL transport: what they bring, for every topology, against the transport between threads
+// (tests/fakes/transport/fake_transport.h) on CPUs; which communicators and registrations they need; and tickets of a capture.
 namespace starling::tests {
 namespace {
+
+using test::contains;
+using test::error_of;
+using test::pair_with;
 
 struct Case {
   std::string name;
@@ -45,9 +57,7 @@ std::vector<Case> cases_of(int ranks) {
         }
       } else if (type == "custom") {
         if (ranks != 5 || per_node != 1) continue;
-        variants.push_back(nlohmann::json::parse(R"({"type": "custom", "rounds": [
-          [{"ranks": [0, 1, 2], "weight": 0.5}, {"ranks": [3, 4], "weight": 0.25}],
-          [{"ranks": [1, 3], "weight": 0.5}, {"ranks": [0, 2, 4], "weight": 0.5}]]})"));
+        variants.push_back(groups_of_three());
       } else {
         if (type != "alternating-exp-ring" && per_node > 1) continue;
         variants.push_back(nlohmann::json::parse(fmt::format(R"({{"type": "{}"}})", type)));
@@ -110,6 +120,13 @@ Got read(const Tensor& tensor) {
   return got;
 }
 
+double largest_difference(const Got& a, const Got& b) {
+  REQUIRE(a.numbers.size() == b.numbers.size());
+  double largest = 0.0;
+  for (std::size_t i = 0; i < a.numbers.size(); ++i) largest = std::max(largest, std::abs(a.numbers[i] - b.numbers[i]));
+  return largest;
+}
+
 std::vector<Got> exchange_all(Transport& transport, Backend& backend, const std::vector<Case>& cases) {
   std::vector<Got> all;
   std::int64_t step = 0;
@@ -165,14 +182,8 @@ TEST_CASE("nccl/exchange: every topology brings what the transport between threa
       for (std::size_t i = 0; i < wanted[rank].size(); ++i) {
         const Got &want = wanted[rank][i], &got = found[rank][i];
         CAPTURE(want.what);
-        REQUIRE(got.numbers.size() == want.numbers.size());
-        REQUIRE(got.bytes.size() == want.bytes.size());
-        if (want.exact) {
-          CHECK(std::memcmp(got.bytes.data(), want.bytes.data(), want.bytes.size()) == 0);
-        }
-        double largest = 0.0;
-        for (std::size_t k = 0; k < want.numbers.size(); ++k) largest = std::max(largest, std::abs(got.numbers[k] - want.numbers[k]));
-        CHECK(largest <= 2e-6);
+        if (want.exact) CHECK(got.bytes == want.bytes);
+        CHECK(largest_difference(got, want) <= 2e-6);
         ++compared;
       }
       const int r = static_cast<int>(rank);
@@ -245,10 +256,7 @@ TEST_CASE("nccl/exchange: the mean model, and nothing of it stays registered") {
   world.run([&](Transport& transport, cuda::CudaBackend& backend) {
     const Tensor in = filled(backend, {1'100'000, DType::kFloat32}, 7);  // more than one piece; the same on all ranks
     const std::vector<Tensor> mean = mean_model(transport, {in});
-    const Got want = read(in), got = read(mean[0]);
-    double largest = 0.0;
-    for (std::size_t i = 0; i < want.numbers.size(); ++i) largest = std::max(largest, std::abs(got.numbers[i] - want.numbers[i]));
-    CHECK(largest < 1e-6);
+    CHECK(largest_difference(read(mean[0]), read(in)) < 1e-6);
     CHECK(world.fake.registrations(transport.rank()) == 0);
   });
 }
@@ -271,10 +279,8 @@ TEST_CASE("nccl/exchange: communicators are made for groups alone, each once") {
     transport.prepare({{0, 1, 2, 3, 4, 5, 6, 7}, {4}});  // the world has one, and one rank alone needs none
     CHECK(world.fake.initialised(transport.rank()) == 1 + of_rank[transport.rank()]);
   });
-  ConfigSection ring_section(nlohmann::json{{"type", "ring"}}, "topology");
-  CHECK(summed_groups(*make_topology(ring_section, {8, 2}), false).empty());
-  ConfigSection complete_section(nlohmann::json{{"type", "complete"}}, "topology");
-  CHECK(summed_groups(*make_topology(complete_section, {5, 1}), false) == std::vector<std::vector<int>>{{0, 1, 2, 3, 4}});
+  ConfigSection ring(nlohmann::json{{"type", "ring"}}, "topology");
+  CHECK(summed_groups(*make_topology(ring, {8, 2}), false).empty());
 }
 
 TEST_CASE("nccl/exchange: buffers are registered once, where NCCL can") {
@@ -283,15 +289,73 @@ TEST_CASE("nccl/exchange: buffers are registered once, where NCCL can") {
     options.nccl.registers = registers;
     NcclWorld world(2, options);
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-      Exchange exchange;
-      exchange.kind = Exchange::Kind::kNeighbours;
-      exchange.send_to = exchange.receive_from = {1 - transport.rank()};
+      const Exchange exchange = pair_with(1 - transport.rank());
       const Tensor send = filled(backend, {64, DType::kFloat32}, 1), receive(backend, send.shape(), send.dtype());
       for (std::int64_t step = 0; step < 3; ++step) transport.wait(transport.start_exchange(exchange, send, {receive}, {step, 0, step}));
       CHECK(world.fake.registrations(transport.rank()) == (registers ? 2 : 0));
     });
     CHECK(world.fake.registrations(0) == 0);
   }
+}
+
+TEST_CASE("nccl/exchange: an exchange that is captured needs no answer of the device, and registers nothing") {
+  NcclWorld world(2);
+  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+    const Exchange exchange = pair_with(1 - transport.rank());
+    const Tensor send(backend, Shape{64}, DType::kFloat32), receive(backend, send.shape(), send.dtype());
+    backend.fill(send, 1.0 + transport.rank());
+    transport.wait(transport.start_exchange(exchange, send, {receive}, {0, 0, 0}));
+    const int registered = world.fake.registrations(transport.rank());
+    CHECK(registered == 2);
+    transport.world().barrier();
+    // An exchange is under way all through the capture: the watchdog looks at it every 10 ms.
+    if (transport.rank() == 0) cuda::shim::hold_events(true);
+    transport.world().barrier();
+    const Ticket before = transport.start_exchange(exchange, send, {receive}, {1, 0, 1});
+    std::vector<Bucket> none;
+    const auto capture = Capture::begin(backend, transport, nullptr, none, {.pass = 2});
+    REQUIRE(capture);
+    const Tensor sum(backend, send.shape(), send.dtype());  // of the graph's own memory
+    const Ticket first = transport.start_exchange(exchange, send, {receive}, {2, 0, 2});
+    const Ticket second = transport.start_sum(send, sum, {2, 1, 2});
+    CHECK(transport.done(first));  // the host would not wait
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    transport.wait(first);
+    transport.wait(second);
+    backend.add({.a = receive, .b = sum, .y = receive});
+    capture->end();
+    CHECK(world.fake.registrations(transport.rank()) == registered);
+    backend.fill(send, 10.0 + transport.rank());
+    capture->launch({.pass = 2});
+    transport.wait(before);
+    CHECK(contains(error_of(ExitCode::kInternal, [&] { transport.wait(first); }), "not under way"));
+    transport.world().barrier();
+    if (transport.rank() == 0) cuda::shim::hold_events(false);
+    std::vector<float> host(64);
+    backend.copy_to_host(receive, host.data());
+    CHECK(host == std::vector<float>(64, 10.0f + 1.0f - static_cast<float>(transport.rank()) + 21.0f));
+    transport.world().barrier();
+  });
+}
+
+TEST_CASE("nccl/exchange: a capture that is given up takes its tickets with it, and what follows goes on") {
+  NcclWorld world(2);
+  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+    const Tensor numbers(backend, Shape{8}, DType::kFloat32);
+    backend.fill(numbers, 1.0);
+    std::vector<Bucket> none;
+    auto capture = Capture::begin(backend, transport, nullptr, none, {});
+    REQUIRE(capture);
+    const Ticket ticket = transport.start_sum(numbers, numbers, {0, 0, 0});
+    // A host's wait on the way of an exchange, as for the mean model.
+    CHECK(contains(error_of(ExitCode::kInternal, [&] { mean_model(transport, {numbers}); }), "while a graph is captured"));
+    capture.reset();
+    CHECK(contains(error_of(ExitCode::kInternal, [&] { transport.wait(ticket); }), "not under way"));
+    transport.wait(transport.start_sum(numbers, numbers, {0, 0, 0}));
+    std::vector<float> host(8);
+    backend.copy_to_host(numbers, host.data());
+    CHECK(host == std::vector<float>(8, 2.0f));
+  });
 }
 
 }  // namespace starling::tests

@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
-#include <memory>
+#include <cstdint>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "tests/cuda/nccl_race.h"
+#include "tests/cuda/nccl_world.h"
+#include "tests/cuda/race_training.h"
 
-// The race checker on training steps whose buckets go by NCCL.
+// In which order training asks the device for exchanges by NCCL: without races, in one order on all ranks, and nobody waits who need not.
 namespace starling::tests {
 namespace {
 
@@ -18,28 +20,61 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using cuda::shim::check_communicators;
 using cuda::shim::check_races;
-using cuda::shim::Finding;
 using cuda::shim::ranks_of;
-using Kind = cuda::shim::Finding::Kind;
 
-std::vector<Call> record(const TrainingSettings& settings, int ranks) { return record_by_nccl(settings, ranks, 4); }
-
-bool any(const std::vector<Finding>& findings, const std::string& one, const std::string& other) {
-  return std::any_of(findings.begin(), findings.end(), [&](const Finding& finding) {
-    return finding.kind == Kind::kRace &&
-           ((finding.one == one && finding.other == other) || (finding.one == other && finding.other == one));
-  });
+std::vector<Call> record(const TrainingSettings& settings, int ranks, int steps) {
+  FakeNccl nccl(ranks);
+  return record_training({settings, ranks, steps}, by_nccl(nccl));
 }
 
-std::size_t nccl_operations(const std::vector<Call>& calls) {
-  return static_cast<std::size_t>(std::count_if(calls.begin(), calls.end(), [](const Call& call) {
-    return call.kind == CallKind::kNcclSend || call.kind == CallKind::kNcclReceive || call.kind == CallKind::kNcclCollective;
-  }));
+void check_order(const std::vector<Call>& calls, int ranks) {
+  CHECK(lines(check_races(calls)) == "");
+  const auto apart = ranks_of(calls);
+  REQUIRE(apart.size() == static_cast<std::size_t>(ranks));
+  CHECK(lines(check_communicators(apart)) == "");
+}
+
+struct Waits {
+  int of_compute = 0;  ///< for an exchange, between the first and the last gradient of a step
+  int of_update = 0;   ///< for the communication stream, anywhere
+  int passes = 0;
+};
+
+Waits count_waits(const std::vector<Call>& calls) {
+  std::map<cuda::StreamHandle, std::string> names;
+  std::map<std::pair<cuda::EventHandle, std::uint64_t>, std::string> recorded;  ///< the stream's name
+  struct Rank {
+    int in_pass = 0;     ///< compute's waits since the first gradient
+    int until_last = 0;  ///< and those of them that came before the last so far
+    bool begun = false;
+  };
+  std::map<std::uint32_t, Rank> ranks;  ///< by thread
+  Waits waits;
+  for (const Call& call : calls) {
+    Rank& rank = ranks[call.thread];
+    if (call.kind == CallKind::kCreateStream) names[call.stream] = call.label;
+    if (call.kind == CallKind::kMark) {
+      waits.of_compute += rank.until_last;
+      waits.passes += rank.begun;
+      rank = {};
+    }
+    if (call.kind == CallKind::kRecord) recorded[{call.event, call.recording}] = names[call.stream];
+    if (call.kind == CallKind::kWrite && names[call.stream] == "compute" && call.label.find("backward") != std::string::npos) {
+      rank.begun = true;
+      rank.until_last = rank.in_pass;
+    }
+    if (call.kind != CallKind::kWait) continue;
+    const std::string& whom = recorded[{call.event, call.recording}];
+    if (whom == "communication" && names[call.stream] == "update") ++waits.of_update;
+    // An update waits for its exchange, so who waits for updates waits for exchanges.
+    if (rank.begun && names[call.stream] == "compute" && (whom == "communication" || whom == "update")) ++rank.in_pass;
+  }
+  return waits;
 }
 
 }  // namespace
 
-TEST_CASE("nccl/race: training steps have none, and all ranks issue in one order") {
+TEST_CASE("nccl/race: training steps have none, all ranks issue in one order, and backward passes wait for no exchange") {
   struct Variant {
     std::string name;
     int ranks;
@@ -48,23 +83,24 @@ TEST_CASE("nccl/race: training steps have none, and all ranks issue in one order
   std::vector<Variant> variants;
   TrainingSettings settings;
   variants.push_back({"pairs, in backward", 2, settings});
+  settings.start_at_begin = true;
+  variants.push_back({"pairs that start as a step begins", 2, settings});
+  settings = {};
   settings.bf16_exchange = true;
   variants.push_back({"pairs, bf16 on the wire", 2, settings});
   settings = {};
   settings.in_backward = false;
   settings.clip.norm = 0.5;
   variants.push_back({"pairs, clipped after the pass", 2, settings});
-  settings.compute = DType::kFloat16;
-  settings.check_overflow = true;
-  settings.net = kNormNet;
-  settings.defer_norms = true;
+  settings = in_fp16(settings);
   variants.push_back({"pairs, fp16 with an overflow check", 2, settings});
   settings.algorithm = "allreduce";
   variants.push_back({"all-reduce, fp16 with an overflow check", 2, settings});
   settings = {};
   settings.algorithm = "allreduce";
-  settings.topology = {{"type", "complete"}};
   variants.push_back({"all-reduce, in backward", 3, settings});
+  settings.start_at_begin = true;
+  variants.push_back({"all-reduce that starts as a step begins", 2, settings});
   settings = {};
   settings.topology = {{"type", "static-exp"}};
   variants.push_back({"several neighbours", 4, settings});
@@ -74,72 +110,96 @@ TEST_CASE("nccl/race: training steps have none, and all ranks issue in one order
   settings = {};
   settings.topology = groups_of_three();
   variants.push_back({"groups of three", 5, settings});
+  constexpr int kSteps = 4;
   for (const Variant& variant : variants) {
     CAPTURE(variant.name);
-    const std::vector<Call> calls = record(variant.settings, variant.ranks);
-    CHECK(nccl_operations(calls) > 0);
-    CHECK(lines(check_races(calls)) == "");
-    const auto ranks = ranks_of(calls);
-    REQUIRE(ranks.size() == static_cast<std::size_t>(variant.ranks));
-    CHECK(lines(check_communicators(ranks)) == "");
+    const std::vector<Call> calls = record(variant.settings, variant.ranks, kSteps);
+    check_order(calls, variant.ranks);
+    const Waits waits = count_waits(calls);
+    CHECK(waits.passes == variant.ranks * kSteps);
+    CHECK(waits.of_compute == 0);
+    CHECK(waits.of_update >= variant.ranks * (kSteps - 1));  // more with several buckets; a gradient's sum joins them
   }
 }
 
-TEST_CASE("nccl/race: without the waits for one of its events an exchange races with the update") {
-  const std::vector<Call> calls = record({}, 2);
-  const auto first = std::find_if(calls.begin(), calls.end(), [](const Call& call) { return call.kind == CallKind::kNcclReceive; });
-  REQUIRE(first != calls.end());
-  const std::uint32_t thread = first->thread;
-  const cuda::StreamHandle communication = first->stream;
-  const auto update = std::find_if(calls.begin(), calls.end(), [&](const Call& call) {
-    return call.kind == CallKind::kWrite && call.label == "update" && call.thread == thread;
-  });
-  REQUIRE(update != calls.end());
+TEST_CASE("nccl/race: whole runs whose steps are graphs have none, tests and checkpoints between them included") {
+  const auto check = [](int ranks, const nlohmann::json& config) {
+    FakeNccl nccl(ranks);
+    const std::vector<Call> calls = record_run(ranks, config, by_nccl(nccl));
+    CHECK(count(calls, CallKind::kLaunchGraph) >= static_cast<std::size_t>(ranks * 2 * 4));
+    check_order(calls, ranks);
+  };
+  for (const char* algorithm : {"gossip", "allreduce"}) {
+    for (const char* precision : {"fp32", "fp16"}) {
+      CAPTURE(std::string(algorithm));
+      CAPTURE(std::string(precision));
+      check(2, race_config(algorithm, precision, true));
+    }
+  }
+  check(5, with(race_config("gossip", "fp32", true), {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
+}
+
+TEST_CASE("nccl/race: the checks see an exchange that waits for no update, and an update that waits for no exchange") {
+  const std::vector<Call> calls = record({}, 2, 4);
+  std::map<cuda::StreamHandle, std::string> names;
   std::size_t sends = 0, receives = 0;
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    if (calls[i].kind != CallKind::kRecord || calls[i].thread != thread) continue;
-    if (calls[i].stream == update->stream) sends += missed(calls, i, "update", "send") > 0;
-    if (calls[i].stream == communication) receives += missed(calls, i, "receive", "update") > 0;
+    if (calls[i].kind == CallKind::kCreateStream) names[calls[i].stream] = calls[i].label;
+    if (calls[i].kind != CallKind::kRecord || calls[i].thread != calls.front().thread) continue;
+    if (names[calls[i].stream] == "update") sends += missed(calls, i, "update", "send") > 0;
+    if (names[calls[i].stream] == "communication") receives += missed(calls, i, "receive", "update") > 0;
   }
   CHECK(sends >= 6);
   CHECK(receives >= 6);
 }
 
-TEST_CASE("nccl/race: an exchange at another place, and communicators in another order, are found") {
-  SUBCASE("an exchange before the update that it sends") {
-    std::vector<Call> calls = record({}, 2);
-    const auto last = std::find_if(calls.rbegin(), calls.rend(), [](const Call& call) { return call.kind == CallKind::kNcclSend; });
-    REQUIRE(last != calls.rend());
-    const auto at = static_cast<std::size_t>(calls.rend() - last) - 1;
-    std::size_t update = at;  // of the bucket that is sent
-    while (!(calls[update].kind == CallKind::kWrite && calls[update].label == "update" && calls[update].to == calls[at].from)) --update;
-    std::rotate(calls.begin() + static_cast<std::ptrdiff_t>(update), calls.begin() + static_cast<std::ptrdiff_t>(at),
-                calls.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-    CHECK(any(check_races(calls), "send", "update"));
-  }
-  SUBCASE("two communicators swapped on one rank") {
-    TrainingSettings settings;
-    settings.topology = groups_of_three();
-    auto ranks = ranks_of(record(settings, 5));
-    REQUIRE(ranks.size() == 5);
-    CHECK(lines(check_communicators(ranks)) == "");
-    // Rank 2 is in both groups of three: [0, 1, 2] and [0, 2, 4].
-    Call* before = nullptr;
-    for (Call& call : ranks[2]) {
-      if (call.kind != CallKind::kNcclCollective) continue;
-      if (before && before->communicator != call.communicator) {
-        std::swap(before->communicator, call.communicator);
-        break;
+TEST_CASE("nccl/race: buckets are sent where they lie, in their order, and the host waits for nothing and asks for no memory") {
+  for (const bool in_backward : {true, false}) {
+    CAPTURE(in_backward);
+    NcclWorld world(2);
+    std::vector<Call> calls;
+    using Buffers = std::vector<const void*>;
+    std::vector<Buffers> wanted(2);  // by rank, for two steps
+    world.run([&](Transport& transport, cuda::CudaBackend& backend) {
+      TrainingSettings settings;
+      settings.in_backward = in_backward;
+      TrainingJob job(backend, transport, settings);
+      // The barriers are the control plane's, which asks the device for nothing.
+      const auto alone = [&](const auto& work) {
+        transport.world().barrier();
+        if (transport.rank() == 0) work();
+        transport.world().barrier();
+      };
+      job.step();
+      job.step();
+      alone([] {
+        cuda::shim::hold_events(true);  // the device does nothing until somebody waits
+        cuda::shim::start_recording();
+      });
+      job.step();
+      alone([] {  // the host reads the loss of the step before, whose copy the device has not come to
+        cuda::shim::hold_events(false);
+        cuda::shim::hold_events(true);
+      });
+      job.step();
+      alone([&] {
+        calls = cuda::shim::stop_recording();
+        cuda::shim::hold_events(false);
+      });
+      Buffers& parameters = wanted[static_cast<std::size_t>(transport.rank())];
+      for (int step = 0; step < 2; ++step) {
+        for (std::size_t b = 0; b < job.buckets(); ++b) parameters.push_back(job.parameters_of(b).raw());
       }
-      before = &call;
+      job.finish();
+    });
+    for (const CallKind kind : {CallKind::kHostWait, CallKind::kAllocate, CallKind::kFree}) CHECK(count(calls, kind) == 0);
+    std::map<std::uint32_t, Buffers> sent;  // by thread
+    for (const Call& call : calls) {
+      if (call.kind == CallKind::kNcclSend) sent[call.thread].push_back(call.from);
     }
-    REQUIRE(before != nullptr);
-    const std::vector<Finding> found = check_communicators(ranks);
-    REQUIRE_FALSE(found.empty());
-    for (const Finding& finding : found) {
-      CHECK(finding.kind == Kind::kCommunicatorOrder);
-      CHECK(finding.text.find("rank 2 issues all_reduce on communicator") != std::string::npos);
-    }
+    REQUIRE(sent.size() == 2);
+    CHECK(wanted[0].size() >= 2 * 3);
+    for (const auto& [thread, buffers] : sent) CHECK(std::count(wanted.begin(), wanted.end(), buffers) == 1);
   }
 }
 

@@ -1,256 +1,303 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
-#include <set>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "comm/shared/peer_transport.h"
 #include "comm/transports/staged.h"
-#include "tests/cuda/call_order.h"
+#include "core/error.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "layers/layer.h"
+#include "tests/cuda/graph_job.h"
 #include "tests/cuda/nccl_world.h"
-#include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/fakes/transport/thread_sharing.h"
+#include "tests/support/errors.h"
+#include "tests/support/stderr_lines.h"
 
-// Whole training steps over the NCCL transport: what they learn, and what they ask the device for, in which order.
+// Whole runs of the trainer over the NCCL transport have the bits of runs through host memory: with steps that are issued or replayed as
+// graphs, and where ranks of a host read each other's memory.
 namespace starling::tests {
 namespace {
 
-using cuda::shim::Call;
-using cuda::shim::CallKind;
+using nlohmann::json;
+using test::contains;
+using test::stderr_lines;
 
-constexpr int kSteps = 4;
+enum class Way : unsigned char { kStaged, kNccl, kPeers };
 
-std::vector<double> train(Backend& backend, Transport& transport, const TrainingSettings& settings) {
-  TrainingJob job(backend, transport, settings);
-  for (int step = 0; step < kSteps; ++step) job.step();
-  job.finish();
-  return job.numbers();
+struct RunOptions {
+  Way way = Way::kNccl;
+  int ranks_per_host = 0;  ///< kPeers: those that read each other; 0: all
+  std::int64_t resume_step = 0;
+  std::function<void(TrainConfig&)> prepare;
+  std::function<void(int rank)> at_begin;  ///< on the rank's thread
+};
+
+std::unique_ptr<Transport> open_end(NcclWorld& world, int rank, cuda::CudaBackend& backend, const RunOptions& options) {
+  if (options.way == Way::kStaged) return make_staged_transport(world.control(rank));
+  std::unique_ptr<Transport> transport = world.open(rank, backend);
+  if (options.way == Way::kNccl) return transport;
+  const int host = options.ranks_per_host > 0 ? rank / options.ranks_per_host : 0;
+  std::string refusal;
+  auto over =
+      make_peer_transport(std::move(transport), backend, make_thread_sharing("host " + std::to_string(host), false), {20.0}, refusal);
+  require(over != nullptr, "test", "peer memory was refused: {}", refusal);
+  return over;
 }
 
-/// Parameters and buffers of every rank at the end.
-using Numbers = std::vector<std::vector<double>>;
-
-Numbers train_by_nccl(int ranks, const TrainingSettings& settings) {
-  Numbers numbers(static_cast<std::size_t>(ranks));
+std::vector<GraphOutcome> train_in(const test::Folder& folder, int ranks, const json& config, const RunOptions& options = {}) {
+  register_builtins();  // before there are threads
+  std::vector<GraphOutcome> outcomes(static_cast<std::size_t>(ranks));
+  const std::uint64_t before = cuda::runtime_counters().graph_launches;
   NcclWorld world(ranks);
-  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-    numbers[static_cast<std::size_t>(transport.rank())] = train(backend, transport, settings);
-  });
-  return numbers;
-}
-
-/// The same GPUs, and exchanges through host memory.
-Numbers train_staged(int ranks, const TrainingSettings& settings) {
-  Numbers numbers(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks);
-  world.run([&](Transport& end) {
+  world.run_ranks([&](int rank) {
+    if (options.at_begin) options.at_begin(rank);
     cuda::CudaBackend backend(0, false, false, true);
-    const auto transport = make_staged_transport(world.transport(end.rank()));
-    numbers[static_cast<std::size_t>(end.rank())] = train(backend, *transport, settings);
+    const std::unique_ptr<Transport> transport = open_end(world, rank, backend, options);
+    outcomes[static_cast<std::size_t>(rank)] =
+        run_graph_job({config, {ranks, ranks}, options.prepare, options.resume_step}, backend, *transport, folder / ".");
   });
-  return numbers;
+  outcomes[0].launches = cuda::runtime_counters().graph_launches - before;
+  outcomes[0].losses = losses_in(folder);
+  return outcomes;
 }
+std::vector<GraphOutcome> train(int ranks, const json& config, const RunOptions& options = {}) {
+  const test::Folder folder;
+  return train_in(folder, ranks, config, options);
+}
+json eager(const json& config) { return with(config, {{"cuda_graphs", false}}); }
 
-void compare(const Numbers& found, const Numbers& wanted, bool exact) {
+void same(const std::vector<GraphOutcome>& found, const std::vector<GraphOutcome>& wanted) {
   REQUIRE(found.size() == wanted.size());
-  for (std::size_t rank = 0; rank < wanted.size(); ++rank) {
-    REQUIRE(found[rank].size() == wanted[rank].size());
-    double largest = 0.0;
-    for (std::size_t i = 0; i < wanted[rank].size(); ++i) largest = std::max(largest, std::abs(found[rank][i] - wanted[rank][i]));
-    CHECK(largest <= (exact ? 0.0 : 1e-4));
-    CHECK(wanted[rank].size() > 100);
+  for (std::size_t rank = 0; rank < found.size(); ++rank) {
+    CAPTURE(rank);
+    CHECK(differences(found[rank], wanted[rank]) == "");
   }
 }
+
+json topology(const json& keys) { return {{"sync", {{"topology", keys}}}}; }
+json topology(const char* type) { return topology(json{{"type", type}}); }
+const json kAllReduce{{"sync", {{"algorithm", "allreduce"}}}};
 
 }  // namespace
 
-TEST_CASE("nccl/training: gossip in pairs ends with the bits of the transport through host memory") {
-  for (const char* topology : {"ring", "static-exp"}) {
-    for (const int ranks : {2, 4}) {
-      CAPTURE(std::string(topology));
-      CAPTURE(ranks);
-      TrainingSettings settings;
-      settings.topology = {{"type", topology}};
-      compare(train_by_nccl(ranks, settings), train_staged(ranks, settings), true);
-    }
-  }
-}
-
-TEST_CASE("nccl/training: groups, gradient all-reduce, bf16 on the wire, clipping, and no overlap") {
+TEST_CASE("nccl/training: steps that are issued and steps that are replayed have the bits of steps through host memory") {
+  const json accumulating{{"optimizer", {{"type", "accum_adamw"}, {"lr", 0.01}, {"momentum", nullptr}, {"accum_iter", 4}}}};
+  const json inter{{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", {{"type", "one-peer-exp"}}}};
   struct Variant {
     const char* name;
     int ranks;
-    bool exact;
-    void (*set)(TrainingSettings&);
+    std::int64_t period;  ///< of the work; 0: not looked at
+    json patch;
+    std::int64_t accumulate = 1;
+    int peers = 0;                 ///< not 0: with peers, too, so many on a host
+    std::int64_t peer_period = 2;  ///< their buckets have two buffers, which steps alternate between
   };
   const Variant variants[] = {
-      {"a group of three", 3, false,
-       [](TrainingSettings& s) {
-         s.topology = {{"type", "complete"}};
-       }},
-      {"groups of base-2", 3, false,
-       [](TrainingSettings& s) {
-         s.topology = {{"type", "base-2"}};
-       }},
-      {"all-reduce", 3, false, [](TrainingSettings& s) { s.algorithm = "allreduce"; }},
-      {"bf16 pairs", 2, true, [](TrainingSettings& s) { s.bf16_exchange = true; }},
-      {"a bf16 group", 3, false,
-       [](TrainingSettings& s) {
-         s.bf16_exchange = true;
-         s.topology = {{"type", "complete"}};
-       }},
-      {"no overlap", 2, true, [](TrainingSettings& s) { s.overlap = false; }},
-      {"a clipped norm, in bf16", 2, true,
-       [](TrainingSettings& s) {
-         s.clip.norm = 0.5;
-         s.in_backward = false;
-         s.compute = DType::kBFloat16;
-       }},
+      {"a pair", 2, 1, topology("one-peer-exp"), 1, 2},
+      {"one-peer-exp", 4, 2, topology("one-peer-exp"), 1, 4},
+      {"a ring of two hosts", 4, 2, topology("ring"), 1, 2},
+      {"several neighbours, two hosts", 4, 1, topology("static-exp"), 1, 2},
+      {"other neighbours to send to than to receive from", 4, 2, topology("directed-exp"), 1, 2},
+      {"base-2 of three", 3, 0, topology("base-2")},
+      {"base-2 of four, two hosts", 4, 2, topology("base-2"), 1, 2},
+      {"a group", 3, 1, topology("complete"), 1, 3},
+      {"groups of three", 5, 2, topology(groups_of_three())},
+      {"nodes", 4, 0, topology(inter)},
+      {"all-reduce", 3, 1, kAllReduce, 1, 3, 1},
+      {"all-reduce, clipped", 2, 1, with(kAllReduce, {{"clip_norm", 0.05}})},
+      {"all-reduce in fp16", 2, 1, with(kAllReduce, {{"precision", "fp16"}})},
+      {"accumulated gradients", 2, 1, topology("one-peer-exp"), 3, 2},
+      {"accumulated gradients, all-reduce", 2, 1, kAllReduce, 2},
+      {"an accumulating rule", 4, 4, with(accumulating, topology("one-peer-exp"))},
+      {"an accumulating rule in fp16, all-reduce", 2, 4, with(with(accumulating, kAllReduce), {{"precision", "fp16"}})},
+      {"bf16 on the wire", 4, 2, with(topology("one-peer-exp"), {{"sync", {{"exchange", "bf16"}}}})},
+      {"bf16 on the wire of a group", 3, 1, with(topology("complete"), {{"sync", {{"exchange", "bf16"}}}})},
+      {"bf16", 2, 1, {{"precision", "bf16"}, {"clip_norm", 0.05}, {"clip", "bucket"}}},
+      {"fp16", 2, 1, {{"precision", "fp16"}}},
+      {"no overlap", 2, 1, {{"sync", {{"overlap", false}}}}},
+      {"updates after the pass", 4, 2, with(topology("one-peer-exp"), {{"sync", {{"update", "after_backward"}}}})},
   };
   for (const Variant& variant : variants) {
     CAPTURE(std::string(variant.name));
-    TrainingSettings settings;
-    variant.set(settings);
-    compare(train_by_nccl(variant.ranks, settings), train_staged(variant.ranks, settings), variant.exact);
-  }
-}
-
-namespace {
-
-/// What one rank did in two steps.
-struct RankLog {
-  cuda::StreamHandle compute = nullptr, update = nullptr, communication = nullptr;
-  std::vector<const void*> parameters;  ///< per bucket
-};
-struct Recorded {
-  std::vector<Call> calls;
-  std::vector<RankLog> ranks;
-  std::vector<Call> of(const RankLog& rank) const {
-    std::vector<Call> mine;
-    for (const Call& call : calls) {
-      if (call.stream == rank.compute || call.stream == rank.update || call.stream == rank.communication) mine.push_back(call);
-    }
-    return mine;
-  }
-};
-
-/// The third and the fourth step of every rank, while the device does nothing until somebody waits. The barriers are the control plane's,
-/// which asks the device for nothing.
-Recorded record_steps(int ranks, const TrainingSettings& settings) {
-  Recorded result;
-  result.ranks.resize(static_cast<std::size_t>(ranks));
-  NcclWorld world(ranks);
-  world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-    TrainingJob job(backend, transport, settings);
-    job.step();
-    job.step();
-    transport.world().barrier();
-    if (transport.rank() == 0) {
-      cuda::shim::hold_events(true);
-      cuda::shim::start_recording();
-    }
-    transport.world().barrier();
-    job.step();
-    transport.world().barrier();
-    // The host reads the loss of the step before, whose copy the device has not come to.
-    if (transport.rank() == 0) {
-      cuda::shim::hold_events(false);
-      cuda::shim::hold_events(true);
-    }
-    transport.world().barrier();
-    job.step();
-    transport.world().barrier();
-    if (transport.rank() == 0) {
-      result.calls = cuda::shim::stop_recording();
-      cuda::shim::hold_events(false);
-    }
-    transport.world().barrier();
-    RankLog& mine = result.ranks[static_cast<std::size_t>(transport.rank())];
-    const auto handle = [&](StreamKind stream) {
-      const StreamScope scope(backend, stream);
-      return backend.handle();
+    constexpr std::int64_t kSteps = 11;
+    const json config =
+        with(with(graph_config(kSteps), {{"accumulate", variant.accumulate}, {"data", {{"limit", 60}}}, {"batch_size", 2}}), variant.patch);
+    const std::vector<GraphOutcome> wanted = train(variant.ranks, eager(config), {.way = Way::kStaged});
+    const auto check = [&](const json& run, const RunOptions& options, std::int64_t period) {
+      const std::vector<GraphOutcome> issued = train(variant.ranks, eager(run), options);
+      CHECK(issued[0].launches == 0);
+      same(issued, wanted);
+      const std::vector<GraphOutcome> replayed = train(variant.ranks, run, options);
+      CHECK(replayed[0].why_not == "");
+      CHECK(replayed[0].launches == static_cast<std::uint64_t>(variant.ranks * variant.accumulate * (kSteps - replayed[0].warm_up)));
+      if (period > 0) {
+        CHECK(replayed[0].warm_up == std::max<std::int64_t>(period, 2) + 1);
+        CHECK(replayed[0].graphs == static_cast<std::size_t>(period * (1 + std::min<std::int64_t>(variant.accumulate - 1, 2))));
+      }
+      same(replayed, wanted);
     };
-    mine = {handle(StreamKind::kCompute), handle(StreamKind::kUpdate), handle(StreamKind::kCommunication), {}};
-    for (std::size_t b = 0; b < job.buckets(); ++b) mine.parameters.push_back(job.parameters_of(b).raw());
-    job.finish();
-  });
-  return result;
+    check(config, {}, variant.period);
+    if (variant.peers == 0) continue;
+    CAPTURE(variant.peers);
+    check(with(config, {{"evaluate", {{"every_steps", 3}}}}), {.way = Way::kPeers, .ranks_per_host = variant.peers}, variant.peer_period);
+  }
 }
 
-bool is_update(const Call& call) { return call.kind == CallKind::kLaunch && call.label.find("UpdateBuffers") != std::string::npos; }
+TEST_CASE("nccl/training: an overflow on one rank alone") {
+  const json config = with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
+  RunOptions options;
+  options.prepare = [](TrainConfig& settings) {
+    settings.loss_scale.initial = 0x1p22;
+    settings.loss_scale.growth_interval = 2;
+  };
+  const std::vector<GraphOutcome> issued = train(2, eager(config), options), replayed = train(2, config, options);
+  same(replayed, issued);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(replayed[rank].scale.optimizer_step == issued[rank].scale.optimizer_step);
+    CHECK(16 + 1 - replayed[rank].scale.optimizer_step > replayed[rank].warm_up);
+  }
+}
 
-}  // namespace
+TEST_CASE("nccl/training: tests, checkpoints and a resume between replays change no bit") {
+  const json plain =
+      with(with(graph_config(12), topology("one-peer-exp")), {{"data", {{"limit", 36}}}, {"schedule", {{"type", "constant"}}}});
+  const json stops = with(plain, {{"evaluate", {{"every_steps", 3}}}, {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
+  const std::vector<GraphOutcome> wanted = train(2, eager(plain));
+  same(train(2, stops), wanted);
+  const test::Folder folder;
+  train_in(folder, 2, with(stops, {{"steps", 10}}));
+  same(train_in(folder, 2, stops, {.resume_step = 5}), wanted);
+}
 
-TEST_CASE("nccl/training: buckets go in one order on all ranks, behind their update and before the next; the host waits for nothing") {
-  for (const bool in_backward : {true, false}) {
-    CAPTURE(in_backward);
-    TrainingSettings settings;
-    settings.in_backward = in_backward;
-    const Recorded steps = record_steps(2, settings);
-    for (const Call& call : steps.calls) {
-      CHECK(call.kind != CallKind::kHostWait);
-      CHECK(call.kind != CallKind::kAllocate);
-      CHECK(call.kind != CallKind::kFree);
-    }
-    for (const RankLog& rank : steps.ranks) {
-      const std::vector<Call> calls = steps.of(rank);
-      const std::size_t buckets = rank.parameters.size();
-      REQUIRE(buckets >= 3);
-      const auto sends = places(calls, [](const Call& call) { return call.kind == CallKind::kNcclSend; });
-      const auto receives = places(calls, [](const Call& call) { return call.kind == CallKind::kNcclReceive; });
-      const auto updates = places(calls, is_update);
-      REQUIRE(sends.size() == 2 * buckets);
-      REQUIRE(receives.size() == 2 * buckets);
-      REQUIRE(updates.size() == 2 * buckets);
-      for (std::size_t step = 0; step < 2; ++step) {
-        for (std::size_t b = 0; b < buckets; ++b) {
-          CAPTURE(step);
-          CAPTURE(b);
-          const std::size_t at = step * buckets + b;
-          const Call &send = calls[sends[at]], &receive = calls[receives[at]];
-          CHECK(send.from == rank.parameters[b]);  // in the order of buckets, in place
-          CHECK(send.stream == rank.communication);
-          CHECK(receive.stream == rank.communication);
-          CHECK(send.bytes == receive.bytes);
-          CHECK(calls[updates[at]].stream == rank.update);
-          CHECK(ordered(calls, updates[at], sends[at]));     // sent once it is final
-          CHECK(ordered(calls, updates[at], receives[at]));  // received where the update has read
-          if (step == 0) {
-            const std::size_t next = buckets + b;
-            CHECK(calls[receives[next]].to == receive.to);
-            CHECK(ordered(calls, receives[at], updates[next]));  // mixed once it is there
-            CHECK(ordered(calls, sends[at], updates[next]));     // overwritten once it has gone
-          }
+TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, waits for nothing and asks for no memory, in fp16 neither") {
+  using cuda::shim::Call;
+  using cuda::shim::CallKind;
+  for (const json& algorithm : {topology("one-peer-exp"), kAllReduce}) {
+    for (const char* precision : {"bf16", "fp16"}) {
+      CAPTURE(algorithm.dump());
+      CAPTURE(std::string(precision));
+      cuda::shim::start_recording();
+      train(2, with(with(graph_config(15), algorithm), {{"precision", precision}, {"log_every", 1000}, {"batch_size", 2}}));
+      const std::vector<Call> calls = cuda::shim::stop_recording();
+      std::map<std::uint32_t, std::vector<std::size_t>> launches;  // of each rank's thread
+      for (std::size_t i = 0; i < calls.size(); ++i) {
+        if (calls[i].kind == CallKind::kLaunchGraph) launches[calls[i].thread].push_back(i);
+      }
+      REQUIRE(launches.size() == 2);
+      for (const auto& [thread, places] : launches) {
+        REQUIRE(places.size() >= 10);
+        const auto count = [&, of = thread](std::size_t begin, std::size_t end, CallKind kind) {
+          return std::count_if(calls.begin() + static_cast<std::ptrdiff_t>(begin), calls.begin() + static_cast<std::ptrdiff_t>(end),
+                               [&](const Call& call) { return call.thread == of && call.kind == kind; });
+        };
+        CHECK(count(0, places[0], CallKind::kNcclGroupStart) > 0);
+        for (const CallKind kind : {CallKind::kNcclGroupStart, CallKind::kHostWait, CallKind::kAllocate, CallKind::kFree}) {
+          CHECK(count(places[4], places.back(), kind) == 0);
         }
       }
     }
   }
 }
 
-TEST_CASE("nccl/training: all ranks of a group issue their sums in the same order") {
-  TrainingSettings settings;
-  settings.topology = {{"type", "complete"}};
-  const Recorded steps = record_steps(3, settings);
-  std::vector<std::vector<std::size_t>> sizes;
-  for (const RankLog& rank : steps.ranks) {
-    sizes.emplace_back();
-    const std::vector<Call> calls = steps.of(rank);
-    std::size_t at = 0;
-    for (const Call& call : calls) {
-      if (call.kind != CallKind::kNcclCollective) continue;
-      CHECK(call.label == "all_reduce");
-      CHECK(call.from == rank.parameters[at++ % rank.parameters.size()]);
-      CHECK(call.to != call.from);  // out of place
-      sizes.back().push_back(call.bytes);
+namespace {
+
+/// Waits for the device where a graph is captured, on the rank whose thread says so; or asks the runtime to, and says nothing of its
+/// answer.
+class WaitingHere final : public Layer {
+ public:
+  static inline thread_local bool here = false, silently = false;
+
+ private:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override {
+    if (!here || pass.backend.device() != DeviceType::kCuda || !pass.backend.capturing()) return x;
+    if (!silently) pass.backend.synchronize();
+    try {
+      cuda::host_wait_stream(pass.backend.native_stream());
+    } catch (const Error&) {  // the capture is spoilt now
     }
-    CHECK(at == 2 * rank.parameters.size());
+    return x;
   }
-  CHECK(sizes[0] == sizes[1]);
-  CHECK(sizes[0] == sizes[2]);
+};
+
+}  // namespace
+
+TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on all, and the same exchanges go on in the same order") {
+  register_builtins();
+  static const bool added = [] {
+    layers().add("test_waiting_here", [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<WaitingHere>(); });
+    return true;
+  }();
+  (void)added;
+  struct Case {
+    json patch;
+    Way way = Way::kNccl;
+    bool silently = false;
+  };
+  const json pairs = topology("one-peer-exp");
+  const Case cases[] = {{pairs},
+                        {kAllReduce},
+                        {with(pairs, {{"sync", {{"exchange", "bf16"}}}, {"accumulate", 2}})},
+                        {pairs, Way::kPeers},
+                        {pairs, Way::kNccl, true},
+                        {kAllReduce, Way::kNccl, true},
+                        {pairs, Way::kPeers, true}};
+  for (const Case& one : cases) {
+    json config = with(with(graph_config(9), {{"data", {{"limit", 48}}}}), one.patch);
+    auto& list = config["model"]["layers"];
+    list.insert(list.begin() + 3, json{{"type", "test_waiting_here"}});
+    const std::vector<GraphOutcome> issued = train(2, eager(config));
+    for (const int alone : {0, 1}) {
+      CAPTURE(one.patch.dump());
+      CAPTURE(static_cast<int>(one.way));
+      CAPTURE(one.silently);
+      CAPTURE(alone);
+      RunOptions options;
+      options.way = one.way;
+      options.at_begin = [&](int rank) {
+        WaitingHere::here = rank == alone;
+        WaitingHere::silently = one.silently;
+      };
+      std::vector<GraphOutcome> outcomes;
+      const std::vector<std::string> lines = stderr_lines([&] { outcomes = train(2, config, options); });
+      same(outcomes, issued);
+      const std::string why = "step 4 could not be captured on rank " + std::to_string(alone) + ": ";
+      // Gossip's exchanges are in the capture before the layer; those of gradients come after it.
+      const bool before = config["sync"].value("algorithm", "gossip") == "gossip";
+      const char* reason = !one.silently ? "synchronize while a graph is captured"
+                           : before      ? "cudaStreamSynchronize: operation not permitted when stream is capturing"
+                                         : "the capture was spoilt by an earlier call that a capture does not allow";
+      for (const GraphOutcome& outcome : outcomes) {
+        CHECK(outcome.why_not.find(why) == 0);
+        CHECK(contains(outcome.why_not, reason));
+      }
+      REQUIRE(lines.size() == 1);
+      CHECK(lines[0].find("steps run without CUDA graphs, because " + why) == 0);
+    }
+  }
+}
+
+TEST_CASE("nccl/training: a topology without period is issued, in one line of rank 0; with cuda_graphs true all ranks refuse") {
+  const json config = with(with(graph_config(5), topology("random-matching")), {{"data", {{"limit", 48}}}});
+  std::vector<GraphOutcome> outcomes;
+  const std::vector<std::string> lines = stderr_lines([&] { outcomes = train(2, config); });
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0] == "steps run without CUDA graphs, because the topology's rounds never repeat");
+  CHECK(outcomes[0].launches == 0);
+  same(outcomes, train(2, eager(config)));
+  CHECK(test::error_of(ExitCode::kUsage, [&] {
+          train(2, with(config, {{"cuda_graphs", true}}));
+        }) == "[config] cuda_graphs: is true, but the topology's rounds never repeat; allowed here: auto, false");
 }
 
 }  // namespace starling::tests

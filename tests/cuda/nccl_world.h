@@ -3,13 +3,17 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "comm/nccl/transport.h"
 #include "comm/transport.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/cuda/fake_ranks.h"
 #include "tests/fakes/nccl/nccl_fake.h"
 #include "tests/fakes/transport/fake_transport.h"
 
+// What all tests of the NCCL transport (nccl_*_test.cpp) begin with. They are about the transport and what uses it; the NCCL beneath is
+// the one of tests/fakes/nccl.
 namespace starling::tests {
 
 /// A topology whose rounds' groups overlap, so that ranks, of five, are in several communicators.
@@ -25,16 +29,15 @@ class NcclWorld {
   struct Options {
     FakeNcclOptions nccl;
     double timeout_seconds = 20.0;
-    FakeWorldOptions control;  ///< the control plane's
     double watch_seconds = 0.01;
   };
   explicit NcclWorld(int ranks) : NcclWorld(ranks, Options{}) {}
-  NcclWorld(int ranks, const Options& options) : fake(ranks, options.nccl), options_(options), control_(ranks, options.control) {}
+  NcclWorld(int ranks, const Options& options) : fake(ranks, options.nccl), options_(options), control_(ranks) {}
 
   void run(const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
-    control_.run([&](Transport& end) {
+    run_ranks([&](int rank) {
       cuda::CudaBackend backend(0, false, false, true);
-      const auto transport = open(end.rank(), backend);
+      const auto transport = open(rank, backend);
       body(*transport, backend);
     });
   }
@@ -42,8 +45,10 @@ class NcclWorld {
   void run_ranks(const std::function<void(int rank)>& body) {
     control_.run([&](Transport& end) { body(end.rank()); });
   }
-  std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) {
-    return make_nccl_transport(control_.transport(rank), backend, fake.open(rank), {options_.timeout_seconds, 0, options_.watch_seconds});
+  std::unique_ptr<Transport> open(int rank, cuda::CudaBackend& backend) { return open(control(rank), backend); }
+  std::unique_ptr<Transport> open(std::unique_ptr<Transport>&& end, cuda::CudaBackend& backend) {
+    const int rank = end->rank();
+    return make_nccl_transport(std::move(end), backend, fake.open(rank), {options_.timeout_seconds, 0, options_.watch_seconds});
   }
   std::unique_ptr<Transport> control(int rank) { return control_.transport(rank); }
 
@@ -53,5 +58,13 @@ class NcclWorld {
   Options options_;
   FakeWorld control_;
 };
+
+/// For ranks whose calls are recorded (fake_ranks.h).
+inline TransportMaker by_nccl(FakeNccl& fake) {
+  return [&fake](std::unique_ptr<Transport> control, Backend& backend) {
+    const int rank = control->rank();
+    return make_nccl_transport(std::move(control), backend, fake.open(rank), {20.0, 0, 0.01});
+  };
+}
 
 }  // namespace starling::tests

@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/tensor.h"
 #include "tests/cuda/support.h"
+#include "tests/support/errors.h"
 
 // Memory that ranks map, and the counters by which they tell each other, within one process: on the shim, and on a GPU.
 namespace starling::tests {
@@ -65,14 +66,8 @@ struct Shared {
 
 /// A device may say yes, and a sandbox around it refuse to hand its memory on all the same.
 std::string why_not_shared() {
-  std::string why = gpu().peer_memory()->why_not_exported();
-  if (!why.empty()) return why;
-  try {
-    const Shared once;
-  } catch (const Error& error) {
-    why = error.what();
-  }
-  return why;
+  const std::string why = gpu().peer_memory()->why_not_exported();
+  return why.empty() ? test::error_text([] { const Shared once; }) : why;
 }
 bool refused() {
   static const std::string why = why_not_shared();

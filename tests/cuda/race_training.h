@@ -1,11 +1,17 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/cuda/fake_ranks.h"
+#include "tests/cuda/held_device.h"
+#include "tests/cuda/run_config.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
@@ -21,18 +27,19 @@ struct RaceRun {
   bool held = false;
 };
 
+/// Records what the race checker needs; whatever is thrown, nothing is recorded afterwards.
+struct RaceRecording {
+  RaceRecording() { cuda::shim::start_recording(true); }
+  ~RaceRecording() { cuda::shim::stop_recording(); }
+  RaceRecording(const RaceRecording&) = delete;
+  RaceRecording& operator=(const RaceRecording&) = delete;
+};
+
 /// Marked with "step N" and "end" on every rank.
 inline std::vector<cuda::shim::Call> record_training(const RaceRun& run, const TransportMaker& make) {
-  struct Recording {
-    explicit Recording(bool held) {
-      cuda::shim::start_recording(true);
-      cuda::shim::hold_events(held);
-    }
-    ~Recording() {
-      cuda::shim::hold_events(false);
-      cuda::shim::stop_recording();
-    }
-  } const recording(run.held);
+  const RaceRecording recording;
+  std::optional<HeldDevice> held;
+  if (run.held) held.emplace();
   run_ranks(run.ranks, make, [&](int, Backend& backend, Transport& transport) {
     TrainingJob job(backend, transport, run.settings);
     for (int step = 0; step < run.steps; ++step) {
@@ -43,6 +50,32 @@ inline std::vector<cuda::shim::Call> record_training(const RaceRun& run, const T
     job.finish();
   });
   return cuda::shim::stop_recording();
+}
+
+/// A whole run with the trainer: a test, a checkpoint and micro-batches between steps, everything that depends on the step within them.
+inline nlohmann::json race_config(const std::string& algorithm, const std::string& precision, bool graphs) {
+  return with(graph_config(9), {{"batch_size", 4},
+                                {"accumulate", 2},
+                                {"precision", precision},
+                                {"cuda_graphs", graphs},
+                                {"data", {{"limit", 128}}},
+                                {"sync", {{"algorithm", algorithm}}},
+                                {"clip_norm", 1.0},
+                                {"clip", precision == "fp16" ? "global" : "bucket"},
+                                {"evaluate", {{"every_steps", 6}}},
+                                {"checkpoint", {{"every_steps", 7}}},
+                                {"log_every", 2}});
+}
+
+inline std::vector<cuda::shim::Call> record_run(int ranks, const nlohmann::json& config, const TransportMaker& make) {
+  const RaceRecording recording;
+  train_ranks(ranks, config, make, [](int, Backend&, const TrainConfig&, const std::function<void()>& train) { train(); });
+  return cuda::shim::stop_recording();
+}
+
+inline std::size_t count(const std::vector<cuda::shim::Call>& calls, cuda::shim::CallKind kind) {
+  return static_cast<std::size_t>(
+      std::count_if(calls.begin(), calls.end(), [&](const cuda::shim::Call& call) { return call.kind == kind; }));
 }
 
 /// The record without the waits of streams for what the call at `place` recorded.

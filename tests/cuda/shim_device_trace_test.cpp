@@ -79,20 +79,9 @@ std::size_t count_records(const std::vector<Call>& calls) {
 }
 
 Trained train(const std::string& algorithm, bool tracing) {
-  const json layers = json::parse(R"([
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "relu"},
-    {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
-  const json config_json{{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
-                         {"data", {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 256}, {"test_limit", 8}}},
-                         {"batch_size", 4},
-                         {"steps", kSteps},
-                         {"sync", {{"algorithm", algorithm}, {"bucket_mb", 0.0002}}},
-                         {"evaluate", {{"every_epochs", 0}}},
-                         {"checkpoint", {{"every_epochs", 0}}},
-                         {"cuda_graphs", false},
-                         {"log_every", 1000},
-                         {"tensorboard", false}};
+  const json config_json = with(
+      graph_config(kSteps),
+      {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"sync", {{"algorithm", algorithm}}}, {"cuda_graphs", false}, {"log_every", 1000}});
   Trained result;
   cuda::shim::start_recording();
   train_ranks(

@@ -17,11 +17,13 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/call_order.h"
+#include "tests/cuda/held_device.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/exchanges.h"
 
-// Training steps of two ranks whose buckets go through host memory (comm/staged_transport.h): rank 0 on the recording fake of the CUDA
+// Training steps of two ranks whose buckets go through host memory (comm/transports/staged.h): rank 0 on the recording fake of the CUDA
 // runtime, rank 1 on the CPU. What is checked is an order that holds however far the device runs behind the host.
 namespace starling::tests {
 namespace {
@@ -92,12 +94,6 @@ class NotingTransport final : public ForwardingTransport {
   std::shared_ptr<Flow> flow_;
 };
 
-/// While it lives the device does nothing until it is told to.
-struct Held {
-  Held() { cuda::shim::hold_events(true); }
-  ~Held() { cuda::shim::hold_events(false); }
-};
-
 /// What rank 0 did in its third and fourth step (numbers 2 and 3).
 struct Recorded {
   std::vector<Call> calls;
@@ -129,7 +125,7 @@ Recorded record_two_steps(const TrainingSettings& settings) {
     job.step();
     job.step();
     {
-      const Held held;
+      const HeldDevice held;
       cuda::shim::start_recording();
       job.step();
       std::this_thread::sleep_for(std::chrono::milliseconds(5));  // time for messages to leave too early
@@ -259,16 +255,12 @@ TEST_CASE("cuda/exchange: pieces leave one by one, as the device copies them") {
   const Tensor theirs(cpu, shape, DType::kFloat32), there(cpu, shape, DType::kFloat32);
   backend.copy_from_host(numbers.data(), own);
   cpu.fill(theirs, 7.0);
-  Exchange exchange;
-  exchange.kind = Exchange::Kind::kNeighbours;
-  exchange.send_to = exchange.receive_from = {1};
-  Exchange mirrored = exchange;
-  mirrored.send_to = mirrored.receive_from = {0};
+  const Exchange exchange = test::pair_with(1), mirrored = test::pair_with(0);
 
   auto noting = std::make_unique<NotingTransport>(*inner, started);
   const NotingTransport& noted = *noting;
   const auto staged = make_staged_transport(std::move(noting));
-  const Held held;
+  const HeldDevice held;
   const auto waits = cuda::runtime_counters().host_waits;
   cuda::shim::start_recording();
   const Ticket ticket = staged->start_exchange(exchange, own, {target}, {0, 0, 0});

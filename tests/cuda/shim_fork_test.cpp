@@ -16,16 +16,19 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/race_training.h"
-#include "tests/cuda/stderr_lines.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/support/errors.h"
+#include "tests/support/stderr_lines.h"
 
 // Gradients of weights as a branch of a step's graph (Tape::forks): the same bits, ordered against all that reads or reuses what they
 // touch, and few at a time.
 namespace starling::tests {
 namespace {
+
+using test::stderr_lines;
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
@@ -220,13 +223,8 @@ TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured with
 TEST_CASE("cuda/fork: another word than 0 or 1 in STARLING_FORK is one clear error") {
   const ForkSwitch forks("yes");
   cuda::CudaBackend backend(0, false, false, true);
-  try {
-    const Tape tape(backend);
-    FAIL("no error");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    CHECK(std::string(error.what()) == "[config] STARLING_FORK is 'yes' in the environment; use 0 or 1");
-  }
+  CHECK(test::error_of(ExitCode::kUsage, [&] { const Tape tape(backend); }) ==
+        "[config] STARLING_FORK is 'yes' in the environment; use 0 or 1");
 }
 
 }  // namespace starling::tests

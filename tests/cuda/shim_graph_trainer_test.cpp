@@ -22,16 +22,19 @@
 #include "layers/layer.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/graph_job.h"
-#include "tests/cuda/lagging_device.h"
+#include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
-#include "tests/cuda/stderr_lines.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/support/errors.h"
+#include "tests/support/stderr_lines.h"
 
 // What a replayed step costs the host, what the timeline says of it, and every reason why steps are issued instead.
 namespace starling::tests {
 namespace {
+
+using test::stderr_lines;
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
@@ -41,9 +44,7 @@ using nlohmann::json;
 struct Steps {
   explicit Steps(const json& json_config, Backend* in_front = nullptr) : backend(in_front ? *in_front : gpu) {
     register_builtins();
-    config = read_train_config(json_config, "test", {});
-    config.compute = config.precision == "bf16" ? DType::kBFloat16 : config.precision == "fp16" ? DType::kFloat16 : config.dtype;
-    config.dataset->open();
+    config = read_gpu_config(json_config, {});
     const ShapeTrace trace = trace_shapes(config);
     trainer = std::make_unique<Trainer>(config, RankLayout{}, trace, backend, *transport);
     trainer->initialise();
@@ -288,15 +289,12 @@ TEST_CASE("cuda/graph_trainer: with cuda_graphs true, too, work that outgrows 64
   const Fallback fallen = train_alone(many);
   check_line(fallen.lines, "after 65 of them, which would be 65 graphs; at most 64 are made");
   CHECK(fallen.outcome.launches == 0);
-  try {
-    train_alone(with(many, {{"cuda_graphs", true}}));
-    FAIL_CHECK("no error");
-  } catch (const AgreedError& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    CHECK(std::string(error.what()) ==
-          "[config] cuda_graphs: is true, but the work of steps comes again after 65 of them, which would be 65 "
-          "graphs; at most 64 are made; allowed here: auto, false");
-  }
+  CHECK(test::error_of(ExitCode::kUsage,
+                       [&] {
+                         train_alone(with(many, {{"cuda_graphs", true}}));
+                       }) ==
+        "[config] cuda_graphs: is true, but the work of steps comes again after 65 of them, which would be 65 graphs; at most 64 are "
+        "made; allowed here: auto, false");
   // What it will be, without a device.
   const json gpu{{"device", "cuda"}};
   const auto text = [&](const json& config, int ranks) {
@@ -333,13 +331,8 @@ TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one 
   check_line(stderr_lines([&] { with_auto = train(graph_config(5)); }), "pass through the host");
   const std::vector<GraphOutcome> off = train(with(graph_config(5), {{"cuda_graphs", false}}));
   for (std::size_t rank = 0; rank < 2; ++rank) CHECK(differences(with_auto[rank], off[rank]) == "");
-  try {
-    train(with(graph_config(5), {{"cuda_graphs", true}}));
-    FAIL_CHECK("no error");
-  } catch (const AgreedError& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    CHECK(std::string(error.what()).find("pass through the host; allowed here: auto, false") != std::string::npos);
-  }
+  const std::string refused = test::error_of(ExitCode::kUsage, [&] { train(with(graph_config(5), {{"cuda_graphs", true}})); });
+  CHECK(test::contains(refused, "pass through the host; allowed here: auto, false"));
 }
 
 TEST_CASE("cuda/graph_trainer: on a CPU auto says nothing, and true one line") {

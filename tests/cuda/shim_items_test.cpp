@@ -16,6 +16,7 @@
 #include "comm/transport.h"
 #include "core/config.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/cuda/run_config.h"
 #include "tests/fakes/cuda/fake_libraries.h"
 #include "tests/fakes/cuda/recorder.h"
 
@@ -109,11 +110,8 @@ StepItems items_of(const Subject& subject, bool libraries) {
   settings["checkpoint"] = {{"every_epochs", 0}};
   settings["tensorboard"] = false;
   settings["log_every"] = 1000;
-  TrainConfig config = read_train_config(settings, "test", {});
-  const std::string precision = subject.precision;
-  config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : config.dtype;
+  TrainConfig config = read_gpu_config(settings, {});
   config.defer_norms = subject.defer_norms;
-  config.dataset->open();
   StepItems result;
   {
     cuda::CudaBackend backend(0, false, false, true);

@@ -15,7 +15,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "tests/cuda/graph_job.h"
-#include "tests/cuda/lagging_device.h"
+#include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
@@ -44,11 +44,6 @@ LoaderSettings settings_of_three() {
   settings.fixed_place = true;
   return settings;
 }
-
-struct Held {
-  Held() { cuda::shim::hold_events(true); }
-  ~Held() { cuda::shim::hold_events(false); }
-};
 
 }  // namespace
 
@@ -91,7 +86,7 @@ TEST_CASE("cuda/loader: a slot is not written before the device has read it, and
   CHECK(maker->writable(slot));
   maker->fill(slot, Dataset::Split::kTrain, samples, {});
   {
-    const Held held;
+    const HeldDevice held;
     const auto waits = cuda::runtime_counters().host_waits;
     maker->send(slot);
     maker->make(slot);
@@ -128,7 +123,7 @@ TEST_CASE("cuda/loader: a loader can be ended while its thread waits for the dev
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
   auto loader = std::make_unique<Loader>(*dataset, settings_of_three(), backend, DType::kFloat32);
-  const Held held;
+  const HeldDevice held;
   for (int step = 0; step < 3; ++step) {
     loader->next();
     loader->upload_ahead();
@@ -147,9 +142,7 @@ TEST_CASE("cuda/loader: in replayed steps the host copies nothing but fp16's fla
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {
     CAPTURE(precision);
     register_builtins();
-    TrainConfig config = read_train_config(with(graph_config(1000), {{"precision", precision}, {"log_every", 1000}}), "test", {});
-    config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : config.dtype;
-    config.dataset->open();
+    TrainConfig config = read_gpu_config(with(graph_config(1000), {{"precision", precision}, {"log_every", 1000}}), {});
     {
       cuda::CudaBackend backend(0, false, false, true);
       const auto transport = make_single_transport();

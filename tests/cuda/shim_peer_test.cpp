@@ -15,12 +15,13 @@
 #include "comm/transports/plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/peer_job.h"
-#include "tests/cuda/soon.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/peer_fake.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/fakes/transport/thread_sharing.h"
 #include "tests/support/errors.h"
+#include "tests/support/exchanges.h"
+#include "tests/support/soon.h"
 
 // Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
 // which order, and what happens when something is refused or somebody stops.
@@ -98,6 +99,8 @@ std::vector<double> mean_of(const Numbers& ranks) {
 }
 
 using test::contains;
+using test::soon;
+using test::wait_for;
 
 cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {
   const StreamScope scope(backend, StreamKind::kUpdate);
@@ -268,12 +271,8 @@ namespace {
 
 /// Two ranks that exchange one bucket with each other.
 struct Pair {
-  Pair(Transport& to, cuda::CudaBackend& with) : transport(to), backend(with), job(with, to, {}), bucket(job.buckets()[0]) {
-    exchange.kind = Exchange::Kind::kNeighbours;
-    exchange.send_to = exchange.receive_from = {1 - to.rank()};
-    exchange.weights = {0.5};
-    exchange.self_weight = 0.5;
-  }
+  Pair(Transport& to, cuda::CudaBackend& with)
+      : transport(to), backend(with), job(with, to, {}), bucket(job.buckets()[0]), exchange(test::pair_with(1 - to.rank())) {}
   Ticket start(std::int64_t step) { return job.mixer().start(exchange, bucket, {}, received, {step, 0, step}); }
   /// The first number of what came.
   float came() {
@@ -436,12 +435,9 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
     with_peers(kRanks, {.timeout_seconds = 2.0}, [&](Transport& transport, cuda::CudaBackend& backend) {
       const auto begin = std::chrono::steady_clock::now();
       PeerJob job(backend, transport, settings);  // one that goes says that it has ended
-      try {
+      errors[static_cast<std::size_t>(transport.rank())] = test::error_text(ExitCode::kLost, [&] {
         for (int i = 0; i < (transport.rank() == 2 ? 8 : 20); ++i) job.step();
-      } catch (const Error& error) {
-        errors[static_cast<std::size_t>(transport.rank())] = error.what();
-        CHECK(error.code() == ExitCode::kLost);
-      }
+      });
       CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 30.0);
       ++ended;
       wait_for(ended, kRanks);

@@ -10,7 +10,9 @@
 #include "core/error.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
+#include "tests/cuda/held_device.h"
 #include "tests/fakes/cuda/recorder.h"
+#include "tests/support/errors.h"
 
 // Pinned memory of the caller's own, and events that other threads ask for.
 namespace starling::cuda {
@@ -18,11 +20,6 @@ namespace {
 
 using shim::Call;
 using shim::CallKind;
-
-struct Held {
-  Held() { shim::hold_events(true); }
-  ~Held() { shim::hold_events(false); }
-};
 
 }  // namespace
 
@@ -56,19 +53,14 @@ TEST_CASE("cuda/pinned: refused memory is one clear error") {
   } back;
   shim::set_machine(small);
   CHECK(backend.allocate_host(4096) != nullptr);
-  try {
-    backend.allocate_host(123456789);
-    FAIL("no error");
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kMemory);
-    CHECK(std::string(error.what()).find("123456789 bytes") != std::string::npos);
-    CHECK(std::string(error.what()).find("ulimit -l") != std::string::npos);
-  }
+  const std::string text = test::error_of(ExitCode::kMemory, [&] { backend.allocate_host(123456789); });
+  CHECK(test::contains(text, "123456789 bytes"));
+  CHECK(test::contains(text, "ulimit -l"));
 }
 
 TEST_CASE("cuda/pinned: copies go straight to the memory, on the current stream, and the host does not wait") {
   CudaBackend backend(0, false, false, true);
-  const Held held;
+  const tests::HeldDevice held;
   const auto memory = backend.allocate_host(400);
   const Tensor from(backend, Shape{100}, DType::kFloat32), to(backend, Shape{100}, DType::kFloat32);
   backend.fill(from, 2.5);
@@ -103,7 +95,7 @@ TEST_CASE("cuda/pinned: copies go straight to the memory, on the current stream,
 
 TEST_CASE("cuda/events: whether an event is done is known without a wait, event by event") {
   CudaBackend backend(0, false, false, true);
-  const Held held;
+  const tests::HeldDevice held;
   const auto waits = runtime_counters().host_waits;
   const Event first = backend.record(), second = backend.record();
   CHECK(backend.done(Event{}));
@@ -123,7 +115,7 @@ TEST_CASE("cuda/events: other threads may ask while one records, and a number th
   std::atomic<int> fallen{0}, asked{0};
   std::vector<std::thread> threads;
   {
-    const Held held;
+    const tests::HeldDevice held;
     for (int t = 0; t < 3; ++t) {
       threads.emplace_back([&] {
         std::uint64_t done = 0;
@@ -148,7 +140,7 @@ TEST_CASE("cuda/events: other threads may ask while one records, and a number th
 
 TEST_CASE("cuda/events: the steady state makes no events, however far the device is behind") {
   CudaBackend backend(0, false, false, true);
-  const Held held;
+  const tests::HeldDevice held;
   const auto burst = [&] {
     Event last;
     for (std::size_t i = 0; i < 5 * EventRing::kHandles; ++i) last = backend.record();

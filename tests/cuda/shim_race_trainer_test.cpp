@@ -2,17 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/transports/staged.h"
-#include "tests/cuda/fake_ranks.h"
-#include "tests/cuda/lagging_device.h"
+#include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
 #include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
@@ -25,48 +22,13 @@ namespace {
 using cuda::shim::Call;
 using cuda::shim::CallKind;
 using cuda::shim::Finding;
-using nlohmann::json;
 
 std::vector<Call> record(const std::string& algorithm, const std::string& precision, int ranks, bool held, bool graphs = false) {
-  const json layers = json::parse(R"([
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "dropout", "p": 0.1}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
-  const json config{{"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
-                    {"data",
-                     {{"type", "synthetic"},
-                      {"image_size", 8},
-                      {"classes", 4},
-                      {"limit", 128},
-                      {"test_limit", 8},
-                      {"augment", {{"flip", true}, {"crop_padding", 1}}}}},
-                    {"batch_size", 4},
-                    {"accumulate", 2},
-                    {"steps", 8},
-                    {"precision", precision},
-                    {"cuda_graphs", graphs},
-                    {"sync", {{"algorithm", algorithm}, {"bucket_mb", 0.0005}}},
-                    {"clip_norm", 1.0},
-                    {"clip", precision == "fp16" ? "global" : "bucket"},
-                    {"evaluate", {{"every_steps", 5}}},
-                    {"checkpoint", {{"every_steps", 4}}},
-                    {"log_every", 2},
-                    {"tensorboard", false}};
-  struct Recording {
-    explicit Recording(bool held) {
-      cuda::shim::start_recording(true);
-      if (held) device.emplace();
-    }
-    ~Recording() {
-      device.reset();
-      cuda::shim::stop_recording();
-    }
-    std::optional<LaggingDevice> device;
-  } const recording(held);
-  const auto make = [&](std::unique_ptr<Transport> end, Backend&) {
+  std::optional<LaggingDevice> device;
+  if (held) device.emplace();
+  return record_run(ranks, race_config(algorithm, precision, graphs), [&](std::unique_ptr<Transport> end, Backend&) {
     return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);
-  };
-  train_ranks(ranks, config, make, [](int, Backend&, const TrainConfig&, const std::function<void()>& run) { run(); });
-  return cuda::shim::stop_recording();
+  });
 }
 
 }  // namespace

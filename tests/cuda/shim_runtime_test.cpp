@@ -13,6 +13,7 @@
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
+#include "tests/cuda/held_device.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/errors.h"
 
@@ -149,10 +150,7 @@ TEST_CASE("cuda/events: a stream waits for the recording that it was told, and f
 
 TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and every wait is for its own") {
   CudaBackend backend(0, false, false, true);
-  struct Held {
-    Held() { shim::hold_events(true); }
-    ~Held() { shim::hold_events(false); }
-  } held;
+  const tests::HeldDevice held;
   shim::start_recording();
   std::vector<Event> events;
   for (std::size_t i = 0; i < 3 * EventRing::kHandles; ++i) events.push_back(backend.record());
@@ -179,10 +177,7 @@ TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and
 
 TEST_CASE("cuda/staging: copies to the device wait for it only where all pinned memory is in use") {
   CudaBackend backend(0, false, false, true);
-  struct Held {
-    Held() { shim::hold_events(true); }
-    ~Held() { shim::hold_events(false); }
-  } held;
+  const tests::HeldDevice held;
   std::vector<float> numbers(100);
   const Tensor tensor(backend, Shape{100}, DType::kFloat32);
   const auto before = runtime_counters().host_waits;

@@ -9,7 +9,8 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_job.h"
-#include "tests/cuda/lagging_device.h"
+#include "tests/cuda/held_device.h"
+#include "tests/support/errors.h"
 
 // Replayed steps in fp16: the device chooses the loss scale and the optimizer's step, with the bits of a host that waits for each answer.
 namespace starling::tests {
@@ -71,16 +72,13 @@ TEST_CASE("cuda/scale_choice: overflows and growth are met with the same bits, w
 
 TEST_CASE("cuda/scale_choice: another word than 0 or 1 in STARLING_CHOOSE_SCALE is one clear error") {
   setenv("STARLING_CHOOSE_SCALE", "no", 1);
-  std::string message;
-  try {
+  const std::string message = test::error_text([] {
     register_builtins();
     cuda::CudaBackend gpu(0, false, false, true);
     const auto transport = make_single_transport();
     const TrainConfig config = read_train_config(graph_config(2), "test", {});
     const StepGraphs graphs(config, {}, gpu, *transport);
-  } catch (const Error& error) {
-    message = error.what();
-  }
+  });
   unsetenv("STARLING_CHOOSE_SCALE");
   CHECK(message == "[config] STARLING_CHOOSE_SCALE is 'no' in the environment; use 0 or 1");
 }

@@ -11,6 +11,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/cuda/run_config.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/folder.h"
 
@@ -71,21 +72,9 @@ class NotingSchedule final : public Schedule {
 
 Log train(const std::string& precision, std::int64_t log_every) {
   register_builtins();
-  const nlohmann::json layers = nlohmann::json::parse(R"([
-    {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
-    {"type": "dropout", "p": 0.1}, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 4}])");
-  const nlohmann::json json{
-      {"model", {{"type", "sequential"}, {"num_classes", 4}, {"layers", layers}}},
-      {"data",
-       {{"type", "synthetic"}, {"image_size", 8}, {"classes", 4}, {"limit", 256}, {"test_limit", 8}, {"augment", {{"flip", true}}}}},
-      {"batch_size", 4},
-      {"steps", kSteps},
-      {"precision", precision},
-      {"evaluate", {{"every_epochs", 0}}},
-      {"checkpoint", {{"every_epochs", 0}}},
-      {"cuda_graphs", false},
-      {"log_every", log_every},
-      {"tensorboard", false}};
+  const nlohmann::json json =
+      with(graph_config(kSteps),
+           {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"precision", precision}, {"cuda_graphs", false}, {"log_every", log_every}});
   const test::Folder folder;
   const auto transport = make_single_transport();
   cuda::CudaBackend backend(0, false, false, true);
@@ -95,12 +84,10 @@ Log train(const std::string& precision, std::int64_t log_every) {
     const StreamScope scope(backend, StreamKind::kUpload);
     log.upload = backend.handle();
   }
-  TrainConfig config = read_train_config(json, "test", {});
-  config.compute = precision == "bf16" ? DType::kBFloat16 : precision == "fp16" ? DType::kFloat16 : DType::kFloat32;
+  TrainConfig config = read_gpu_config(json, {});
   config.make_schedule = [make = config.make_schedule, &log](const ScheduleInputs& site) {
     return std::make_unique<NotingSchedule>(make(site), log);
   };
-  config.dataset->open();
   const ShapeTrace trace = trace_shapes(config);
   {
     Trainer trainer(config, {}, trace, backend, *transport);

@@ -55,6 +55,16 @@ struct TrainingSettings {
   bool graphs = false;
 };
 
+/// In fp16, whose gradients are looked through for an overflow once all are there, with batch norms that convolutions carry out.
+inline TrainingSettings in_fp16(TrainingSettings settings) {
+  settings.in_backward = false;
+  settings.compute = DType::kFloat16;
+  settings.check_overflow = true;
+  settings.net = kNormNet;
+  settings.defer_norms = true;
+  return settings;
+}
+
 /// One rank that trains on numbers that depend on (rank, step) alone.
 class TrainingJob {
  public:

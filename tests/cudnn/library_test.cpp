@@ -19,22 +19,6 @@ namespace starling::testing {
 
 namespace {
 
-class Workspaces final : public cuda::WorkspaceSource {
- public:
-  std::shared_ptr<Storage> workspace(std::size_t bytes) override { return cpu().allocate(bytes); }
-};
-
-struct Library {
-  explicit Library(cuda::LibrarySettings settings = {}) {
-    auto owned = std::make_unique<StandIn>();
-    graphs = owned.get();
-    cudnn = cuda::make_cudnn(settings, workspaces, std::move(owned));
-  }
-  Workspaces workspaces;
-  StandIn* graphs = nullptr;
-  std::unique_ptr<cuda::Cudnn> cudnn;
-};
-
 /// Small multiples of 1/8, which every dtype holds.
 float number(std::int64_t i, int seed) { return static_cast<float>((i * 2654435761LL + seed * 40503LL) / 7 % 17 - 8) / 8.0f; }
 void set(const Tensor& tensor, std::int64_t i, float value) {
@@ -71,8 +55,8 @@ Tensor widened(const Tensor& from) {
   for (std::int64_t i = 0; i < tensor.elements(); ++i) set(tensor, i, static_cast<float>(get(from, i)));
   return tensor;
 }
-/// The largest difference over the largest number, in units of what `found`'s dtype can tell.
-void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
+/// The largest difference is at most `unit` of the largest number.
+void check_within(double unit, const Tensor& found, const Tensor& wanted, const std::string& what) {
   REQUIRE(found.shape() == wanted.shape());
   double difference = 0.0, largest = 1e-6;
   bool finite = true;
@@ -81,25 +65,15 @@ void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
     difference = std::max(difference, std::abs(get(found, i) - get(wanted, i)));
     largest = std::max(largest, std::abs(get(wanted, i)));
   }
-  const double unit = found.dtype() == DType::kFloat32 ? 2e-6 : found.dtype() == DType::kBFloat16 ? 0.01 : 0.0015;
-  const std::string what = name;
   CHECK_MESSAGE(finite, what);
   CHECK_MESSAGE(difference <= unit * largest, what, ": ", difference, " of ", largest);
 }
-
-/// fp32 sums of numbers that are rounded to fp16 on the way.
-void check_near(const Tensor& found, const Tensor& wanted, const char* name) {
-  double difference = 0.0, largest = 1e-6;
-  bool finite = true;
-  for (std::int64_t i = 0; i < found.elements(); ++i) {
-    finite = finite && std::isfinite(get(found, i));
-    difference = std::max(difference, std::abs(get(found, i) - get(wanted, i)));
-    largest = std::max(largest, std::abs(get(wanted, i)));
-  }
-  const std::string what = name;
-  CHECK_MESSAGE(finite, what);
-  CHECK_MESSAGE(difference <= 0.002 * largest, what, ": ", difference, " of ", largest);
+/// The same but for the rounding of `found`'s dtype.
+void check_same(const Tensor& found, const Tensor& wanted, const char* name) {
+  check_within(found.dtype() == DType::kFloat32 ? 2e-6 : found.dtype() == DType::kBFloat16 ? 0.01 : 0.0015, found, wanted, name);
 }
+/// fp32 sums of numbers that are rounded to fp16 on the way.
+void check_near(const Tensor& found, const Tensor& wanted, const char* name) { check_within(0.002, found, wanted, name); }
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 

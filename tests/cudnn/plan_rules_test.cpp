@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "kernels/cuda/libraries/cudnn.h"
-#include "tests/cuda/stderr_lines.h"
 #include "tests/cudnn/stand_in.h"
+#include "tests/support/stderr_lines.h"
 
 // Which graphs are planned, how many engines are tried, and when the library stops asking.
 namespace starling::testing {
@@ -17,21 +17,6 @@ namespace starling::testing {
 namespace {
 
 using cuda::GraphSpec;
-
-class Workspaces final : public cuda::WorkspaceSource {
- public:
-  std::shared_ptr<Storage> workspace(std::size_t bytes) override { return cpu().allocate(bytes); }
-};
-struct Library {
-  explicit Library(const cuda::LibrarySettings& settings = {}) {
-    auto owned = std::make_unique<StandIn>();
-    graphs = owned.get();
-    cudnn = cuda::make_cudnn(settings, workspaces, std::move(owned));
-  }
-  Workspaces workspaces;
-  StandIn* graphs = nullptr;
-  std::unique_ptr<cuda::Cudnn> cudnn;
-};
 
 /// Zeros that start on 16 bytes, or beside it.
 Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, bool beside = false) {
@@ -112,13 +97,13 @@ TEST_CASE("cudnn/rules: where nothing can be compiled, that is found out once, s
     // The number differs, the status does not.
     return cuda::compiled_at_run_time(spec) ? "engine " + std::to_string(candidate) + ", and code: CUDNN_STATUS_INTERNAL_ERROR" : "";
   };
-  std::vector<std::string> said = tests::stderr_lines([&] { CHECK_FALSE(batch_norm(library)); });
+  std::vector<std::string> said = test::stderr_lines([&] { CHECK_FALSE(batch_norm(library)); });
   CHECK(library.graphs->finalised == 3 + 1);  // and one of the smallest graph
   CHECK(library.graphs->planned.size() == 2);
   REQUIRE(said.size() == 1);
   CHECK(says(said[0], "nothing can be compiled at run time (engine 2, and code: CUDNN_STATUS_INTERNAL_ERROR)"));
   CHECK(says(said[0], "libnvrtc"));
-  said = tests::stderr_lines([&] {
+  said = test::stderr_lines([&] {
     for (const std::int64_t images : {2, 3, 4}) CHECK_FALSE(batch_norm(library, images));
     CHECK(convolution(library));
     CHECK(convolution(library, DType::kBFloat16, true));  // its bias by a pass of its own
@@ -135,7 +120,7 @@ TEST_CASE("cudnn/rules: a graph that cannot be compiled where others can has an 
     library.graphs->why_not = [](const GraphSpec& spec, int) { return spec.x[0] == 3 ? "CUDNN_STATUS_INTERNAL_ERROR" : ""; };
     if (!first) CHECK(batch_norm(library, 2));
     const int before = library.graphs->finalised;
-    const std::vector<std::string> said = tests::stderr_lines([&] {
+    const std::vector<std::string> said = test::stderr_lines([&] {
       for (int i = 0; i < 2; ++i) CHECK_FALSE(batch_norm(library, 3));
     });
     CHECK(library.graphs->finalised - before == 3 + (first ? 1 : 0));
@@ -160,7 +145,7 @@ TEST_CASE("cudnn/rules: three failures with one status are enough, but not of en
     Library library;
     library.graphs->candidates = 30;
     library.graphs->why_not = why_not;
-    tests::stderr_lines([&] { CHECK(convolution(library) == found); });
+    test::stderr_lines([&] { CHECK(convolution(library) == found); });
     return library.graphs->finalised;
   };
   CHECK(attempts([](const GraphSpec&, int) { return "CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED"; }, false) == 3);

@@ -1,12 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/backend.h"
+#include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/cuda/libraries/cudnn_graphs.h"
 
 namespace starling::testing {
@@ -28,6 +31,23 @@ class StandIn final : public cuda::GraphMaker {
 
   std::unique_ptr<cuda::GraphPlan> plan(const cuda::GraphSpec& spec, const cuda::PlanRules& rules_wanted, std::string& why) override;
   std::string version() const override { return "stand-in"; }
+};
+
+class Workspaces final : public cuda::WorkspaceSource {
+ public:
+  std::shared_ptr<Storage> workspace(std::size_t bytes) override { return cpu().allocate(bytes); }
+};
+
+/// The library around cuDNN's graphs, with a StandIn that makes the plans.
+struct Library {
+  explicit Library(const cuda::LibrarySettings& settings = {}) {
+    auto owned = std::make_unique<StandIn>();
+    graphs = owned.get();
+    cudnn = cuda::make_cudnn(settings, workspaces, std::move(owned));
+  }
+  Workspaces workspaces;
+  StandIn* graphs = nullptr;
+  std::unique_ptr<cuda::Cudnn> cudnn;
 };
 
 }  // namespace starling::testing

@@ -11,6 +11,7 @@
 #include "core/error.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"
+#include "tests/support/errors.h"
 
 namespace starling::test {
 namespace {
@@ -160,19 +161,8 @@ TEST_CASE("kernels/optimizer: defaults") {
 }
 
 TEST_CASE("kernels/optimizer: bad settings are refused by key") {
-  const auto message = [](const std::string& type, const nlohmann::json& config) -> std::string {
-    try {
-      make_rule(type, config);
-    } catch (const Error& error) {
-      CHECK(error.code() == ExitCode::kUsage);
-      return error.what();
-    }
-    return "accepted";
-  };
   const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
-    const std::string text = message(type, config);
-    INFO(text);
-    CHECK(text.find(key) != std::string::npos);
+    CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));
   };
   names("sgd", {{"nesterov", true}}, "nesterov");
   names("sgd", {{"momentum", 1.0}}, "momentum");

@@ -2,28 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstddef>
 #include <string>
 
 #include "core/error.h"
 
 namespace starling::test {
-
-/// The text of the Error that `call` throws; checks its exit code, and that it is one short line. "" (and a failed check) if none is
-/// thrown.
-template <class Call>
-std::string error_of(ExitCode code, const Call& call, std::size_t longest = 600) {
-  try {
-    call();
-  } catch (const Error& error) {
-    const std::string text = error.what();
-    CHECK(error.code() == code);
-    CHECK_MESSAGE(text.find('\n') == std::string::npos, text);
-    CHECK_MESSAGE(text.size() <= longest, text);
-    return text;
-  }
-  FAIL_CHECK("no error was thrown");
-  return {};
-}
 
 /// The text of the Error that `call` throws; "" if it throws none. For threads and ranks of which some may be spared.
 template <class Call>
@@ -34,6 +18,30 @@ std::string error_text(const Call& call) {
     return error.what();
   }
   return {};
+}
+
+/// The same, where it must be an error with this exit code, told in one short line.
+template <class Call>
+std::string error_text(ExitCode code, const Call& call, std::size_t longest = 600) {
+  return error_text([&] {
+    try {
+      call();
+    } catch (const Error& error) {
+      const std::string text = error.what();
+      CHECK(error.code() == code);
+      CHECK_MESSAGE(text.find('\n') == std::string::npos, text);
+      CHECK_MESSAGE(text.size() <= longest, text);
+      throw;
+    }
+  });
+}
+
+/// The same, of a call that must throw.
+template <class Call>
+std::string error_of(ExitCode code, const Call& call, std::size_t longest = 600) {
+  std::string text = error_text(code, call, longest);
+  CHECK_MESSAGE(!text.empty(), "no error was thrown");
+  return text;
 }
 
 /// Whether `text` has `part`; shows the text where it has not.

@@ -9,12 +9,20 @@
 
 namespace starling::tests {
 
-/// While it lives events are held (shim::hold_events), and the device comes to what was recorded some milliseconds before: so threads of
+/// While it lives the device does nothing until somebody waits, or until it is told to (shim::hold_events).
+class HeldDevice {
+ public:
+  HeldDevice() { cuda::shim::hold_events(true); }
+  ~HeldDevice() { cuda::shim::hold_events(false); }
+  HeldDevice(const HeldDevice&) = delete;
+  HeldDevice& operator=(const HeldDevice&) = delete;
+};
+
+/// While it lives the device is held, and comes to what was recorded some milliseconds before: so threads of
 /// the host that wait for it, asking again and again, get their answer late.
 class LaggingDevice {
  public:
   LaggingDevice() {
-    cuda::shim::hold_events(true);
     thread_ = std::thread([this] {
       while (!stop_) {
         const std::uint64_t told = cuda::shim::recordings();
@@ -26,12 +34,12 @@ class LaggingDevice {
   ~LaggingDevice() {
     stop_ = true;
     thread_.join();
-    cuda::shim::hold_events(false);
   }
   LaggingDevice(const LaggingDevice&) = delete;
   LaggingDevice& operator=(const LaggingDevice&) = delete;
 
  private:
+  const HeldDevice held_;
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

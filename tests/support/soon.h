@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-namespace starling::tests {
+namespace starling::test {
 
 /// Until `what` is so, twenty seconds at most.
 template <class What>
@@ -22,4 +22,4 @@ inline void wait_for(const std::atomic<int>& count, int wanted) {
   soon([&] { return count >= wanted; });
 }
 
-}  // namespace starling::tests
+}  // namespace starling::test

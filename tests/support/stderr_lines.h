@@ -11,7 +11,7 @@
 
 #include "tests/support/folder.h"
 
-namespace starling::tests {
+namespace starling::test {
 
 /// What `body` writes to stderr, line by line.
 inline std::vector<std::string> stderr_lines(const std::function<void()>& body) {
@@ -39,4 +39,4 @@ inline std::vector<std::string> stderr_lines(const std::function<void()>& body) 
   return lines;
 }
 
-}  // namespace starling::tests
+}  // namespace starling::test
