@@ -52,9 +52,9 @@ Ticket Bf16Mixer::start(const Exchange& exchange, const Bucket& bucket, const st
     narrow.bf16_between = true;
     return transport_.start_exchange(narrow, x, {encoded.sum}, label);
   }
-  if (!encoded.own) encoded.own = Tensor(backend_, x.shape(), DType::kBFloat16);
   {
-    const StreamScope scope(backend_, StreamKind::kUpdate);  // behind the update that made x
+    const StreamScope scope(backend_, StreamKind::kUpdate);  // behind the update that made x; memory that this stream may write to at once
+    if (!encoded.own) encoded.own = Tensor(backend_, x.shape(), DType::kBFloat16);
     backend_.cast({x, encoded.own});
   }
   std::vector<Tensor> places;

@@ -136,6 +136,7 @@ TEST_CASE("nccl/race: whole runs whose steps are graphs have none, tests and che
       check(2, race_config(algorithm, precision, true));
     }
   }
+  check(2, with(race_config("gossip", "fp32", true), {{"accumulate", 1}, {"sync", {{"exchange", "bf16"}}}, {"steps", 12}}));
   check(5, with(race_config("gossip", "fp32", true), {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
 }
 

@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/libraries/cudnn.h"
 #include "tests/cudnn/stand_in.h"
+#include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
 
 // Which graphs are planned, how many engines are tried, and when the library stops asking.
@@ -17,6 +18,7 @@ namespace starling::testing {
 namespace {
 
 using cuda::GraphSpec;
+using test::contains;
 
 /// Zeros that start on 16 bytes, or beside it.
 Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, bool beside = false) {
@@ -47,8 +49,6 @@ bool batch_norm(Library& library, std::int64_t images = 2, bool beside = false) 
                                             .saved_inv_std = zeros(kChannels)},
                                            nullptr);
 }
-
-bool says(const std::string& line, const std::string& part) { return line.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -101,8 +101,8 @@ TEST_CASE("cudnn/rules: where nothing can be compiled, that is found out once, s
   CHECK(library.graphs->finalised == 3 + 1);  // and one of the smallest graph
   CHECK(library.graphs->planned.size() == 2);
   REQUIRE(said.size() == 1);
-  CHECK(says(said[0], "nothing can be compiled at run time (engine 2, and code: CUDNN_STATUS_INTERNAL_ERROR)"));
-  CHECK(says(said[0], "libnvrtc"));
+  CHECK(contains(said[0], "nothing can be compiled at run time (engine 2, and code: CUDNN_STATUS_INTERNAL_ERROR)"));
+  CHECK(contains(said[0], "libnvrtc"));
   said = test::stderr_lines([&] {
     for (const std::int64_t images : {2, 3, 4}) CHECK_FALSE(batch_norm(library, images));
     CHECK(convolution(library));
@@ -125,7 +125,7 @@ TEST_CASE("cudnn/rules: a graph that cannot be compiled where others can has an 
     });
     CHECK(library.graphs->finalised - before == 3 + (first ? 1 : 0));
     REQUIRE(said.size() == 1);
-    CHECK(says(said[0], "batch norm forward fp32 3x4x4x8: no engine"));
+    CHECK(contains(said[0], "batch norm forward fp32 3x4x4x8: no engine"));
     CHECK(batch_norm(library, 4));
   }
 }
