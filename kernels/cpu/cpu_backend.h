@@ -81,10 +81,10 @@ class CpuBackend final : public Backend {
   cpu::Workspace<float> widened(const T* x, cpu::Index n);
   template <class T>
   void narrow(const float* x, T* y, cpu::Index n);
-  /// Calls f(first image, images, x, y) over parts of x[images, x_size] and y[images, y_size], in numbers to compute in: 16-bit ones go
-  /// through fp32, image by image.
-  template <class T, class F>
-  void by_image(const T* x, cpu::Index x_size, T* y, cpu::Index y_size, cpu::Index images, F&& f);
+  /// Calls f(kernels, first image, images, x, y) over parts of the images of two tensors, in numbers to compute in: 16-bit ones go through
+  /// fp32, image by image.
+  template <class F>
+  void by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f);
 
   // What the blocks of storages were taken from outlives the last of them.
   std::shared_ptr<cpu::CachingAllocator> allocator_;

@@ -69,6 +69,9 @@ T* optional_numbers(const Tensor& x, Index elements, const char* operation, cons
 /// Rows (product of all but the last dimension) and channels.
 struct Matrix {
   Index rows = 0, channels = 0;
+  Index elements() const { return rows * channels; }
+  Index width() const { return fold_width(channels); }  ///< of the normalisation kernels' long rows
+  Index block() const { return block_rows(channels); }  ///< of rows whose sums gather in one run
 };
 inline Matrix matrix_of(const Tensor& x, const char* operation) {
   require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cpu", "{}: x must have two or more dimensions", operation);
@@ -80,15 +83,6 @@ template <class T>
 void repeat(T* vector, Index channels) {
   const Index width = fold_width(channels);
   for (Index v = channels; v < width; ++v) vector[v] = vector[v - channels];
-}
-
-/// The affine form of a normalisation, one for forward and backward so that the backward pass can find the sign of y again.
-template <class T>
-void affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma, const T* beta, T* scale, T* shift) {
-  for (Index c = 0; c < channels; ++c) {
-    scale[c] = (gamma ? gamma[c] : T(1)) * inv_std[c];
-    shift[c] = static_cast<T>((beta ? static_cast<double>(beta[c]) : 0.0) - static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
-  }
 }
 
 /// The sizes of a pooling or convolution from x[N,H,W,C] and y[N,P,Q,O]; checks that they belong together.

@@ -9,100 +9,87 @@ namespace starling {
 
 using cpu::Index;
 
-template <class T, class F>
-void CpuBackend::by_image(const T* x, Index x_size, T* y, Index y_size, Index images, F&& f) {
-  if constexpr (cpu::kIsLow<T>) {
-    const cpu::Workspace<float> scratch(*allocator_, threads_.count() * (x_size + y_size));
-    threads_.parallel_parts(images, 1, [&](Index part, Index begin, Index end) {
-      float* from = scratch.data() + part * (x_size + y_size);
-      float* to = from + x_size;
-      for (Index n = begin; n < end; ++n) {
-        kernels<T>().widen(x + n * x_size, from, x_size);
-        f(n, Index{1}, static_cast<const float*>(from), to);
-        kernels<T>().narrow(to, y + n * y_size, y_size);
-      }
-    });
-  } else {
-    threads_.parallel_for(images, 1, [&](Index begin, Index end) { f(begin, end - begin, x + begin * x_size, y + begin * y_size); });
-  }
+template <class F>
+void CpuBackend::by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f) {
+  const Index images = from.shape()[0], each = std::max<Index>(images, 1), x_size = from.elements() / each, y_size = to.elements() / each;
+  floating(from, operation, [&](auto type) {
+    using T = decltype(type);
+    const T* x = from.data<T>();
+    T* y = to.data<T>();
+    if constexpr (cpu::kIsLow<T>) {
+      const cpu::Workspace<float> scratch(*allocator_, threads_.count() * (x_size + y_size));
+      threads_.parallel_blocks(images, 1, [&](Index part, Index n, Index) {
+        float* wide_x = scratch.data() + part * (x_size + y_size);
+        float* wide_y = wide_x + x_size;
+        kernels<T>().widen(x + n * x_size, wide_x, x_size);
+        f(kernels<float>(), n, Index{1}, static_cast<const float*>(wide_x), wide_y);
+        kernels<T>().narrow(wide_y, y + n * y_size, y_size);
+      });
+    } else {
+      threads_.parallel_for(images, 1,
+                            [&](Index begin, Index end) { f(kernels<T>(), begin, end - begin, x + begin * x_size, y + begin * y_size); });
+    }
+  });
 }
 
 namespace {
-Index image_size(const Tensor& x) { return x.elements() / x.shape()[0]; }
+/// The sizes of a pooling of `image` into `result`.
+cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d& window, const char* operation) {
+  const cpu::Geometry g = cpu::geometry(image.shape(), result.shape(), window, operation);
+  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", operation, g.channels, g.out_channels);
+  return g;
+}
 }  // namespace
 
 void CpuBackend::pool2d_forward(const Pool2dForward& args) {
   constexpr const char* kName = "pooling forward";
-  const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
-  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
-  floating(args.x, kName, [&](auto type) {
-    using T = decltype(type);
-    std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-    const Index y_size = image_size(args.y);
-    by_image(args.x.data<T>(), image_size(args.x), args.y.data<T>(), y_size, g.images, [&](Index first, Index images, auto* x, auto* y) {
-      const auto& k = kernels<Compute<T>>();
-      if (args.kind == Pooling::kMax) {
-        k.max_pool_forward(x, y, index ? index + first * y_size : nullptr, g, 0, images);
-      } else {
-        k.avg_pool_forward(x, y, g, 0, images);
-      }
-    });
+  const cpu::Geometry g = pooling(args.x, args.y, args.window, kName);
+  std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
+  by_image(args.x, args.y, kName, [&](const auto& k, Index first, Index images, auto* x, auto* y) {
+    if (args.kind == Pooling::kMax) {
+      k.max_pool_forward(x, y, index ? index + first * g.out_height * g.out_width * g.channels : nullptr, g, 0, images);
+    } else {
+      k.avg_pool_forward(x, y, g, 0, images);
+    }
   });
 }
 
 void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
   constexpr const char* kName = "pooling backward";
-  const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
-  require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", kName, g.channels, g.out_channels);
-  floating(args.dy, kName, [&](auto type) {
-    using T = decltype(type);
-    const bool max = args.kind == Pooling::kMax;
-    const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-    const Index dy_size = image_size(args.dy);
-    by_image(args.dy.data<T>(), dy_size, args.dx.data<T>(), image_size(args.dx), g.images,
-             [&](Index first, Index images, auto* dy, auto* dx) {
-               const auto& k = kernels<Compute<T>>();
-               if (max) {
-                 k.max_pool_backward(dy, index + first * dy_size, dx, g, 0, images);
-               } else {
-                 k.avg_pool_backward(dy, dx, g, 0, images);
-               }
-             });
+  const cpu::Geometry g = pooling(args.dx, args.dy, args.window, kName);
+  const bool max = args.kind == Pooling::kMax;
+  const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
+  by_image(args.dy, args.dx, kName, [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {
+    if (max) {
+      k.max_pool_backward(dy, index + first * g.out_height * g.out_width * g.channels, dx, g, 0, images);
+    } else {
+      k.avg_pool_backward(dy, dx, g, 0, images);
+    }
   });
 }
 
 namespace {
-/// Images, pixels and channels of x[N,H,W,C] against y[N,C].
-struct Pixels {
-  Index images = 0, pixels = 0, channels = 0;
-};
-Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
+/// The pixels of x[N,H,W,C] that an element of y[N,C] is the mean of.
+Index pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
   require(image && vector && image.shape().rank() == 4 && vector.elements() == image.shape()[0] * image.shape()[3], "cpu",
           "{}: {} and {} do not belong together", operation, image.shape().text(), vector.shape().text());
-  return {image.shape()[0], image.shape()[1] * image.shape()[2], image.shape()[3]};
+  return image.shape()[1] * image.shape()[2];
 }
 }  // namespace
 
 void CpuBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
-  const Pixels p = pixels_of(args.x, args.y, "global average pooling forward");
-  floating(args.x, "global average pooling forward", [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    by_image(args.x.data<T>(), p.pixels * p.channels, args.y.data<T>(), p.channels, p.images, [&](Index, Index images, auto* x, auto* y) {
-      kernels<R>().global_sum(x, y, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
-    });
+  constexpr const char* kName = "global average pooling forward";
+  const Index pixels = pixels_of(args.x, args.y, kName), channels = args.x.shape()[3];
+  by_image(args.x, args.y, kName, [&]<class R>(const auto& k, Index, Index images, const R* x, R* y) {
+    k.global_sum(x, y, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
   });
 }
 
 void CpuBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
-  const Pixels p = pixels_of(args.dx, args.dy, "global average pooling backward");
-  floating(args.dy, "global average pooling backward", [&](auto type) {
-    using T = decltype(type);
-    using R = Compute<T>;
-    by_image(args.dy.data<T>(), p.channels, args.dx.data<T>(), p.pixels * p.channels, p.images,
-             [&](Index, Index images, auto* dy, auto* dx) {
-               kernels<R>().global_spread(dy, dx, images, p.pixels, p.channels, static_cast<R>(1.0 / static_cast<double>(p.pixels)));
-             });
+  constexpr const char* kName = "global average pooling backward";
+  const Index pixels = pixels_of(args.dx, args.dy, kName), channels = args.dx.shape()[3];
+  by_image(args.dy, args.dx, kName, [&]<class R>(const auto& k, Index, Index images, const R* dy, R* dx) {
+    k.global_spread(dy, dx, images, pixels, channels, static_cast<R>(1.0 / static_cast<double>(pixels)));
   });
 }
 

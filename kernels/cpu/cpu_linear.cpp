@@ -249,11 +249,8 @@ void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>*
   const cpu::Workspace<double> sums(*allocator_, parts * channels);
   const cpu::Workspace<Compute<T>> scratch(*allocator_, parts * width);
   std::fill_n(sums.data(), parts * channels, 0.0);
-  threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
-    for (Index r = begin; r < end; r += block) {
-      kernels<T>().column_sums(x + r * channels, std::min(block, end - r), channels, scratch.data() + part * width,
-                               sums.data() + part * channels);
-    }
+  threads_.parallel_blocks(rows, block, [&](Index part, Index r, Index count) {
+    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width, sums.data() + part * channels);
   });
   for (Index c = 0; c < channels; ++c) {
     double sum = 0.0;

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/batch_norm_parts.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 
-// Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp.
+// Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A batch norm comes as one operation and in
+// steps, with which convolutions are composed that carry out parts of it.
 namespace starling {
 
 using cpu::Index;
@@ -12,13 +12,98 @@ using cpu::Workspace;
 
 namespace {
 
-/// Scale and shift for the kernels' long rows.
-template <class T>
-void repeated_affine_form(Index channels, const T* mean, const T* inv_std, const T* gamma, const T* beta, T* scale, T* shift) {
-  cpu::affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
+/// A copy of a per-channel vector that covers the kernels' long rows.
+template <class R>
+R* repeated(const R* from, Index channels, R* to) {
+  std::copy_n(from, channels, to);
+  cpu::repeat(to, channels);
+  return to;
+}
+
+/// The affine form of a normalisation, one for forward and backward so that the backward pass can find the sign of y again.
+template <class R>
+void affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma, const R* beta, R* scale, R* shift) {
+  for (Index c = 0; c < channels; ++c) {
+    scale[c] = (gamma ? gamma[c] : R(1)) * inv_std[c];
+    shift[c] = static_cast<R>((beta ? static_cast<double>(beta[c]) : 0.0) - static_cast<double>(mean[c]) * static_cast<double>(scale[c]));
+  }
+}
+/// The same for the kernels' long rows.
+template <class R>
+void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const R* gamma, const R* beta, R* scale, R* shift) {
+  affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   cpu::repeat(scale, channels);
   cpu::repeat(shift, channels);
 }
+
+/// Where a batch's statistics go; the running ones are optional.
+template <class R>
+struct NormStatistics {
+  R *saved_mean, *saved_inv_std, *running_mean, *running_var;
+  double eps, momentum;
+
+  /// From BatchNormForward or BatchNormFinish.
+  template <class Args>
+  NormStatistics(const Args& args, Index channels, const char* operation)
+      : saved_mean(cpu::numbers<R>(args.saved_mean, channels, operation, "saved_mean")),
+        saved_inv_std(cpu::numbers<R>(args.saved_inv_std, channels, operation, "saved_inv_std")),
+        running_mean(cpu::optional_numbers<R>(args.running_mean, channels, operation, "running_mean")),
+        running_var(cpu::optional_numbers<R>(args.running_var, channels, operation, "running_var")),
+        eps(args.eps),
+        momentum(args.momentum) {}
+
+  void take(Index c, double mean, double variance, double unbiased) const {
+    saved_mean[c] = static_cast<R>(mean);
+    saved_inv_std[c] = static_cast<R>(1.0 / std::sqrt(variance + eps));
+    const auto move = [&](R* running, double value) {
+      if (running) running[c] = static_cast<R>((1.0 - momentum) * static_cast<double>(running[c]) + momentum * value);
+    };
+    move(running_mean, mean);
+    move(running_var, unbiased);
+  }
+};
+
+/// The arguments that BatchNormBackward and its steps all have.
+template <class T>
+struct NormInputs {
+  using R = Compute<T>;
+  const T *x, *dy;
+  const R *mean, *inv_std, *gamma;  ///< gamma is optional
+
+  template <class Args>
+  NormInputs(const Args& args, const cpu::Matrix& matrix, const char* operation)
+      : x(args.x.template data<T>()),
+        dy(cpu::numbers<T>(args.dy, matrix.elements(), operation, "dy")),
+        mean(cpu::numbers<R>(args.saved_mean, matrix.channels, operation, "saved_mean")),
+        inv_std(cpu::numbers<R>(args.saved_inv_std, matrix.channels, operation, "saved_inv_std")),
+        gamma(cpu::optional_numbers<R>(args.gamma, matrix.channels, operation, "gamma")) {}
+};
+
+/// dγ, dβ and the coefficients of dx = a·g + b·(x - mean) + shift, where g is the gradient before the normalisation.
+template <class R>
+struct NormGradients {
+  const R *inv_std, *gamma;
+  R *dgamma, *dbeta;  ///< optional
+  R *a, *b, *shift;
+  Index rows;
+  bool accumulate, training;
+
+  /// From Σ g and Σ g·x̂ of channel c.
+  void take(Index c, double g, double gx) const {
+    const double inv = static_cast<double>(inv_std[c]), factor = (gamma ? static_cast<double>(gamma[c]) : 1.0) * inv;
+    const double share = 1.0 / static_cast<double>(rows);
+    if (dgamma) dgamma[c] = static_cast<R>((accumulate ? static_cast<double>(dgamma[c]) : 0.0) + gx);
+    if (dbeta) dbeta[c] = static_cast<R>((accumulate ? static_cast<double>(dbeta[c]) : 0.0) + g);
+    // dx = γ/σ (g - mean(g) - x̂·mean(g·x̂)); with constant statistics only the first term is left.
+    a[c] = static_cast<R>(factor);
+    b[c] = static_cast<R>(training ? -factor * inv * gx * share : 0.0);
+    shift[c] = static_cast<R>(training ? -factor * g * share : 0.0);
+  }
+  /// The coefficients cover the kernels' long rows.
+  void repeat_all(Index channels) const {
+    for (R* vector : {a, b, shift}) cpu::repeat(vector, channels);
+  }
+};
 
 }  // namespace
 
@@ -27,15 +112,13 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   constexpr const char* kName = "batch norm forward";
   using R = Compute<T>;
   const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  const Index rows = matrix.rows, channels = matrix.channels;
-  const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
+  const Index rows = matrix.rows, channels = matrix.channels, elements = matrix.elements();
+  const Index width = matrix.width(), block = matrix.block();
   const T* x = args.x.data<T>();
   const T* residual = cpu::optional_numbers<T>(args.residual, elements, kName, "residual");
   const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
   const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
   T* y = cpu::numbers<T>(args.y, elements, kName, "y");
-  R* running_mean = cpu::optional_numbers<R>(args.running_mean, channels, kName, "running_mean");
-  R* running_var = cpu::optional_numbers<R>(args.running_var, channels, kName, "running_var");
   const cpu::Kernels<T>& k = kernels<T>();
 
   const Workspace<R> vectors(*allocator_, 4 * width);
@@ -45,8 +128,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   const R* inv_std = mean + width;
   if (args.training) {
     const Index parts = threads_.count();
-    R* saved_mean = cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean");
-    R* saved_inv_std = cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std");
+    const NormStatistics<R> statistics(args, channels, kName);
     const Workspace<R> scratch(*allocator_, parts * 3 * width);
     // Per part: mean and squared deviations so far, and those of one block.
     const Workspace<double> moments(*allocator_, parts * 4 * channels);
@@ -61,18 +143,14 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
         to_m2[c] += m2_b[c] + delta * delta * cross;
       }
     };
-    threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
+    std::fill_n(moments.data(), parts * 4 * channels, 0.0);
+    threads_.parallel_blocks(rows, block, [&](Index part, Index r, Index count) {
       double* own = moments.data() + part * 4 * channels;
       double* piece = own + 2 * channels;
-      std::fill_n(own, 2 * channels, 0.0);
-      double n = 0.0;
-      for (Index r = begin; r < end; r += block) {
-        const Index count = std::min(block, end - r);
-        k.moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece, piece + channels);
-        merge(own, own + channels, n, piece, piece + channels, static_cast<double>(count));
-        n += static_cast<double>(count);
-      }
-      counts.data()[part] = n;
+      double& n = counts.data()[part];
+      k.moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece, piece + channels);
+      merge(own, own + channels, n, piece, piece + channels, static_cast<double>(count));
+      n += static_cast<double>(count);
     });
     double* all = moments.data();
     double n = counts.data()[0];
@@ -83,25 +161,18 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
       n += counts.data()[part];
     }
     for (Index c = 0; c < channels; ++c) {
-      const double variance = std::max(all[channels + c], 0.0) / n;
-      // max() above would hide a NaN.
-      saved_inv_std[c] = static_cast<R>(std::isnan(all[channels + c]) ? all[channels + c] : 1.0 / std::sqrt(variance + args.eps));
-      saved_mean[c] = static_cast<R>(all[c]);
-      if (running_mean)
-        running_mean[c] = static_cast<R>((1.0 - args.momentum) * static_cast<double>(running_mean[c]) + args.momentum * all[c]);
-      if (running_var) {
-        const double unbiased = n > 1.0 ? all[channels + c] / (n - 1.0) : variance;
-        running_var[c] = static_cast<R>((1.0 - args.momentum) * static_cast<double>(running_var[c]) + args.momentum * unbiased);
-      }
+      const double m2 = all[channels + c], variance = (m2 < 0.0 ? 0.0 : m2) / n;  // NaN stays
+      statistics.take(c, all[c], variance, n > 1.0 ? m2 / (n - 1.0) : variance);
     }
     if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
-    mean = saved_mean;
-    inv_std = saved_inv_std;
+    mean = statistics.saved_mean;
+    inv_std = statistics.saved_inv_std;
   } else {
-    require(running_mean && running_var, "cpu", "batch norm forward: inference needs the running statistics");
+    require(args.running_mean && args.running_var, "cpu", "batch norm forward: inference needs the running statistics");
+    mean = cpu::numbers<R>(args.running_mean, channels, kName, "running_mean");
+    const R* running_var = cpu::numbers<R>(args.running_var, channels, kName, "running_var");
     R* inverse = shift + 2 * width;
     for (Index c = 0; c < channels; ++c) inverse[c] = static_cast<R>(1.0 / std::sqrt(static_cast<double>(running_var[c]) + args.eps));
-    mean = running_mean;
     if (args.saved_mean) std::copy_n(mean, channels, cpu::numbers<R>(args.saved_mean, channels, kName, "saved_mean"));
     if (args.saved_inv_std) std::copy_n(inverse, channels, cpu::numbers<R>(args.saved_inv_std, channels, kName, "saved_inv_std"));
   }
@@ -116,14 +187,36 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
   floating(args.x, "batch norm forward", [&](auto type) { batch_norm_forward_of<decltype(type)>(args); });
 }
 
+/// Σ g and Σ g·(x - mean) of each channel, [2][channels], where g is dy + dy2 masked by y or by the affine form; `masked` (optional) gets
+/// g. scratch: 2 · width for each thread.
+template <class T>
+static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator, const cpu::Threads& threads, const cpu::Kernels<T>& k,
+                                       const NormInputs<T>& in, cpu::Matrix matrix, const T* y, const T* dy2, T* masked,
+                                       const Compute<T>* means, const Compute<T>* scale, const Compute<T>* shift, Compute<T>* scratch) {
+  const Index channels = matrix.channels, width = matrix.width(), parts = threads.count();
+  Workspace<double> sums(allocator, parts * 2 * channels);
+  std::fill_n(sums.data(), parts * 2 * channels, 0.0);
+  threads.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
+    const Index o = r * channels;
+    double* own = sums.data() + part * 2 * channels;
+    k.masked_sums(in.x + o, y ? y + o : nullptr, in.dy + o, dy2 ? dy2 + o : nullptr, masked ? masked + o : nullptr, count, channels, means,
+                  scale, shift, scratch + part * 2 * width, own, own + channels);
+  });
+  for (Index part = 1; part < parts; ++part) {
+    const double* own = sums.data() + part * 2 * channels;
+    for (Index c = 0; c < 2 * channels; ++c) sums.data()[c] += own[c];
+  }
+  return sums;
+}
+
 template <class T>
 void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
   using R = Compute<T>;
   const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  const Index rows = matrix.rows, channels = matrix.channels;
-  const Index elements = rows * channels, width = cpu::fold_width(channels), block = cpu::block_rows(channels);
-  const cpu::NormInputs<T> in(args, matrix, kName);
+  const Index rows = matrix.rows, channels = matrix.channels, elements = matrix.elements();
+  const Index width = matrix.width(), block = matrix.block();
+  const NormInputs<T> in(args, matrix, kName);
   const T *x = in.x, *dy = in.dy;
   const R *mean = in.mean, *inv_std = in.inv_std, *gamma = in.gamma;
   const R* beta = args.relu ? cpu::optional_numbers<R>(args.beta, channels, kName, "beta") : nullptr;
@@ -142,36 +235,22 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   R* scale = beta ? c0 + width : nullptr;
   R* shift = beta ? scale + width : nullptr;
   R* scratch = c0 + 3 * width;
-  std::copy_n(mean, channels, means);
-  cpu::repeat(means, channels);
+  repeated(mean, channels, means);
   if (beta) repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
 
-  const Workspace<double> sums(*allocator_, parts * 2 * channels);
-  double* sum_g = sums.data();
-  double* sum_gx = sum_g + channels;
-  std::fill_n(sums.data(), parts * 2 * channels, 0.0);
-  threads_.parallel_parts(rows, block, [&](Index part, Index begin, Index end) {
-    double* own = sums.data() + part * 2 * channels;
-    for (Index r = begin; r < end; r += block) {
-      const Index o = r * channels;
-      k.masked_sums(x + o, y ? y + o : nullptr, dy + o, dy2 ? dy2 + o : nullptr, dresidual ? dresidual + o : nullptr,
-                    std::min(block, end - r), channels, means, scale, shift, scratch + part * 2 * width, own, own + channels);
-    }
-  });
-  for (Index part = 1; part < parts; ++part) {
-    const double* own = sums.data() + part * 2 * channels;
-    for (Index c = 0; c < 2 * channels; ++c) sums.data()[c] += own[c];
-  }
-  const cpu::NormGradients<R> gradients{.inv_std = inv_std,
-                                        .gamma = gamma,
-                                        .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
-                                        .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
-                                        .a = a,
-                                        .b = b,
-                                        .shift = c0,
-                                        .rows = rows,
-                                        .accumulate = args.accumulate,
-                                        .training = args.training};
+  const Workspace<double> sums = gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift, scratch);
+  const double* sum_g = sums.data();
+  const double* sum_gx = sum_g + channels;
+  const NormGradients<R> gradients{.inv_std = inv_std,
+                                   .gamma = gamma,
+                                   .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+                                   .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+                                   .a = a,
+                                   .b = b,
+                                   .shift = c0,
+                                   .rows = rows,
+                                   .accumulate = args.accumulate,
+                                   .training = args.training};
   for (Index c = 0; c < channels; ++c) gradients.take(c, sum_g[c], sum_gx[c] * static_cast<double>(inv_std[c]));
   if (!dx) return;
   gradients.repeat_all(channels);
@@ -189,6 +268,168 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
 
 void CpuBackend::batch_norm_backward(const BatchNormBackward& args) {
   floating(args.x, "batch norm backward", [&](auto type) { batch_norm_backward_of<decltype(type)>(args); });
+}
+
+void CpuBackend::channel_sums(const ChannelSums& args) {
+  constexpr const char* kName = "channel sums";
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    using R = Compute<T>;
+    const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
+    R* sum = cpu::numbers<R>(args.sum, channels, kName, "sum");
+    R* square_sum = cpu::numbers<R>(args.square_sum, channels, kName, "square_sum");
+    const T* x = args.x.data<T>();
+    const Workspace<R> scratch(*allocator_, parts * 3 * width);
+    // Per part: both sums so far, and mean and squared deviations of one block.
+    const Workspace<double> sums(*allocator_, parts * 4 * channels);
+    std::fill_n(sums.data(), parts * 4 * channels, 0.0);
+    threads_.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
+      double* own = sums.data() + part * 4 * channels;
+      double* piece = own + 2 * channels;
+      kernels<T>().moments(x + r * channels, count, channels, scratch.data() + part * 3 * width, piece, piece + channels);
+      const auto n = static_cast<double>(count);
+      for (Index c = 0; c < channels; ++c) {
+        own[c] += n * piece[c];
+        own[channels + c] += piece[channels + c] + n * piece[c] * piece[c];
+      }
+    });
+    for (Index c = 0; c < channels; ++c) {
+      double total = 0.0, square_total = 0.0;
+      for (Index part = 0; part < parts; ++part) {
+        const double* own = sums.data() + part * 4 * channels;
+        total += own[c];
+        square_total += own[channels + c];
+      }
+      sum[c] = static_cast<R>(total);
+      square_sum[c] = static_cast<R>(square_total);
+    }
+  });
+}
+
+void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
+  constexpr const char* kName = "batch norm finish";
+  require(args.count > 0, "cpu", "{}: sums of {} values", kName, args.count);
+  floating(args.sum, kName, [&](auto type) {
+    using R = decltype(type);
+    const Index channels = args.sum.elements();
+    const R* sum = args.sum.data<R>();
+    const R* square_sum = cpu::numbers<R>(args.square_sum, channels, kName, "square_sum");
+    const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
+    const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
+    const NormStatistics<R> statistics(args, channels, kName);
+    R* scale = cpu::numbers<R>(args.scale, channels, kName, "scale");
+    R* shift = cpu::numbers<R>(args.shift, channels, kName, "shift");
+    const auto n = static_cast<double>(args.count);
+    if constexpr (cpu::kIsLow<R>) {
+      fail(ExitCode::kUsage, "cpu", "{}: sums are fp32 or fp64, not {}", kName, name_of(args.sum.dtype()));
+    } else {
+      for (Index c = 0; c < channels; ++c) {
+        const double mean = static_cast<double>(sum[c]) / n;
+        const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
+        const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
+        statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
+      }
+      // From the rounded statistics, as the backward pass finds the mask from them.
+      affine_form(channels, statistics.saved_mean, statistics.saved_inv_std, gamma, beta, scale, shift);
+    }
+    if (args.batches_tracked) ++*args.batches_tracked.data<std::int64_t>();
+  });
+}
+
+void CpuBackend::scale_shift(const ScaleShift& args) {
+  constexpr const char* kName = "scale and shift";
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  require(static_cast<bool>(args.residual_scale) == static_cast<bool>(args.residual_shift) && (args.residual || !args.residual_scale),
+          "cpu", "{}: residual, residual_scale and residual_shift do not belong together", kName);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    using R = Compute<T>;
+    const Index channels = matrix.channels, width = matrix.width();
+    const T* x = args.x.data<T>();
+    const T* residual = cpu::optional_numbers<T>(args.residual, matrix.elements(), kName, "residual");
+    const R* residual_scale = cpu::optional_numbers<R>(args.residual_scale, channels, kName, "residual_scale");
+    const R* residual_shift = cpu::optional_numbers<R>(args.residual_shift, channels, kName, "residual_shift");
+    T* y = cpu::numbers<T>(args.y, matrix.elements(), kName, "y");
+    const Workspace<R> vectors(*allocator_, 3 * width);
+    const R* scale = repeated(cpu::numbers<R>(args.scale, channels, kName, "scale"), channels, vectors.data());
+    R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels, vectors.data() + width);
+    if (residual_scale) {
+      for (Index c = 0; c < channels; ++c) shift[c] += residual_shift[c];
+      cpu::repeat(shift, channels);
+      residual_scale = repeated(residual_scale, channels, vectors.data() + 2 * width);
+    }
+    threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
+      const Index o = begin * channels;
+      if (residual_scale) {
+        kernels<T>().affine_two(x + o, residual + o, y + o, end - begin, channels, scale, residual_scale, shift, args.relu);
+      } else {
+        kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu);
+      }
+    });
+  });
+}
+
+void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
+  constexpr const char* kName = "batch norm backward sums";
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    using R = Compute<T>;
+    const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
+    const NormInputs<T> in(args, matrix, kName);
+    T* masked = cpu::numbers<T>(args.masked, matrix.elements(), kName, "masked");
+    R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
+    R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+    const Workspace<R> vectors(*allocator_, (3 + 2 * parts) * width);
+    R* scale = vectors.data();
+    R* shift = scale + width;
+    R* scratch = shift + 2 * width;
+    repeated_affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale,
+                         shift);
+    const R* means = repeated(in.mean, channels, shift + width);
+    const Workspace<double> sums =
+        gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked, means, scale, shift, scratch);
+    for (Index c = 0; c < channels; ++c) {
+      sum_dy[c] = static_cast<R>(sums.data()[c]);
+      sum_dy_xhat[c] = static_cast<R>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
+    }
+  });
+}
+
+void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
+  constexpr const char* kName = "batch norm backward apply";
+  const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
+  floating(args.x, kName, [&](auto type) {
+    using T = decltype(type);
+    using R = Compute<T>;
+    const Index channels = matrix.channels, width = matrix.width();
+    const NormInputs<T> in(args, matrix, kName);
+    const R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
+    const R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+    T* dx = cpu::optional_numbers<T>(args.dx, matrix.elements(), kName, "dx");
+    const Workspace<R> vectors(*allocator_, 4 * width);
+    const R* means = repeated(in.mean, channels, vectors.data());
+    R* a = vectors.data() + width;
+    const NormGradients<R> gradients{.inv_std = in.inv_std,
+                                     .gamma = in.gamma,
+                                     .dgamma = cpu::optional_numbers<R>(args.dgamma, channels, kName, "dgamma"),
+                                     .dbeta = cpu::optional_numbers<R>(args.dbeta, channels, kName, "dbeta"),
+                                     .a = a,
+                                     .b = a + width,
+                                     .shift = a + 2 * width,
+                                     .rows = matrix.rows,
+                                     .accumulate = args.accumulate,
+                                     .training = true};
+    for (Index c = 0; c < channels; ++c) gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
+    if (!dx) return;
+    gradients.repeat_all(channels);
+    threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
+      const Index o = begin * channels;
+      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, gradients.a,
+                                 gradients.b, gradients.shift);
+    });
+  });
 }
 
 void CpuBackend::layer_norm_forward(const LayerNormForward& args) {

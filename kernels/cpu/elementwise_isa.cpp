@@ -7,8 +7,6 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-#define STARLING_LOOP _Pragma("GCC ivdep")
-
 // In all of these the output may be an input: elements are read before they are written.
 
 /// y[i] = f(i), computed in Compute<T>.
@@ -142,9 +140,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-void add_elementwise(Kernels<float>& table) { set(table); }
-void add_elementwise(Kernels<double>& table) { set(table); }
-void add_elementwise(Kernels<BFloat16>& table) { set(table); }
-void add_elementwise(Kernels<Float16>& table) { set(table); }
+STARLING_DEFINE_ADDERS(add_elementwise)
 
 }  // namespace starling::cpu::STARLING_ISA

@@ -131,7 +131,7 @@ void load(Isa isa, Kernels<Float16>& table);
 
 }  // namespace starling::cpu
 
-// Each file of kernels sets its members of a table.
+// Each file of kernels sets its members of a table; those of every type by a function template `set`.
 #define STARLING_DECLARE_ADDERS(name) \
   void name(Kernels<float>&);         \
   void name(Kernels<double>&);        \
@@ -141,3 +141,11 @@ STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDE
                              STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
                          void add_pool(Kernels<double>&); void add_plain(Kernels<double>&); void add_conv16(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
+#define STARLING_DEFINE_ADDERS(name)                  \
+  void name(Kernels<float>& table) { set(table); }    \
+  void name(Kernels<double>& table) { set(table); }   \
+  void name(Kernels<BFloat16>& table) { set(table); } \
+  void name(Kernels<Float16>& table) { set(table); }
+
+/// Before a loop whose iterations do not depend on each other through memory: it vectorises without a check.
+#define STARLING_LOOP _Pragma("GCC ivdep")

@@ -50,9 +50,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-void add_loss(Kernels<float>& table) { set(table); }
-void add_loss(Kernels<double>& table) { set(table); }
-void add_loss(Kernels<BFloat16>& table) { set(table); }
-void add_loss(Kernels<Float16>& table) { set(table); }
+STARLING_DEFINE_ADDERS(add_loss)
 
 }  // namespace starling::cpu::STARLING_ISA

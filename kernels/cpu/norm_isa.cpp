@@ -7,8 +7,6 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-#define STARLING_LOOP _Pragma("GCC ivdep")
-
 template <class T>
 static void moments(const T* x, Index rows, Index channels, Compute<T>* scratch, double* mean, double* m2) {
   const Index fold = fold_rows(channels), width = fold * channels, lines = rows / fold;
@@ -117,39 +115,27 @@ static inline void in_pieces(T* out, Index rows, Index channels, bool may_stream
 template <class T, bool kResidual, bool kRelu>
 static inline void affine_lines(const T* x, const T* residual, Compute<T>* y, Index lines, Index stride, Index width,
                                 const Compute<T>* __restrict scale, const Compute<T>* __restrict shift) {
+  const auto value = [=](Index i, Compute<T> a, Compute<T> b) __attribute__((always_inline)) {
+    Compute<T> result = widen(x[i]) * a + b;
+    if constexpr (kResidual) result += widen(residual[i]);
+    if constexpr (kRelu) result = result < Compute<T>(0) ? Compute<T>(0) : result;  // this order of operands keeps NaN
+    return result;
+  };
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
     const Index o = r * stride;
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
       const Compute<T> a = scale[v], b = shift[v];
-      Compute<T> y0 = widen(x[o + v]) * a + b, y1 = widen(x[o + stride + v]) * a + b;
-      Compute<T> y2 = widen(x[o + 2 * stride + v]) * a + b, y3 = widen(x[o + 3 * stride + v]) * a + b;
-      if constexpr (kResidual) {
-        y0 += widen(residual[o + v]);
-        y1 += widen(residual[o + stride + v]);
-        y2 += widen(residual[o + 2 * stride + v]);
-        y3 += widen(residual[o + 3 * stride + v]);
-      }
-      if constexpr (kRelu) {  // this order of operands keeps NaN
-        y0 = y0 < Compute<T>(0) ? Compute<T>(0) : y0;
-        y1 = y1 < Compute<T>(0) ? Compute<T>(0) : y1;
-        y2 = y2 < Compute<T>(0) ? Compute<T>(0) : y2;
-        y3 = y3 < Compute<T>(0) ? Compute<T>(0) : y3;
-      }
-      y[o + v] = y0;
-      y[o + stride + v] = y1;
-      y[o + 2 * stride + v] = y2;
-      y[o + 3 * stride + v] = y3;
+      const Index i0 = o + v, i1 = i0 + stride, i2 = i1 + stride, i3 = i2 + stride;
+      const Compute<T> y0 = value(i0, a, b), y1 = value(i1, a, b), y2 = value(i2, a, b), y3 = value(i3, a, b);
+      y[i0] = y0;
+      y[i1] = y1;
+      y[i2] = y2;
+      y[i3] = y3;
     }
   }
   for (; r < lines; ++r) {
-    const Index o = r * stride;
-    STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      Compute<T> value = widen(x[o + v]) * scale[v] + shift[v];
-      if constexpr (kResidual) value += widen(residual[o + v]);
-      if constexpr (kRelu) value = value < Compute<T>(0) ? Compute<T>(0) : value;
-      y[o + v] = value;
-    }
+    STARLING_LOOP for (Index v = 0; v < width; ++v) y[r * stride + v] = value(r * stride + v, scale[v], shift[v]);
   }
 }
 
@@ -185,13 +171,14 @@ static void affine_two(const T* x, const T* residual, T* y, Index rows, Index ch
 /// Where the mask of a gradient comes from.
 enum Mask { kNoMask, kMaskY, kMaskX };
 
+/// Element i, of column v: scale and shift are read for kMaskX alone.
 template <class T, Mask kMask, bool kTwo>
 STARLING_HD Compute<T> masked(const T* __restrict x, const T* __restrict y, const T* __restrict dy, const T* __restrict dy2, Index i,
-                              Compute<T> scale, Compute<T> shift) {
+                              const Compute<T>* __restrict scale, const Compute<T>* __restrict shift, Index v) {
   Compute<T> g = widen(dy[i]);
   if constexpr (kTwo) g += widen(dy2[i]);
   if constexpr (kMask == kMaskY) g = widen(y[i]) > Compute<T>(0) ? g : Compute<T>(0);
-  if constexpr (kMask == kMaskX) g = widen(x[i]) * scale + shift > Compute<T>(0) ? g : Compute<T>(0);
+  if constexpr (kMask == kMaskX) g = widen(x[i]) * scale[v] + shift[v] > Compute<T>(0) ? g : Compute<T>(0);
   return g;
 }
 
@@ -200,14 +187,14 @@ template <class T, Mask kMask, bool kTwo, bool kDz>
 static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const T* dy2, Compute<T>* dz, Index lines, Index width,
                                      const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
                                      const Compute<T>* __restrict shift, Compute<T>* __restrict s1, Compute<T>* __restrict s2) {
+  const auto gradient = [=](Index i, Index v) __attribute__((always_inline)) {
+    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v);
+  };
   Index r = 0;
   for (; r + 4 <= lines; r += 4) {
-    const Index o = r * width;
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      const Compute<T> a = kMask == kMaskX ? scale[v] : Compute<T>(0), b = kMask == kMaskX ? shift[v] : Compute<T>(0), m = mean[v];
-      const Index i0 = o + v, i1 = i0 + width, i2 = i1 + width, i3 = i2 + width;
-      const Compute<T> g0 = masked<T, kMask, kTwo>(x, y, dy, dy2, i0, a, b), g1 = masked<T, kMask, kTwo>(x, y, dy, dy2, i1, a, b);
-      const Compute<T> g2 = masked<T, kMask, kTwo>(x, y, dy, dy2, i2, a, b), g3 = masked<T, kMask, kTwo>(x, y, dy, dy2, i3, a, b);
+      const Index i0 = r * width + v, i1 = i0 + width, i2 = i1 + width, i3 = i2 + width;
+      const Compute<T> m = mean[v], g0 = gradient(i0, v), g1 = gradient(i1, v), g2 = gradient(i2, v), g3 = gradient(i3, v);
       s1[v] += (g0 + g1) + (g2 + g3);
       s2[v] += (g0 * (widen(x[i0]) - m) + g1 * (widen(x[i1]) - m)) + (g2 * (widen(x[i2]) - m) + g3 * (widen(x[i3]) - m));
       if constexpr (kDz) {
@@ -221,8 +208,7 @@ static inline void masked_sums_lines(const T* x, const T* y, const T* dy, const 
   for (; r < lines; ++r) {
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
       const Index i = r * width + v;
-      const Compute<T> g =
-          masked<T, kMask, kTwo>(x, y, dy, dy2, i, kMask == kMaskX ? scale[v] : Compute<T>(0), kMask == kMaskX ? shift[v] : Compute<T>(0));
+      const Compute<T> g = gradient(i, v);
       s1[v] += g;
       s2[v] += g * (widen(x[i]) - mean[v]);
       if constexpr (kDz) dz[i] = g;
@@ -274,26 +260,20 @@ static inline void masked_affine_lines(const T* x, const T* y, const T* dy, cons
                                        const Compute<T>* __restrict mean, const Compute<T>* __restrict scale,
                                        const Compute<T>* __restrict shift, const Compute<T>* __restrict a, const Compute<T>* __restrict b,
                                        const Compute<T>* __restrict c) {
+  const auto value = [=](Index i, Index v) __attribute__((always_inline)) {
+    return masked<T, kMask, kTwo>(x, y, dy, dy2, i, scale, shift, v) * a[v] + ((widen(x[i]) - mean[v]) * b[v] + c[v]);
+  };
   Index r = 0;
   for (; r + 2 <= lines; r += 2) {
-    const Index o = r * width;
     STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      const Compute<T> sa = kMask == kMaskX ? scale[v] : Compute<T>(0), sb = kMask == kMaskX ? shift[v] : Compute<T>(0), m = mean[v],
-                       av = a[v], bv = b[v], cv = c[v];
-      const Index i0 = o + v, i1 = i0 + width;
-      const Compute<T> g0 = masked<T, kMask, kTwo>(x, y, dy, dy2, i0, sa, sb), g1 = masked<T, kMask, kTwo>(x, y, dy, dy2, i1, sa, sb);
-      const Compute<T> r0 = g0 * av + ((widen(x[i0]) - m) * bv + cv), r1 = g1 * av + ((widen(x[i1]) - m) * bv + cv);
+      const Index i0 = r * width + v, i1 = i0 + width;
+      const Compute<T> r0 = value(i0, v), r1 = value(i1, v);
       dx[i0] = r0;
       dx[i1] = r1;
     }
   }
   for (; r < lines; ++r) {
-    STARLING_LOOP for (Index v = 0; v < width; ++v) {
-      const Index i = r * width + v;
-      const Compute<T> g =
-          masked<T, kMask, kTwo>(x, y, dy, dy2, i, kMask == kMaskX ? scale[v] : Compute<T>(0), kMask == kMaskX ? shift[v] : Compute<T>(0));
-      dx[i] = g * a[v] + ((widen(x[i]) - mean[v]) * b[v] + c[v]);
-    }
+    STARLING_LOOP for (Index v = 0; v < width; ++v) dx[r * width + v] = value(r * width + v, v);
   }
 }
 
@@ -412,9 +392,6 @@ static void set(Kernels<T>& table) {
 
 }  // namespace
 
-void add_norm(Kernels<float>& table) { set(table); }
-void add_norm(Kernels<double>& table) { set(table); }
-void add_norm(Kernels<BFloat16>& table) { set(table); }
-void add_norm(Kernels<Float16>& table) { set(table); }
+STARLING_DEFINE_ADDERS(add_norm)
 
 }  // namespace starling::cpu::STARLING_ISA

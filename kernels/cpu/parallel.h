@@ -53,6 +53,14 @@ class Threads {
 #endif
   }
 
+  /// Calls fn(part, begin, count) over [0, n) block by block, of `block` each but for the last, one after the other in a part.
+  template <class F>
+  void parallel_blocks(std::int64_t n, std::int64_t block, F&& fn) const {
+    parallel_parts(n, block, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {
+      for (std::int64_t at = begin; at < end; at += block) fn(part, at, std::min(block, end - at));
+    });
+  }
+
  private:
   int count_;
 };

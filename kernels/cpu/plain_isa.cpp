@@ -1,11 +1,9 @@
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/window_isa.h"
 
 // Convolution and matrix product by plain loops in fp64: for gradient checks and parity, where oneDNN has nothing to offer.
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
-
-#define STARLING_LOOP _Pragma("GCC ivdep")
 
 STARLING_HD double dot(const double* __restrict a, const double* __restrict b, Index n) {
   constexpr Index kLanes = 16;
@@ -20,6 +18,10 @@ STARLING_HD double dot(const double* __restrict a, const double* __restrict b, I
   return sum;
 }
 
+STARLING_HD void add_scaled(double factor, const double* __restrict from, double* __restrict to, Index n) {
+  STARLING_LOOP for (Index i = 0; i < n; ++i) to[i] += factor * from[i];
+}
+
 static void conv_forward(const Geometry& g, const double* x, const double* weight, const double* bias, double* y, Index first, Index last) {
   const Index in_group = g.channels / g.groups, out_group = g.out_channels / g.groups, taps = g.kernel_h * g.kernel_w;
   for (Index row = first; row < last; ++row) {
@@ -27,18 +29,13 @@ static void conv_forward(const Geometry& g, const double* x, const double* weigh
     for (Index q = 0; q < g.out_width; ++q) {
       double* out = y + (row * g.out_width + q) * g.out_channels;
       for (Index o = 0; o < g.out_channels; ++o) out[o] = bias ? bias[o] : 0.0;
-      for (Index kh = 0; kh < g.kernel_h; ++kh) {
-        const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
-        if (h < 0 || h >= g.height) continue;
-        for (Index kw = 0; kw < g.kernel_w; ++kw) {
-          const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
-          if (w < 0 || w >= g.width) continue;
-          const double* pixel = x + ((n * g.height + h) * g.width + w) * g.channels;
-          for (Index o = 0; o < g.out_channels; ++o) {
-            out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + kh * g.kernel_w + kw) * in_group, in_group);
-          }
-        }
-      }
+      for_window(
+          g, p, q, [&](Index tap, Index at) __attribute__((always_inline)) {
+            const double* pixel = x + (n * g.height * g.width + at) * g.channels;
+            for (Index o = 0; o < g.out_channels; ++o) {
+              out[o] += dot(pixel + o / out_group * in_group, weight + (o * taps + tap) * in_group, in_group);
+            }
+          });
     }
   }
 }
@@ -58,10 +55,7 @@ static void conv_backward_data(const Geometry& g, const double* dy, const double
           if (qw < 0 || qw % g.stride_w != 0 || qw / g.stride_w >= g.out_width) continue;
           const double* gradient = dy + ((n * g.out_height + ph / g.stride_h) * g.out_width + qw / g.stride_w) * g.out_channels;
           for (Index o = 0; o < g.out_channels; ++o) {
-            const double* __restrict from = weight + (o * taps + kh * g.kernel_w + kw) * in_group;
-            double* __restrict to = out + o / out_group * in_group;
-            const double factor = gradient[o];
-            STARLING_LOOP for (Index c = 0; c < in_group; ++c) to[c] += factor * from[c];
+            add_scaled(gradient[o], weight + (o * taps + kh * g.kernel_w + kw) * in_group, out + o / out_group * in_group, in_group);
           }
         }
       }
@@ -79,21 +73,13 @@ static void conv_backward_weights(const Geometry& g, const double* x, const doub
     const Index n = row / g.out_height, p = row % g.out_height;
     for (Index q = 0; q < g.out_width; ++q) {
       const double* gradient = dy + (row * g.out_width + q) * g.out_channels;
-      for (Index kh = 0; kh < g.kernel_h; ++kh) {
-        const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
-        if (h < 0 || h >= g.height) continue;
-        for (Index kw = 0; kw < g.kernel_w; ++kw) {
-          const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
-          if (w < 0 || w >= g.width) continue;
-          const double* pixel = x + ((n * g.height + h) * g.width + w) * g.channels;
-          for (Index o = first; o < last; ++o) {
-            const double* __restrict from = pixel + o / out_group * in_group;
-            double* __restrict to = dweight + (o * taps + kh * g.kernel_w + kw) * in_group;
-            const double factor = gradient[o];
-            STARLING_LOOP for (Index c = 0; c < in_group; ++c) to[c] += factor * from[c];
-          }
-        }
-      }
+      for_window(
+          g, p, q, [&](Index tap, Index at) __attribute__((always_inline)) {
+            const double* pixel = x + (n * g.height * g.width + at) * g.channels;
+            for (Index o = first; o < last; ++o) {
+              add_scaled(gradient[o], pixel + o / out_group * in_group, dweight + (o * taps + tap) * in_group, in_group);
+            }
+          });
     }
   }
 }
@@ -114,11 +100,7 @@ static void matmul(const double* a, const double* b, const double* bias, double*
       if (transpose_b) {
         for (Index j = 0; j < n; ++j) out[j] += dot(row, b + j * k + begin, count);
       } else {
-        for (Index l = 0; l < count; ++l) {
-          const double* __restrict from = b + (begin + l) * n;
-          const double factor = row[l];
-          STARLING_LOOP for (Index j = 0; j < n; ++j) out[j] += factor * from[j];
-        }
+        for (Index l = 0; l < count; ++l) add_scaled(row[l], b + (begin + l) * n, out, n);
       }
     }
   }

@@ -1,23 +1,7 @@
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/window_isa.h"
 
 namespace starling::cpu::STARLING_ISA {
 namespace {
-
-#define STARLING_LOOP _Pragma("GCC ivdep")
-
-/// Calls f(kernel position, flat input pixel) for the pixels of the window of output (p, q) that lie inside the image.
-template <class F>
-STARLING_HD void for_window(const Geometry& g, Index p, Index q, F f) {
-  for (Index kh = 0; kh < g.kernel_h; ++kh) {
-    const Index h = p * g.stride_h - g.pad_h + kh * g.dilation_h;
-    if (h < 0 || h >= g.height) continue;
-    for (Index kw = 0; kw < g.kernel_w; ++kw) {
-      const Index w = q * g.stride_w - g.pad_w + kw * g.dilation_w;
-      if (w < 0 || w >= g.width) continue;
-      f(h * g.width + w);
-    }
-  }
-}
 
 template <class T>
 static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last) {
@@ -33,7 +17,7 @@ static void max_pool_forward(const T* x, T* y, std::int32_t* index, const Geomet
         for (Index c = 0; c < channels; ++c) where[c] = -1;
       }
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             const T* __restrict from = image + pixel * channels;
             const auto here = static_cast<std::int32_t>(pixel);
             if (!started) {
@@ -86,7 +70,7 @@ static void avg_pool_forward(const T* x, T* y, const Geometry& g, Index first, I
       T* __restrict out = y + (n * outputs + o) * channels;
       for (Index c = 0; c < channels; ++c) out[c] = T(0);
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             const T* __restrict from = image + pixel * channels;
             STARLING_LOOP for (Index c = 0; c < channels; ++c) out[c] += from[c];
           });
@@ -105,7 +89,7 @@ static void avg_pool_backward(const T* dy, T* dx, const Geometry& g, Index first
     for (Index o = 0; o < outputs; ++o) {
       const T* __restrict from = dy + (n * outputs + o) * channels;
       for_window(
-          g, o / g.out_width, o % g.out_width, [&](Index pixel) __attribute__((always_inline)) {
+          g, o / g.out_width, o % g.out_width, [&](Index, Index pixel) __attribute__((always_inline)) {
             T* __restrict to = image + pixel * channels;
             STARLING_LOOP for (Index c = 0; c < channels; ++c) to[c] += share * from[c];
           });
