@@ -33,6 +33,28 @@ void check_size(const Shape& shape, std::string_view owner, std::string_view wha
   }
 }
 
+/// Adds a parameter or buffer to those of a layer.
+template <class T>
+T& declare(std::deque<T>& to, const std::string& layer, const std::string& name, const Shape& shape, Init init) {
+  check_size(shape, shown(layer), name);
+  T& tensor = to.emplace_back();
+  tensor.name = join(layer, name);
+  tensor.shape = shape;
+  tensor.init = init;
+  return tensor;
+}
+
+/// A layer's own tensors, then those `of` its children.
+template <class T>
+std::vector<T*> collect(std::deque<T>& own, const std::vector<std::unique_ptr<Layer>>& children, std::vector<T*> (Layer::*of)()) {
+  std::vector<T*> result;
+  for (T& tensor : own) result.push_back(&tensor);
+  for (const auto& child : children) {
+    for (T* tensor : ((*child).*of)()) result.push_back(tensor);
+  }
+  return result;
+}
+
 template <class T>
 void copy_as(const std::vector<double>& numbers, const Tensor& to) {
   std::vector<T> converted(numbers.size());
@@ -120,40 +142,18 @@ Variable Layer::shell(const Variable& x, const std::function<Variable()>& body) 
   }
 }
 
-std::vector<Parameter*> Layer::parameters() {
-  std::vector<Parameter*> result;
-  for (Parameter& parameter : parameters_) result.push_back(&parameter);
-  for (const auto& child : children_) {
-    for (Parameter* parameter : child->parameters()) result.push_back(parameter);
-  }
-  return result;
-}
+std::vector<Parameter*> Layer::parameters() { return collect(parameters_, children_, &Layer::parameters); }
 
-std::vector<ModelBuffer*> Layer::buffers() {
-  std::vector<ModelBuffer*> result;
-  for (ModelBuffer& buffer : buffers_) result.push_back(&buffer);
-  for (const auto& child : children_) {
-    for (ModelBuffer* buffer : child->buffers()) result.push_back(buffer);
-  }
-  return result;
-}
+std::vector<ModelBuffer*> Layer::buffers() { return collect(buffers_, children_, &Layer::buffers); }
 
 Parameter& Layer::add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout) {
-  check_size(shape, shown(name_), name);
-  Parameter& parameter = parameters_.emplace_back();
-  parameter.name = join(name_, name);
-  parameter.shape = shape;
+  Parameter& parameter = declare(parameters_, name_, name, shape, init);
   parameter.layout = layout;
-  parameter.init = init;
   return parameter;
 }
 
 ModelBuffer& Layer::add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype) {
-  check_size(shape, shown(name_), name);
-  ModelBuffer& buffer = buffers_.emplace_back();
-  buffer.name = join(name_, name);
-  buffer.shape = shape;
-  buffer.init = init;
+  ModelBuffer& buffer = declare(buffers_, name_, name, shape, init);
   buffer.dtype = dtype;
   return buffer;
 }

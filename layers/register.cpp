@@ -24,14 +24,7 @@ void register_builtin_layers() {
     builtin::add_linear(registry);
     builtin::add_batch_norm(registry);
     builtin::add_layer_norm(registry);
-    builtin::add_relu(registry);
-    builtin::add_gelu(registry);
-    builtin::add_silu(registry);
-    builtin::add_max_pool2d(registry);
-    builtin::add_avg_pool2d(registry);
-    builtin::add_global_avg_pool(registry);
-    builtin::add_flatten(registry);
-    builtin::add_dropout(registry);
+    builtin::add_stateless(registry);
     builtin::add_residual(registry);
     builtin::add_sequential(registry);
   });
@@ -43,7 +36,6 @@ void register_builtin_models() {
     ModelRegistry& registry = models();
     builtin::add_mlp(registry);
     builtin::add_sequential_model(registry);
-    builtin::add_resnet_cifar(registry);
     builtin::add_resnet(registry);
   });
 }

@@ -2,11 +2,10 @@
 
 #include <typeinfo>
 
-#include "layers/activation.h"
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
-#include "layers/functions.h"
 #include "layers/linear.h"
+#include "layers/stateless.h"
 
 namespace starling {
 
@@ -101,6 +100,16 @@ void builtin::add_sequential(LayerRegistry& registry) {
         return std::make_unique<Sequential>(read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}"));
       },
       "layers one after the other");
+}
+
+void builtin::add_sequential_model(ModelRegistry& registry) {
+  registry.add(
+      "sequential",
+      [](ConfigSection& section, const ModelOutputs&) {
+        return std::make_unique<Sequential>(
+            read_layers(section, "layers", true, "the layers, in order, each {\"type\": …}; the last gives num_classes features"));
+      },
+      "any chain of layers");
 }
 
 void builtin::add_residual(LayerRegistry& registry) {

@@ -1,8 +1,7 @@
-#include "layers/activation.h"
 #include "layers/builtin.h"
-#include "layers/flatten.h"
 #include "layers/linear.h"
 #include "layers/sequential.h"
+#include "layers/stateless.h"
 #include "layers/window.h"
 
 namespace starling {

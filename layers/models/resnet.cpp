@@ -1,25 +1,23 @@
-#include <array>
-
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
 #include "layers/conv2d.h"
-#include "layers/functions.h"
-#include "layers/global_avg_pool.h"
 #include "layers/linear.h"
-#include "layers/pool2d.h"
+#include "layers/stateless.h"
 
 namespace starling {
 
 namespace {
 
-/// A convolution without bias that keeps the size but for its stride, kaiming normal (fan out).
-std::unique_ptr<Conv2d> conv(std::int64_t channels, std::int64_t kernel, std::int64_t stride) {
+using WeightInit = Conv2dOptions::WeightInit;
+
+/// A convolution without bias that keeps the size but for its stride.
+std::unique_ptr<Conv2d> convolution(std::int64_t channels, std::int64_t kernel, std::int64_t stride, WeightInit init) {
   const std::int64_t padding = kernel / 2;
   return std::make_unique<Conv2d>(
       Conv2dOptions{.out_channels = channels,
                     .window = {.kernel = {kernel, kernel}, .stride = {stride, stride}, .padding = {padding, padding}},
                     .bias = false,
-                    .init = Conv2dOptions::WeightInit::kKaimingNormalFanOut});
+                    .init = init});
 }
 
 /// A convolution with its batch norm.
@@ -31,23 +29,26 @@ struct ConvNorm {
   }
 };
 
-/// A residual block: two 3×3 convolutions, or (bottleneck) 1×1, 3×3 with the stride, and 1×1 to four times the width. Where the shape
-/// changes the shortcut is a 1×1 convolution with batch norm.
+/// What a block is: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the width. Where the shape changes the
+/// shortcut is a 1×1 convolution with batch norm, or without parameters (the papers' option A).
+enum class BlockKind { kPlain, kBottleneck, kOptionA };
+
 class Block : public Layer {
  public:
-  Block(std::int64_t width, std::int64_t stride, bool bottleneck) : width_(width), stride_(stride), bottleneck_(bottleneck) {}
+  Block(BlockKind kind, std::int64_t width, std::int64_t stride, WeightInit init)
+      : kind_(kind), width_(width), stride_(stride), init_(init) {}
 
  protected:
   Shape build(const Shape& input) override {
     Shape shape = input;
     const auto add = [&](const std::string& suffix, std::int64_t channels, std::int64_t kernel, std::int64_t stride) {
       ConvNorm unit;
-      unit.conv = &add_child("conv" + suffix, starling::conv(channels, kernel, stride), shape);
+      unit.conv = &add_child("conv" + suffix, convolution(channels, kernel, stride, init_), shape);
       unit.norm = &add_child("bn" + suffix, std::make_unique<BatchNorm>(), unit.conv->output_shape());
       shape = unit.norm->output_shape();
       units_.push_back(unit);
     };
-    if (bottleneck_) {
+    if (kind_ == BlockKind::kBottleneck) {
       add("1", width_, 1, 1);
       add("2", width_, 3, stride_);
       add("3", 4 * width_, 1, 1);
@@ -55,8 +56,9 @@ class Block : public Layer {
       add("1", width_, 3, stride_);
       add("2", width_, 3, 1);
     }
-    if (shape != input) {
-      downsample_.conv = &add_child("downsample.0", starling::conv(shape[2], 1, stride_), input);
+    changes_ = shape != input;
+    if (changes_ && kind_ != BlockKind::kOptionA) {
+      downsample_.conv = &add_child("downsample.0", convolution(shape[2], 1, stride_, init_), input);
       downsample_.norm = &add_child("downsample.1", std::make_unique<BatchNorm>(), downsample_.conv->output_shape());
     }
     return shape;
@@ -66,43 +68,59 @@ class Block : public Layer {
     Variable y = x;
     for (std::size_t i = 0; i + 1 < units_.size(); ++i) y = units_[i].forward(y, true, {}, pass);
     y = units_.back().conv->forward(y, pass);
-    const Variable shortcut = downsample_.conv ? downsample_.forward(x, false, {}, pass) : x;
-    return units_.back().norm->forward_fused(y, true, shortcut, pass);
+    return units_.back().norm->forward_fused(y, true, shortcut(x, pass), pass);
   }
 
  private:
+  Variable shortcut(const Variable& x, Pass& pass) const {
+    if (!changes_) return x;
+    return downsample_.conv ? downsample_.forward(x, false, {}, pass) : functions::subsample_pad(x, stride_, width_, pass);
+  }
+
+  BlockKind kind_;
   std::int64_t width_, stride_;
-  bool bottleneck_;
+  WeightInit init_;
+  bool changes_ = false;
   std::vector<ConvNorm> units_;
   ConvNorm downsample_;
 };
 
-/// The ImageNet ResNets of He et al. 2015 (arXiv 1512.03385), with torchvision's architecture (the stride of a bottleneck in its 3×3
-/// convolution), names and initialisation.
+/// One of the residual networks of He et al. 2015 (arXiv 1512.03385): a stem, stages of blocks of which each but the first halves the size
+/// and doubles the width, the mean over the pixels, and a linear layer.
+struct Plan {
+  std::vector<std::int64_t> blocks;  ///< of each stage
+  BlockKind kind = BlockKind::kPlain;
+  std::int64_t width = 64;  ///< of the stem and the first stage
+  bool small_stem = false;  ///< 3×3 of stride 1; else 7×7 of stride 2 and max pooling
+  WeightInit init = WeightInit::kKaimingNormalFanOut;
+  Linear::WeightInit linear_init = Linear::WeightInit::kDefault;
+};
+
 class ResNet : public Layer {
  public:
-  ResNet(std::array<int, 4> blocks, bool bottleneck, bool cifar_stem, std::int64_t classes)
-      : blocks_(blocks), bottleneck_(bottleneck), cifar_stem_(cifar_stem), classes_(classes) {}
+  ResNet(Plan plan, std::int64_t classes) : plan_(std::move(plan)), classes_(classes) {}
 
  protected:
   Shape build(const Shape& input) override {
     if (input.rank() != 3) bad_shape(input, "an image H×W×C");
-    stem_.conv = &add_child("conv1", cifar_stem_ ? starling::conv(64, 3, 1) : starling::conv(64, 7, 2), input);
+    std::int64_t width = plan_.width;
+    const bool small = plan_.small_stem;
+    stem_.conv = &add_child("conv1", convolution(width, small ? 3 : 7, small ? 1 : 2, plan_.init), input);
     stem_.norm = &add_child("bn1", std::make_unique<BatchNorm>(), stem_.conv->output_shape());
     Shape shape = stem_.norm->output_shape();
-    if (!cifar_stem_) {
+    if (!small) {
       const Window2d window{.kernel = {3, 3}, .stride = {2, 2}, .padding = {1, 1}};
       shape = add_chain("", std::make_unique<Pool2d>(Pooling::kMax, window), shape);
     }
-    std::int64_t width = 64;
-    for (std::size_t stage = 0; stage < blocks_.size(); ++stage, width *= 2) {
-      for (int block = 0; block < blocks_[stage]; ++block) {
+    for (std::size_t stage = 0; stage < plan_.blocks.size(); ++stage, width *= 2) {
+      for (std::int64_t block = 0; block < plan_.blocks[stage]; ++block) {
         const std::int64_t stride = stage > 0 && block == 0 ? 2 : 1;
-        shape = add_chain(fmt::format("layer{}.{}", stage + 1, block), std::make_unique<Block>(width, stride, bottleneck_), shape);
+        shape =
+            add_chain(fmt::format("layer{}.{}", stage + 1, block), std::make_unique<Block>(plan_.kind, width, stride, plan_.init), shape);
       }
     }
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
-    return add_chain("fc", std::make_unique<Linear>(classes_), shape);
+    return add_chain("fc", std::make_unique<Linear>(classes_, true, plan_.linear_init), shape);
   }
   Variable compute(const Variable& x, Pass& pass) override {
     Variable y = stem_.forward(x, true, {}, pass);
@@ -116,8 +134,7 @@ class ResNet : public Layer {
     return chain_.back()->output_shape();
   }
 
-  std::array<int, 4> blocks_;
-  bool bottleneck_, cifar_stem_;
+  Plan plan_;
   std::int64_t classes_;
   ConvNorm stem_;
   std::vector<Layer*> chain_;  // all that follows the stem
@@ -126,27 +143,34 @@ class ResNet : public Layer {
 }  // namespace
 
 void builtin::add_resnet(ModelRegistry& registry) {
-  struct Variant {
-    int depth;
-    std::array<int, 4> blocks;
-    bool bottleneck;
-  };
-  const Variant variants[] = {{18, {2, 2, 2, 2}, false},
-                              {34, {3, 4, 6, 3}, false},
-                              {50, {3, 4, 6, 3}, true},
-                              {101, {3, 4, 23, 3}, true},
-                              {152, {3, 8, 36, 3}, true}};
-  for (const Variant& variant : variants) {
+  // 6n + 2 layers, n blocks a stage (section 4.2). Weights are kaiming normal (fan in), as in the implementations whose accuracies are
+  // usually quoted.
+  for (const std::int64_t depth : {20, 32, 44, 56, 110}) {
+    const std::int64_t n = (depth - 2) / 6;
+    const Plan plan{{n, n, n}, BlockKind::kOptionA, 16, true, WeightInit::kKaimingNormalFanIn, Linear::WeightInit::kKaimingNormal};
     registry.add(
-        fmt::format("resnet{}", variant.depth),
-        [variant](ConfigSection& section, const ModelOutputs& site) {
-          const std::string stem =
-              section.choice("stem", "imagenet", {"imagenet", "cifar"},
-                             "imagenet: 7×7 convolution of stride 2 and max pooling; cifar: 3×3 of stride 1, for small images");
-          return std::make_unique<ResNet>(variant.blocks, variant.bottleneck, stem == "cifar", site.num_classes);
-        },
-        fmt::format("the ImageNet ResNet of {} layers, as torchvision builds it", variant.depth));
+        fmt::format("resnet{}", depth),
+        [plan](ConfigSection&, const ModelOutputs& site) { return std::make_unique<ResNet>(plan, site.num_classes); },
+        fmt::format("the CIFAR ResNet of {} layers, with option-A shortcuts", depth));
   }
+  // With torchvision's architecture (the stride of a bottleneck in its 3×3 convolution), names and initialisation.
+  const auto imagenet = [&](int depth, std::vector<std::int64_t> blocks, BlockKind kind) {
+    registry.add(
+        fmt::format("resnet{}", depth),
+        [plan = Plan{std::move(blocks), kind}](ConfigSection& section, const ModelOutputs& site) {
+          Plan own = plan;
+          own.small_stem =
+              section.choice("stem", "imagenet", {"imagenet", "cifar"},
+                             "imagenet: 7×7 convolution of stride 2 and max pooling; cifar: 3×3 of stride 1, for small images") == "cifar";
+          return std::make_unique<ResNet>(std::move(own), site.num_classes);
+        },
+        fmt::format("the ImageNet ResNet of {} layers, as torchvision builds it", depth));
+  };
+  imagenet(18, {2, 2, 2, 2}, BlockKind::kPlain);
+  imagenet(34, {3, 4, 6, 3}, BlockKind::kPlain);
+  imagenet(50, {3, 4, 6, 3}, BlockKind::kBottleneck);
+  imagenet(101, {3, 4, 23, 3}, BlockKind::kBottleneck);
+  imagenet(152, {3, 8, 36, 3}, BlockKind::kBottleneck);
 }
 
 }  // namespace starling

@@ -1,0 +1,61 @@
+#include "layers/stateless.h"
+
+#include "layers/builtin.h"
+#include "layers/window.h"
+
+namespace starling {
+
+namespace {
+
+/// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et al. 2014).
+class DropoutLayer : public Layer {
+ public:
+  explicit DropoutLayer(double p) : p_(p) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::dropout(x, p_, pass); }
+
+ private:
+  double p_;
+};
+
+}  // namespace
+
+Shape Pool2d::build(const Shape& input) {
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  return window_output(*this, input, window_, input[2]);
+}
+
+Shape GlobalAvgPool::build(const Shape& input) {
+  if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+  return {input[2]};
+}
+
+void builtin::add_stateless(LayerRegistry& registry) {
+  const auto activation = [&](const char* name, Activation kind, const char* doc) {
+    registry.add(
+        name, [kind](ConfigSection&) { return std::make_unique<ActivationLayer>(kind); }, doc);
+  };
+  activation("relu", Activation::kRelu, "max(0, x)");
+  activation("gelu", Activation::kGelu, "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
+  activation("silu", Activation::kSilu, "x · sigmoid(x)");
+  const auto pooling = [&](const char* name, Pooling kind, const char* doc) {
+    registry.add(
+        name, [kind](ConfigSection& section) { return std::make_unique<Pool2d>(kind, read_window(section, WindowKeys::kPooling)); }, doc);
+  };
+  pooling("max_pool2d", Pooling::kMax, "largest value of every window");
+  pooling("avg_pool2d", Pooling::kAverage, "mean of every window, padding counted as zeros");
+  registry.add(
+      "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); }, "mean of every channel, as a vector");
+  registry.add(
+      "flatten", [](ConfigSection&) { return std::make_unique<Flatten>(); }, "any shape to a vector, in the order C, H, W");
+  registry.add(
+      "dropout",
+      [](ConfigSection& section) {
+        return std::make_unique<DropoutLayer>(section.number("p", 0.5, Range::half_open(0, 1), "probability that a value becomes 0"));
+      },
+      "random zeros in training");
+}
+
+}  // namespace starling

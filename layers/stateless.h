@@ -1,0 +1,52 @@
+#pragma once
+
+#include "layers/functions.h"
+#include "layers/layer.h"
+
+// Layers without parameters that models are made with. Flatten and the poolings take images; the others any shape.
+namespace starling {
+
+/// A function of every value alone.
+class ActivationLayer : public Layer {
+ public:
+  explicit ActivationLayer(Activation kind) : kind_(kind) {}
+  Activation kind() const { return kind_; }
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::activation(x, kind_, pass); }
+
+ private:
+  Activation kind_;
+};
+
+/// The largest value or the mean of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in PyTorch by default.
+class Pool2d : public Layer {
+ public:
+  Pool2d(Pooling kind, const Window2d& window) : kind_(kind), window_(window) {}
+
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override { return functions::pool2d(x, kind_, window_, pass); }
+
+ private:
+  Pooling kind_;
+  Window2d window_;
+};
+
+/// {H, W, C} → {C}: the mean over all pixels.
+class GlobalAvgPool : public Layer {
+ protected:
+  Shape build(const Shape& input) override;
+  Variable compute(const Variable& x, Pass& pass) override { return functions::global_avg_pool(x, pass); }
+};
+
+/// Any shape → {elements}; images in PyTorch's order C, H, W whatever the memory layout, so that weights of a following linear layer fit
+/// both.
+class Flatten : public Layer {
+ protected:
+  Shape build(const Shape& input) override { return {input.elements()}; }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::flatten(x, pass); }
+};
+
+}  // namespace starling
