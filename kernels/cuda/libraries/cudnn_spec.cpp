@@ -49,6 +49,13 @@ std::array<std::int64_t, 4> channels_last(const Tensor& x, const char* operation
   return {shape[0], shape[1], shape[2], shape[3]};
 }
 
+GraphSpec batch_norm(GraphKind kind, const Tensor& x, const char* operation) {
+  GraphSpec spec{.kind = kind, .x = channels_last(x, operation)};
+  spec.dtype = x.dtype();
+  spec.y = spec.x;
+  return spec;
+}
+
 bool overlap(const Tensor& a, const Tensor& b) { return a && b && a.storage() == b.storage(); }
 
 /// Whether cuDNN may have an engine for a convolution that carries out parts of a batch norm (tests/cudnn looks for more).
@@ -141,9 +148,7 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string&
 }
 
 std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why) {
-  GraphSpec spec{.kind = GraphKind::kBatchNorm, .x = channels_last(args.x, "batch norm forward")};
-  spec.dtype = args.x.dtype();
-  spec.y = spec.x;
+  GraphSpec spec = batch_norm(GraphKind::kBatchNorm, args.x, "batch norm forward");
   spec.eps = static_cast<float>(args.eps);
   spec.residual = static_cast<bool>(args.residual);
   spec.relu = args.relu;
@@ -156,9 +161,7 @@ std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why)
 }
 
 std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why) {
-  GraphSpec spec{.kind = GraphKind::kBatchNormBackward, .x = channels_last(args.x, "batch norm backward")};
-  spec.dtype = args.x.dtype();
-  spec.y = spec.x;
+  GraphSpec spec = batch_norm(GraphKind::kBatchNormBackward, args.x, "batch norm backward");
   spec.second_term = static_cast<bool>(args.dy2);
   spec.dresidual = static_cast<bool>(args.dresidual);
   if (args.relu) spec.mask = args.beta ? ReluMask::kFromX : ReluMask::kFromY;
