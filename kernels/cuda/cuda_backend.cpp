@@ -11,7 +11,6 @@
 #include "core/trace.h"
 #include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
-#include "kernels/cuda/operations/fill.h"
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/operations/running_statistics.h"
 #include "kernels/cuda/runtime/dependent_launches.h"

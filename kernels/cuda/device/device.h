@@ -63,4 +63,21 @@ STARLING_HD void store_pack(T* to, const Pack<T>& pack) {
 #endif
 }
 
+/// Whether packs can be loaded from every one of these; null counts as yes.
+template <class... P>
+bool packable(const P*... pointers) {
+  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+}
+
+/// Calls run.template operator()<kSize>() with how many numbers a thread takes at once: a pack, or one where lines of `channels` numbers or
+/// a tensor's start do not allow that.
+template <class T, class Run, class... P>
+void with_packs(Index channels, Run&& run, const P*... tensors) {
+  if (channels % Pack<T>::kSize == 0 && packable(tensors...)) {
+    run.template operator()<Pack<T>::kSize>();
+  } else {
+    run.template operator()<1>();
+  }
+}
+
 }  // namespace starling::cuda

@@ -67,12 +67,6 @@ STARLING_HD void store_narrow(const Compute<T> (&from)[kCount], T* to) {
   store<kCount>(stored, to);
 }
 
-/// Whether packs can be loaded from every one of these; null counts as yes.
-template <class... P>
-bool packable(const P*... pointers) {
-  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
-}
-
 namespace detail {
 
 template <class From, class To, int kInputs>

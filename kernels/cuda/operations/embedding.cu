@@ -6,7 +6,7 @@
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
-#include "kernels/cuda/operations/fill.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
 // Rows of a table by number, and back. On the way back the positions are sorted by token, each finding its place by counting: tokens are
@@ -98,15 +98,6 @@ Table table_of(const Tensor& x, const char* operation) {
   require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: the table must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
 }
-/// Calls run(columns in a pack as a constant).
-template <class T, class Run>
-void with_packs(Index columns, bool aligned, Run run) {
-  if (aligned && columns % Pack<T>::kSize == 0) {
-    run(std::integral_constant<int, Pack<T>::kSize>{});
-  } else {
-    run(std::integral_constant<int, 1>{});
-  }
-}
 
 }  // namespace
 
@@ -119,11 +110,11 @@ void CudaBackend::embedding_forward(const EmbeddingForward& args) {
     using T = decltype(type);
     const T* table = args.table.data<T>();
     T* y = numbers<T>(args.y, n * t.columns, kName, "y");
-    with_packs<T>(t.columns, packable(table, y), [&](auto count) {
-      constexpr int kCount = decltype(count)::value;
+    const auto run = [&]<int kCount>() {
       const Index packs = t.columns / kCount;
       launch(take_rows<T, kCount>, over_rows(n, packs, handle()), tokens, table, n, t.rows, packs, y);
-    });
+    };
+    with_packs<T>(t.columns, run, table, y);
   });
 }
 
@@ -140,12 +131,12 @@ void CudaBackend::embedding_backward(const EmbeddingBackward& args) {
     if (!args.accumulate) fill_numbers(*this, args.dtable, 0.0);
     const Tensor order = scratch(std::max<Index>(n, 1), DType::kInt32);
     launch(sort_positions, {{blocks_for(n, kThreads / kTeam)}, {kThreads}, handle()}, tokens, n, order.data<std::int32_t>());
-    with_packs<T>(t.columns, packable(dy, dtable), [&](auto count) {
-      constexpr int kCount = decltype(count)::value;
+    const auto run = [&]<int kCount>() {
       const Index packs = t.columns / kCount;
       launch(add_rows<T, kCount>, over_rows(n, packs, handle()), tokens, order.data<std::int32_t>(), dy, n, t.rows, packs, dtable,
              args.accumulate);
-    });
+    };
+    with_packs<T>(t.columns, run, dy, dtable);
   });
 }
 

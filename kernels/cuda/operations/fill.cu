@@ -1,9 +1,8 @@
-#include "kernels/cuda/operations/fill.h"
-
 #include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace starling::cuda {

@@ -1,5 +1,3 @@
-#include <type_traits>
-
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
@@ -53,7 +51,7 @@ __global__ void subsample_backward(Shortcut s, const T* dy, T* dx) {
   });
 }
 
-/// Checks the shapes, and calls run(sizes, elements in a pack as a constant).
+/// Checks the shapes, and calls run.template operator()<elements in a pack>(sizes).
 template <class T, class Run>
 void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index pad_before, const char* operation, Run run) {
   const Shape from = large.shape(), to = small.shape();
@@ -61,15 +59,14 @@ void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index
               to[2] == (from[2] + stride - 1) / stride && pad_before >= 0 && to[3] >= from[3] + pad_before,
           "cuda", "{}: {} does not become {} with stride {} and {} channels before", operation, from.text(), to.text(), stride, pad_before);
   Shortcut s{from[0], from[1], from[2], from[3], to[1], to[2], to[3], stride, pad_before};
-  constexpr int kPack = Pack<T>::kSize;
-  if (s.channels % kPack == 0 && s.small_channels % kPack == 0 && s.pad_before % kPack == 0 && packable(large.data<T>(), small.data<T>())) {
-    s.channels /= kPack;
-    s.small_channels /= kPack;
-    s.pad_before /= kPack;
-    run(s, std::integral_constant<int, kPack>{});
-  } else {
-    run(s, std::integral_constant<int, 1>{});
-  }
+  const auto in_packs = [&]<int kCount>() {
+    s.channels /= kCount;
+    s.small_channels /= kCount;
+    s.pad_before /= kCount;
+    run.template operator()<kCount>(s);
+  };
+  // A pack's size, a power of two, divides all three where it divides this.
+  with_packs<T>(s.channels | s.small_channels | s.pad_before, in_packs, large.data<T>(), small.data<T>());
 }
 
 constexpr int kTile = 32, kTileRows = 8;
@@ -143,12 +140,10 @@ __global__ void augment(Augmentation<Compute<T>> a, const std::uint8_t* x, const
 template <class T, int kChannels>
 void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, const std::uint8_t* x, const std::int32_t* params, T* y) {
   const Index rows = a.images * a.height, row_size = a.width * kChannels;
-  constexpr int kPack = Pack<T>::kSize;
-  if (row_size % kPack == 0 && packable(y)) {
-    launch(augment<T, kChannels, kPack>, over_rows(rows, row_size / kPack, stream), a, x, params, y);
-  } else {
-    launch(augment<T, kChannels, 1>, over_rows(rows, row_size, stream), a, x, params, y);
-  }
+  const auto run = [&]<int kCount>() {
+    launch(augment<T, kChannels, kCount>, over_rows(rows, row_size / kCount, stream), a, x, params, y);
+  };
+  with_packs<T>(row_size, run, y);
 }
 
 }  // namespace
@@ -159,9 +154,9 @@ void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     T* y = numbers<T>(args.y, args.y.elements(), kName, "y");
-    with_shortcut<T>(args.x, args.y, args.stride, args.pad_before, kName, [&](const Shortcut& s, auto pack) {
-      launch(subsample_forward<T, decltype(pack)::value>, over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()),
-             s, args.x.data<T>(), y);
+    with_shortcut<T>(args.x, args.y, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
+      launch(subsample_forward<T, kCount>, over_rows(s.images * s.small_height, s.small_width * s.small_channels, handle()), s,
+             args.x.data<T>(), y);
     });
   });
 }
@@ -171,9 +166,8 @@ void CudaBackend::subsample_pad_backward(const SubsamplePadBackward& args) {
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
     T* dx = numbers<T>(args.dx, args.dx.elements(), kName, "dx");
-    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName, [&](const Shortcut& s, auto pack) {
-      launch(subsample_backward<T, decltype(pack)::value>, over_rows(s.images * s.height, s.width * s.channels, handle()), s,
-             args.dy.data<T>(), dx);
+    with_shortcut<T>(args.dx, args.dy, args.stride, args.pad_before, kName, [&]<int kCount>(const Shortcut& s) {
+      launch(subsample_backward<T, kCount>, over_rows(s.images * s.height, s.width * s.channels, handle()), s, args.dy.data<T>(), dx);
     });
   });
 }

@@ -12,5 +12,7 @@ void plain_conv2d_backward_data(CudaBackend& backend, const Conv2dBackwardData& 
 /// dweight alone.
 void plain_conv2d_backward_weights(CudaBackend& backend, const Conv2dBackwardWeights& args);
 void plain_matmul(CudaBackend& backend, const Matmul& args);
+/// Sets every element of x to `value`, rounded or truncated to its dtype.
+void fill_numbers(CudaBackend& backend, const Tensor& x, double value);
 
 }  // namespace starling::cuda

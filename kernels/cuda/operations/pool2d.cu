@@ -1,5 +1,4 @@
 #include <limits>
-#include <type_traits>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
@@ -11,18 +10,18 @@
 namespace starling::cuda {
 namespace {
 
+/// Two numbers: of height and of width.
 struct Sizes {
   Index images, packs;  ///< packs of channels
-  int height, width, out_height, out_width;
-  int kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+  int size[2], out[2], kernel[2], stride[2], pad[2], dilation[2];
 };
 
 template <class T, int kCount, bool kMax>
 __global__ void pool_forward(Sizes s, const T* x, T* y, std::int32_t* index, Compute<T> share) {
   using C = Compute<T>;
-  for_items(s.images * s.out_height, s.out_width * s.packs, [&](Index row, Index item) {
-    const Quotient line = divide(row, s.out_height), pixel = divide(item, s.packs);
-    const int top = static_cast<int>(line.rest) * s.stride_h - s.pad_h, left = static_cast<int>(pixel.whole) * s.stride_w - s.pad_w;
+  for_items(s.images * s.out[0], s.out[1] * s.packs, [&](Index row, Index item) {
+    const Quotient line = divide(row, s.out[0]), pixel = divide(item, s.packs);
+    const int top = static_cast<int>(line.rest) * s.stride[0] - s.pad[0], left = static_cast<int>(pixel.whole) * s.stride[1] - s.pad[1];
     C result[kCount];
     std::int32_t where[kCount];
 #pragma unroll
@@ -31,15 +30,15 @@ __global__ void pool_forward(Sizes s, const T* x, T* y, std::int32_t* index, Com
       where[i] = -1;
     }
     bool started = false;
-    for (int kh = 0; kh < s.kernel_h; ++kh) {
-      const int h = top + kh * s.dilation_h;
-      if (h < 0 || h >= s.height) continue;
-      for (int kw = 0; kw < s.kernel_w; ++kw) {
-        const int w = left + kw * s.dilation_w;
-        if (w < 0 || w >= s.width) continue;
-        const std::int32_t here = h * s.width + w;
+    for (int kh = 0; kh < s.kernel[0]; ++kh) {
+      const int h = top + kh * s.dilation[0];
+      if (h < 0 || h >= s.size[0]) continue;
+      for (int kw = 0; kw < s.kernel[1]; ++kw) {
+        const int w = left + kw * s.dilation[1];
+        if (w < 0 || w >= s.size[1]) continue;
+        const std::int32_t here = h * s.size[1] + w;
         C values[kCount];
-        load_wide<kCount>(x + ((line.whole * s.height * s.width + here) * s.packs + pixel.rest) * kCount, values);
+        load_wide<kCount>(x + ((line.whole * s.size[0] * s.size[1] + here) * s.packs + pixel.rest) * kCount, values);
 #pragma unroll
         for (int i = 0; i < kCount; ++i) {
           if constexpr (kMax) {
@@ -57,7 +56,7 @@ __global__ void pool_forward(Sizes s, const T* x, T* y, std::int32_t* index, Com
 #pragma unroll
       for (int i = 0; i < kCount; ++i) result[i] *= share;
     }
-    const Index to = (row * s.out_width * s.packs + item) * kCount;
+    const Index to = (row * s.out[1] * s.packs + item) * kCount;
     store_narrow<kCount>(result, y + to);
     if (kMax && index != nullptr) store<kCount>(where, index + to);
   });
@@ -75,18 +74,18 @@ STARLING_HD Covering covering(int at, int kernel, int stride, int pad, int dilat
 template <class T, int kCount, bool kMax>
 __global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T* dx, Compute<T> share) {
   using C = Compute<T>;
-  for_items(s.images * s.height, s.width * s.packs, [&](Index row, Index item) {
-    const Quotient line = divide(row, s.height), pixel = divide(item, s.packs);
+  for_items(s.images * s.size[0], s.size[1] * s.packs, [&](Index row, Index item) {
+    const Quotient line = divide(row, s.size[0]), pixel = divide(item, s.packs);
     const int h = static_cast<int>(line.rest), w = static_cast<int>(pixel.whole);
-    const std::int32_t here = h * s.width + w;
-    const Covering down = covering(h, s.kernel_h, s.stride_h, s.pad_h, s.dilation_h, s.out_height);
-    const Covering across = covering(w, s.kernel_w, s.stride_w, s.pad_w, s.dilation_w, s.out_width);
+    const std::int32_t here = h * s.size[1] + w;
+    const Covering down = covering(h, s.kernel[0], s.stride[0], s.pad[0], s.dilation[0], s.out[0]);
+    const Covering across = covering(w, s.kernel[1], s.stride[1], s.pad[1], s.dilation[1], s.out[1]);
     C sum[kCount] = {};
     for (int p = down.first; p <= down.last; ++p) {
-      if (s.dilation_h > 1 && (h + s.pad_h - p * s.stride_h) % s.dilation_h != 0) continue;
+      if (s.dilation[0] > 1 && (h + s.pad[0] - p * s.stride[0]) % s.dilation[0] != 0) continue;
       for (int q = across.first; q <= across.last; ++q) {
-        if (s.dilation_w > 1 && (w + s.pad_w - q * s.stride_w) % s.dilation_w != 0) continue;
-        const Index from = (((line.whole * s.out_height + p) * s.out_width + q) * s.packs + pixel.rest) * kCount;
+        if (s.dilation[1] > 1 && (w + s.pad[1] - q * s.stride[1]) % s.dilation[1] != 0) continue;
+        const Index from = (((line.whole * s.out[0] + p) * s.out[1] + q) * s.packs + pixel.rest) * kCount;
         C values[kCount];
         load_wide<kCount>(dy + from, values);
         if constexpr (kMax) {
@@ -100,7 +99,7 @@ __global__ void pool_backward(Sizes s, const T* dy, const std::int32_t* index, T
         }
       }
     }
-    store_narrow<kCount>(sum, dx + (row * s.width * s.packs + item) * kCount);
+    store_narrow<kCount>(sum, dx + (row * s.size[1] * s.packs + item) * kCount);
   });
 }
 
@@ -165,59 +164,69 @@ Sizes sizes_of(const Tensor& image, const Tensor& result, const Window2d& s, con
   require(image && result && image.shape().rank() == 4 && result.shape().rank() == 4, "cuda", "{}: {} and {} must have four dimensions",
           operation, image.shape().text(), result.shape().text());
   const Shape x = image.shape(), y = result.shape();
+  Sizes sizes{.images = x[0], .packs = x[3]};
   bool valid = s.groups > 0;
-  for (std::size_t i = 0; i < 2; ++i) {
-    valid = valid && s.kernel[i] > 0 && s.stride[i] > 0 && s.dilation[i] > 0;
+  for (int axis = 0; axis < 2; ++axis) {
+    const auto i = static_cast<std::size_t>(axis);
+    const Index in = x[axis + 1], out = y[axis + 1];
+    valid = valid && s.kernel[i] > 0 && s.stride[i] > 0 && s.dilation[i] > 0 && s.padding[i] >= 0 && out > 0;
     // All that a kernel computes with ints stays below 2^31.
-    const Index reach = x[static_cast<int>(i) + 1] + 2 * s.padding[i] + s.dilation[i] * s.kernel[i] + s.stride[i];
-    valid = valid && s.padding[i] >= 0 && reach < (Index{1} << 30);
+    valid = valid && in + 2 * s.padding[i] + s.dilation[i] * s.kernel[i] + s.stride[i] < (Index{1} << 30) && out == s.output(axis, in);
+    const auto set = [&](int(&to)[2], Index value) { to[i] = static_cast<int>(value); };
+    set(sizes.size, in);
+    set(sizes.out, out);
+    set(sizes.kernel, s.kernel[i]);
+    set(sizes.stride, s.stride[i]);
+    set(sizes.pad, s.padding[i]);
+    set(sizes.dilation, s.dilation[i]);
   }
-  require(valid && y[0] == x[0] && y[1] == s.output(0, x[1]) && y[2] == s.output(1, x[2]) && y[1] > 0 && y[2] > 0 &&
-              x[1] * x[2] < (Index{1} << 31),
-          "cuda", "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}", operation, x.text(), y.text(),
+  require(valid && y[0] == x[0] && x[1] * x[2] < (Index{1} << 31), "cuda",
+          "{}: {} does not become {} under a window of {}×{}, stride {}, padding {}, dilation {}", operation, x.text(), y.text(),
           s.kernel[0], s.kernel[1], s.stride[0], s.padding[0], s.dilation[0]);
   require(x[3] == y[3], "cuda", "{}: {} channels in, {} out", operation, x[3], y[3]);
-  const auto small = [](Index value) { return static_cast<int>(value); };
-  return {x[0],
-          x[3],
-          small(x[1]),
-          small(x[2]),
-          small(y[1]),
-          small(y[2]),
-          small(s.kernel[0]),
-          small(s.kernel[1]),
-          small(s.stride[0]),
-          small(s.stride[1]),
-          small(s.padding[0]),
-          small(s.padding[1]),
-          small(s.dilation[0]),
-          small(s.dilation[1])};
+  return sizes;
 }
 
 template <class T>
 Compute<T> share_of(const Sizes& s) {
-  return static_cast<Compute<T>>(1.0 / static_cast<double>(Index{s.kernel_h} * s.kernel_w));
+  return static_cast<Compute<T>>(1.0 / static_cast<double>(Index{s.kernel[0]} * s.kernel[1]));
 }
 
-/// Calls run(packs, elements in a pack as a constant) for a number of channels.
-template <class T, class Run>
-void with_packs(Index channels, bool aligned, Run run) {
-  constexpr int kPack = Pack<T>::kSize;
-  if (aligned && channels % kPack == 0) {
-    run(channels / kPack, std::integral_constant<int, kPack>{});
-  } else {
-    run(channels, std::integral_constant<int, 1>{});
-  }
+/// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, result's).
+template <class Run>
+void with_pooling(const Tensor& image, const Tensor& result, const std::int32_t* index, const Window2d& window, const char* operation,
+                  Run run) {
+  Sizes s = sizes_of(image, result, window, operation);
+  floating(image, operation, [&](auto type) {
+    using T = decltype(type);
+    T *x = image.data<T>(), *y = result.data<T>();
+    const auto in_packs = [&]<int kCount>() {
+      s.packs /= kCount;
+      run.template operator()<T, kCount>(s, x, y);
+    };
+    with_packs<T>(s.packs, in_packs, x, y, index);
+  });
 }
 
-/// Images, pixels and channels of x[N,H,W,C] against y[N,C].
+/// Images and pixels of x[N,H,W,C] against y[N,C], and packs of channels.
 struct Pixels {
-  Index images = 0, pixels = 0, channels = 0;
+  Index images, pixels, packs;
 };
-Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operation) {
+/// Calls run.template operator()<type, elements in a pack>(sizes, image's numbers, vector's, 1 / pixels).
+template <class Run>
+void with_pixels(const Tensor& image, const Tensor& vector, const char* operation, Run run) {
   require(image && vector && image.shape().rank() == 4 && vector.elements() == image.shape()[0] * image.shape()[3], "cuda",
           "{}: {} and {} do not belong together", operation, image.shape().text(), vector.shape().text());
-  return {image.shape()[0], image.shape()[1] * image.shape()[2], image.shape()[3]};
+  const Shape& shape = image.shape();
+  floating(image, operation, [&](auto type) {
+    using T = decltype(type);
+    T *x = image.data<T>(), *y = vector.data<T>();
+    const auto in_packs = [&]<int kCount>() {
+      const Pixels p{shape[0], shape[1] * shape[2], shape[3] / kCount};
+      run.template operator()<T, kCount>(p, x, y, 1.0 / static_cast<double>(p.pixels));
+    };
+    with_packs<T>(shape[3], in_packs, x, y);
+  });
 }
 
 }  // namespace
@@ -225,71 +234,42 @@ Pixels pixels_of(const Tensor& image, const Tensor& vector, const char* operatio
 void CudaBackend::pool2d_forward(const Pool2dForward& args) {
   const LeavesStatistics scope(*this, args.x, args.y, args.index);
   constexpr const char* kName = "pooling forward";
-  Sizes s = sizes_of(args.x, args.y, args.window, kName);
-  floating(args.x, kName, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    std::int32_t* index = optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
-    with_packs<T>(s.packs, packable(x, y, index), [&](Index packs, auto count) {
-      constexpr int kCount = decltype(count)::value;
-      s.packs = packs;
-      const Launch how = over_rows(s.images * s.out_height, s.out_width * packs, handle());
-      launch(args.kind == Pooling::kMax ? pool_forward<T, kCount, true> : pool_forward<T, kCount, false>, how, s, x, y, index,
-             share_of<T>(s));
-    });
+  std::int32_t* index = optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
+  with_pooling(args.x, args.y, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, const T* x, T* y) {
+    const Launch how = over_rows(s.images * s.out[0], s.out[1] * s.packs, handle());
+    launch(args.kind == Pooling::kMax ? pool_forward<T, kCount, true> : pool_forward<T, kCount, false>, how, s, x, y, index,
+           share_of<T>(s));
   });
 }
 
 void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
   constexpr const char* kName = "pooling backward";
-  Sizes s = sizes_of(args.dx, args.dy, args.window, kName);
-  floating(args.dy, kName, [&](auto type) {
-    using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    const bool max = args.kind == Pooling::kMax;
-    const std::int32_t* index = max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
-    with_packs<T>(s.packs, packable(dy, dx, index), [&](Index packs, auto count) {
-      constexpr int kCount = decltype(count)::value;
-      s.packs = packs;
-      const Launch how = over_rows(s.images * s.height, s.width * packs, handle());
-      launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how, s, dy, index, dx, share_of<T>(s));
-    });
+  const bool max = args.kind == Pooling::kMax;
+  const std::int32_t* index = max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
+  with_pooling(args.dx, args.dy, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, T* dx, const T* dy) {
+    const Launch how = over_rows(s.images * s.size[0], s.size[1] * s.packs, handle());
+    launch(max ? pool_backward<T, kCount, true> : pool_backward<T, kCount, false>, how, s, dy, index, dx, share_of<T>(s));
   });
 }
 
 void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
   const LeavesStatistics scope(*this, args.x, args.y);
-  constexpr const char* kName = "global average pooling forward";
-  const Pixels p = pixels_of(args.x, args.y, kName);
-  floating(args.x, kName, [&](auto type) {
-    using T = decltype(type);
-    const T* x = args.x.data<T>();
-    T* y = args.y.data<T>();
-    with_packs<T>(p.channels, packable(x, y), [&](Index packs, auto count) {
-      // As many threads for the packs as there are, at most a warp, and no more for the pixels than have some: both powers of two.
-      unsigned width = 1, lanes = 1;
-      while (width < kWarp && static_cast<Index>(width) < packs) width *= 2;
-      while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;
-      const Launch how{{blocks_for(packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)}, {width, lanes}, handle()};
-      launch(global_average<T, decltype(count)::value>, how, x, y, p.images, p.pixels, packs, 1.0 / static_cast<double>(p.pixels));
-    });
-  });
+  const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
+    // As many threads for the packs as there are, at most a warp, and no more for the pixels than have some: both powers of two.
+    unsigned width = 1, lanes = 1;
+    while (width < kWarp && static_cast<Index>(width) < p.packs) width *= 2;
+    while (lanes < kAverageThreads / width && static_cast<Index>(lanes) < p.pixels) lanes *= 2;
+    const Launch how{{blocks_for(p.packs, static_cast<int>(width)), blocks_for(p.images, 1, 1, 65535)}, {width, lanes}, handle()};
+    launch(global_average<T, kCount>, how, x, y, p.images, p.pixels, p.packs, share);
+  };
+  with_pixels(args.x, args.y, "global average pooling forward", run);
 }
 
 void CudaBackend::global_avg_pool_backward(const GlobalAvgPoolBackward& args) {
-  constexpr const char* kName = "global average pooling backward";
-  const Pixels p = pixels_of(args.dx, args.dy, kName);
-  floating(args.dy, kName, [&](auto type) {
-    using T = decltype(type);
-    const T* dy = args.dy.data<T>();
-    T* dx = args.dx.data<T>();
-    with_packs<T>(p.channels, packable(dy, dx), [&](Index packs, auto count) {
-      launch(global_spread<T, decltype(count)::value>, over_rows(p.images * p.pixels, packs, handle()), dy, dx, p.images, p.pixels, packs,
-             1.0 / static_cast<double>(p.pixels));
-    });
-  });
+  const auto run = [&]<class T, int kCount>(const Pixels& p, T* dx, const T* dy, double share) {
+    launch(global_spread<T, kCount>, over_rows(p.images * p.pixels, p.packs, handle()), dy, dx, p.images, p.pixels, p.packs, share);
+  };
+  with_pixels(args.dx, args.dy, "global average pooling backward", run);
 }
 
 }  // namespace starling::cuda

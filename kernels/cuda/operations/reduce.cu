@@ -197,14 +197,15 @@ void CudaBackend::sum_rows(const SumRows& args) {
     using Y = Compute<T>;
     const T* x = args.x.data<T>();
     Y* y = numbers<Y>(args.y, channels, kName, "y");
-    constexpr int kPack = Pack<T>::kSize;
-    const bool packs = channels % kPack == 0 && packable(x);
-    const RowParts parts(rows, channels, packs ? kPack : 1, 256);
-    const Tensor partial = parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
-    const Launch how{
-        {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
-    launch(packs ? sum_rows_kernel<T, kPack> : sum_rows_kernel<T, 1>, how, x, rows, channels, parts.rows_per_part,
-           partial ? partial.data<double>() : nullptr, arrivals(), y, args.accumulate);
+    const auto run = [&]<int kCount>() {
+      const RowParts parts(rows, channels, kCount, 256);
+      const Tensor partial = parts.parts > 1 ? scratch(parts.parts * channels, DType::kFloat64) : Tensor();
+      const Launch how{
+          {static_cast<unsigned>(parts.tiles), static_cast<unsigned>(parts.parts)}, {parts.threads_x, parts.threads_y}, handle()};
+      launch(sum_rows_kernel<T, kCount>, how, x, rows, channels, parts.rows_per_part, partial ? partial.data<double>() : nullptr,
+             arrivals(), y, args.accumulate);
+    };
+    with_packs<T>(channels, run, x);
   });
 }
 
@@ -219,17 +220,12 @@ void CudaBackend::squared_distance(const SquaredDistance& args) {
     const T* y = optional_numbers<T>(args.y, n, kName, "y");
     if (n == 0) return;
     const Tensor sums = scratch(blocks, DType::kFloat64);
-    const auto start = [&](auto count) {
-      constexpr int kCount = decltype(count)::value;
+    const auto run = [&]<int kCount>() {
       const unsigned grid = blocks_for(blocks, kDistanceThreads * kCount / kLanes);
       launch(y ? squared_distances<T, kCount, true> : squared_distances<T, kCount, false>, {{grid}, {kDistanceThreads}, handle()}, x, y, n,
              blocks, sums.data<double>(), arrivals(), total);
     };
-    if (packable(x, y)) {
-      start(std::integral_constant<int, Pack<T>::kSize>{});
-    } else {
-      start(std::integral_constant<int, 1>{});
-    }
+    with_packs<T>(kBlock, run, x, y);
   });
 }
 
