@@ -4,16 +4,16 @@
 #include <bit>
 #include <type_traits>
 
-#include "core/error.h"
 #include "core/tensor.h"
+#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/block_reduce.h"
 #include "kernels/cuda/device/last_block.h"
-#include "kernels/cuda/runtime/runtime.h"
+#include "kernels/cuda/runtime/launch.h"
 
 // How kernels that work per channel cover a matrix [rows, channels]: a block takes a tile of columns and one part of the rows; a thread
 // takes one group of neighbouring channels and every n-th row, so that what belongs to a channel stays in its registers and a warp reads
 // whole lines of 128 bytes. Sums over rows go from threads to the block (sum_over_rows), and over the parts in the tile's block that
-// arrives last (combine_parts), both in a fixed order.
+// arrives last (sum_over_parts), both in a fixed order.
 namespace starling::cuda {
 
 /// One block of so many threads, or two, fill a multiprocessor: few parts, so that there is little to combine.
@@ -81,34 +81,46 @@ struct Coming {
   using Words = Group<T, kSize>;
 #endif
   Words words;
-  __device__ __forceinline__ void ask_for(const T* from) { words = *reinterpret_cast<const Words*>(from); }
   __device__ __forceinline__ Group<T, kSize> group() const { return std::bit_cast<Group<T, kSize>>(words); }
 };
-
-/// Whether all pointers (null counts) allow 16-byte loads.
-template <class... P>
-bool aligned16(const P*... pointers) {
-  return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
+template <int kSize, class T>
+__device__ __forceinline__ Coming<T, kSize> ask_for(const T* from) {
+  return {*reinterpret_cast<const typename Coming<T, kSize>::Words*>(from)};
 }
 
-/// Where a thread works.
+/// Where a thread works: at the channels from `channel` on of `count` rows. Its row 0 is the first one of its part; or, where kBack, the
+/// last one, and the parts too go from the last to the first: whatever has gone over the rows before has left these in the cache.
+template <bool kBack>
 struct ColumnPlace {
-  Index channel = 0;           ///< the first of its group
-  Index first = 0, count = 0;  ///< its first row, and how many it has, `step` rows apart
+  Index channel = 0, count = 0;
+  Index first = 0;   ///< row 0 in the matrix; the next ones are `step` apart
+  Index start = 0;   ///< the element of its channel, and
+  Index stride = 0;  ///< elements from each row to the next one
+  Index part = 0;
   int step = 1;
   bool inside = false;  ///< false for threads past the last channel: they only take part in barriers
+
+  STARLING_HD Index at(Index row) const { return kBack ? start - row * stride : start + row * stride; }
 };
-template <int kSize>
-__device__ __forceinline__ ColumnPlace column_place(const ColumnTiles& t, Index part) {
-  ColumnPlace place;
+template <int kSize, bool kBack = false>
+__device__ __forceinline__ ColumnPlace<kBack> column_place(const ColumnTiles& t) {
+  ColumnPlace<kBack> place;
+  place.part = kBack ? t.parts - 1 - Index{blockIdx.y} : Index{blockIdx.y};
   const int row = static_cast<int>(threadIdx.x) / t.width;
   place.channel = (Index{blockIdx.x} * t.width + static_cast<int>(threadIdx.x) % t.width) * kSize;
   place.inside = place.channel < t.channels;
   place.step = kColumnThreads / t.width;
-  place.first = part * t.part_rows + row;
-  const Index rows = t.rows_of(part);
+  place.first = place.part * t.part_rows + row;
+  const Index rows = t.rows_of(place.part);
   place.count = place.inside && rows > row ? (rows - row + place.step - 1) / place.step : 0;
+  place.stride = place.step * t.channels;
+  place.start = (kBack ? place.first + (place.count - 1) * place.step : place.first) * t.channels + place.channel;
   return place;
+}
+/// True for one thread of all for each group of channels.
+template <bool kBack>
+__device__ __forceinline__ bool is_for_channels(const ColumnPlace<kBack>& place, const ColumnTiles& t) {
+  return place.part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width;
 }
 
 /// Goes over `count` rows, kRows at a time. load.template operator()<kAll>(first, n) asks for rows first … first + n - 1, and
@@ -139,6 +151,30 @@ __device__ __forceinline__ void in_flight(Index count, const Load& load, const W
   }
 }
 
+/// in_flight() of single rows: take(load(row), row) for each.
+template <int kRows, class Load, class Take>
+__device__ __forceinline__ void for_rows(Index count, const Load& load, const Take& take) {
+  struct Rows {
+    decltype(load(Index{})) of[kRows];
+  };
+  in_flight<kRows>(
+      count,
+      [&]<bool kAll>(Index first, int n) {
+        Rows rows;
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (kAll || u < n) rows.of[u] = load(first + u);
+        }
+        return rows;
+      },
+      [&]<bool kAll>(const Rows& rows, Index first, int n) {
+#pragma unroll
+        for (int u = 0; u < kRows; ++u) {
+          if (kAll || u < n) take(rows.of[u], first + u);
+        }
+      });
+}
+
 /// Sums each value over the threads that work on the same channels, `width` threads apart; the first `width` threads get the result.
 /// `shared` has kValues * kThreads elements.
 template <int kThreads, int kValues, class C>
@@ -158,8 +194,8 @@ __device__ inline void sum_over_rows(C (&value)[kValues], C* shared, int width) 
   }
 }
 
-/// Shared memory of a kernel that has sums of 2·kSize values of type C and then combine_parts<C, kSize>(): one after the other, so in one
-/// place.
+/// Shared memory of a kernel that has sum_over_rows() of 2·kSize values of type C and then sum_over_parts<kSize>(): one after the other, so
+/// in one place.
 template <class C, int kSize>
 struct ColumnSums {
   static constexpr int kGroup = kSize == 1 ? 1 : 16 / static_cast<int>(sizeof(C));  ///< partial sums that a thread loads at once
@@ -167,37 +203,26 @@ struct ColumnSums {
   static_assert(kSize % kGroup == 0 && kBytes <= 48 << 10);
 };
 
-/// The two sums of each channel of a group, for combine_parts(): kSize first sums, then kSize second ones, from the threads that have them.
-template <int kSize, class C>
-__device__ __forceinline__ void store_partial(const C (&sums)[2 * kSize], C* partial, Index part, const ColumnTiles& t,
-                                              const ColumnPlace& place) {
-  if (!place.inside || static_cast<int>(threadIdx.x) >= t.width) return;
-  C* out = partial + 2 * part * t.channels + place.channel;
+/// From the two sums of each channel of a group, kSize first ones and then kSize second ones, of the threads that have them after
+/// sum_over_rows(), to those over all parts: in the tile's last block add(part, origin, a part's first number, its second, sum, other sum)
+/// for each part and channel, then take(channel, part 0's first number, sum, other sum) for each channel. `shared` may be what
+/// sum_over_rows() had; arrivals: last_block.h. partial is [parts][2][channels]; no __restrict__, as other blocks have written it.
+template <int kSize, class C, class Add, class Take>
+__device__ __forceinline__ void sum_over_parts(const C (&sums)[2 * kSize], C* partial, unsigned* arrivals, const ColumnTiles& t,
+                                               const ColumnPlace<false>& place, unsigned char* shared, const Add& add, const Take& take) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (place.inside && thread < t.width) {
+    C* out = partial + 2 * place.part * t.channels + place.channel;
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) {
-    out[j] = sums[j];
-    out[t.channels + j] = sums[kSize + j];
+    for (int j = 0; j < kSize; ++j) {
+      out[j] = sums[j];
+      out[t.channels + j] = sums[kSize + j];
+    }
   }
-}
-
-/// What the parts' two numbers of a channel add to its sums: themselves. `origin` is part 0's first number.
-struct AddParts {
-  template <class C>
-  STARLING_HD void operator()(Index, C, C first, C second, double& sum, double& other) const {
-    sum += static_cast<double>(first);
-    other += static_cast<double>(second);
-  }
-};
-
-/// In a tile's last block: add(part, origin, its first number, its second, sum, other sum) for each part and channel, then take(channel,
-/// part 0's first number, sum, other sum) for each channel. partial is [parts][2][channels]; no __restrict__, as other blocks have written
-/// it.
-template <class C, int kSize, class Add, class Take>
-__device__ __forceinline__ void combine_parts(const C* partial, const ColumnTiles& t, unsigned char* shared, const Add& add,
-                                              const Take& take) {
+  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
   constexpr int kGroup = ColumnSums<C, kSize>::kGroup;
-  double* sums = reinterpret_cast<double*>(shared);
-  const int columns = t.width * kSize, groups = columns / kGroup, thread = static_cast<int>(threadIdx.x);
+  double* totals = reinterpret_cast<double*>(shared);
+  const int columns = t.width * kSize, groups = columns / kGroup;
   const int lanes = kColumnThreads / groups;
   const Index channel = Index{blockIdx.x} * columns + thread % groups * kGroup;
   double sum[2 * kGroup] = {};
@@ -212,21 +237,52 @@ __device__ __forceinline__ void combine_parts(const C* partial, const ColumnTile
       for (int j = 0; j < kGroup; ++j) add(part, origin.v[j], first.v[j], second.v[j], sum[j], sum[kGroup + j]);
     }
   }
-  sum_over_rows<kColumnThreads>(sum, sums, groups);
+  sum_over_rows<kColumnThreads>(sum, totals, groups);
   __syncthreads();
   const Index own = Index{blockIdx.x} * columns + thread;
   if (thread >= columns || own >= t.channels) return;
   const int at = thread % kGroup * kColumnThreads + thread / kGroup;
-  take(own, partial[own], sums[at], sums[kGroup * kColumnThreads + at]);
+  take(own, partial[own], totals[at], totals[kGroup * kColumnThreads + at]);
+}
+
+/// sum_over_rows() and sum_over_parts() of sums that only have to be added, for to.take(channel, sum, other sum).
+template <int kSize, class C, class To>
+__device__ __forceinline__ void sum_columns(C (&sums)[2 * kSize], C* partial, unsigned* arrivals, const ColumnTiles& t,
+                                            const ColumnPlace<false>& place, unsigned char* shared, const To& to) {
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  sum_over_parts<kSize>(
+      sums, partial, arrivals, t, place, shared,
+      [](Index, C, C first, C second, double& sum, double& other) {
+        sum += static_cast<double>(first);
+        other += static_cast<double>(second);
+      },
+      [&](Index c, C, double sum, double other) { to.take(c, sum, other); });
 }
 
 /// Rows (the product of all but the last dimension) and channels of x.
 struct RowsAndChannels {
   Index rows = 0, channels = 0;
+  Index elements() const { return rows * channels; }
 };
 inline RowsAndChannels rows_and_channels(const Tensor& x, const char* operation) {
   require(x && x.shape().rank() >= 2 && x.shape().back() > 0, "cuda", "{}: x must have two or more dimensions", operation);
   return {x.elements() / x.shape().back(), x.shape().back()};
+}
+
+/// Tiles for all kernels of an operation: where they are cut the same way the second one finds in the cache what the first one has read
+/// last.
+template <class... Kernels>
+ColumnTiles column_tiles(const CudaBackend& backend, RowsAndChannels x, int group, Kernels... kernels) {
+  const int each = std::min({resident_blocks(kernels, kColumnThreads)...});
+  return column_tiles(x.rows, x.channels, group, Index{std::max(backend.info().multiprocessors, 1)} * each, CudaBackend::kArrivals);
+}
+inline Launch over_columns(const CudaBackend& backend, const ColumnTiles& t, std::source_location where = std::source_location::current()) {
+  return {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle(), .where = where};
+}
+/// What sum_over_parts() needs of type C, and `more` behind it.
+template <class C>
+Tensor partial_sums(CudaBackend& backend, const ColumnTiles& t, Index more = 0) {
+  return backend.scratch(Index{2} * t.parts * t.channels + more, DTypeOf<C>::value);
 }
 
 }  // namespace starling::cuda

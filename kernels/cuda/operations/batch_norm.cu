@@ -1,8 +1,5 @@
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device/column_tiles.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
 #include "kernels/cuda/operations/running_statistics.h"
-#include "kernels/cuda/runtime/launch.h"
 
 // Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running
 // statistics), and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in
@@ -10,33 +7,15 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = kColumnThreads;
-
-/// What a part's mean and squared deviations add to the sums from which the whole's follow: deviations from part 0's mean, which is near
-/// enough that nothing cancels.
-struct AddMoments {
-  ColumnTiles t;
-  template <class C>
-  STARLING_HD void operator()(Index part, C origin, C mean, C squares, double& sum, double& other) const {
-    const double n = static_cast<double>(t.rows_of(part)), d = static_cast<double>(mean) - static_cast<double>(origin);
-    sum += d * n;
-    other += static_cast<double>(squares) + d * d * n;
-  }
-};
-
 /// Mean and squared deviations of each part of the rows (partial[parts][2][channels]), and of the whole. Deviations from a rough mean, of
 /// the part's first rows, keep the sums small: no cancellation even where the mean is large.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, 1)
     moments(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, Statistics<Compute<T>> to) {
   using C = Compute<T>;
-  constexpr int kRows = 8;
-  struct Rows {
-    Coming<T, kSize> x[kRows];
-  };
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const Index part = blockIdx.y;
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize>(t);
   C shift[kSize] = {}, sums[2 * kSize] = {};
   if (place.inside) {
     const Index rough = min(t.rows_of(part), Index{4});
@@ -50,33 +29,13 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
     for (int j = 0; j < kSize; ++j) shift[j] *= share;
   }
-  const T* start = x + place.first * t.channels + place.channel;
-  const Index stride = place.step * t.channels;
-  in_flight<kRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) {
-        Rows rows;
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (kAll || u < n) rows.x[u].ask_for(start + (first + u) * stride);
-        }
-        return rows;
-      },
-      [&]<bool kAll>(const Rows& rows, Index, int n) {
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          const auto in = rows.x[u].group();
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            const C d = static_cast<C>(in.v[j]) - shift[j];
-            sums[j] += d;
-            sums[kSize + j] += d * d;
-          }
-        }
-      });
+  for_values<kSize, 8>(x, place, [&](int j, C value) {
+    const C d = value - shift[j];
+    sums[j] += d;
+    sums[kSize + j] += d * d;
+  });
   let_next_kernel_come();
-  sum_over_rows<kThreads>(sums, reinterpret_cast<C*>(shared), t.width);
+  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   const C share = C(1) / static_cast<C>(t.rows_of(part));
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
@@ -84,12 +43,18 @@ __global__ void __launch_bounds__(kThreads, 1)
     sums[j] = shift[j] + mean;
     sums[kSize + j] = m2 < C(0) ? C(0) : m2;  // NaN stays
   }
-  store_partial<kSize>(sums, partial, part, t, place);
-  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
-  combine_parts<C, kSize>(partial, t, shared, AddMoments{t}, [&](Index c, C origin, double sum, double squares) {
-    const double away = sum / static_cast<double>(t.rows), m2 = squares - sum * away;
-    to.take(c, static_cast<double>(origin) + away, m2 < 0.0 ? 0.0 : m2, t.rows);
-  });
+  // Deviations from part 0's mean, which is near enough that nothing cancels.
+  sum_over_parts<kSize>(
+      sums, partial, arrivals, t, place, shared,
+      [&](Index from, C origin, C mean, C squares, double& sum, double& other) {
+        const double n = static_cast<double>(t.rows_of(from)), d = static_cast<double>(mean) - static_cast<double>(origin);
+        sum += d * n;
+        other += static_cast<double>(squares) + d * d * n;
+      },
+      [&](Index c, C origin, double sum, double squares) {
+        const double away = sum / static_cast<double>(t.rows), m2 = squares - sum * away;
+        to.take(c, static_cast<double>(origin) + away, m2 < 0.0 ? 0.0 : m2, t.rows);
+      });
 }
 
 template <class C>
@@ -102,63 +67,31 @@ struct Normalisation {
 };
 
 template <class T, int kSize, bool kResidual>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, 1)
     normalise(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y, ColumnTiles t, Normalisation<Compute<T>> how) {
   using C = Compute<T>;
-  constexpr int kRows = kResidual ? 2 : 4;
-  struct Rows {
-    Coming<T, kSize> x[kRows], add[kResidual ? kRows : 1];
-  };
   wait_for_previous_kernel();
-  const Index part = t.parts - 1 - Index{blockIdx.y};
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize];
-  load_channels(how.mean, place.channel, place.inside, C(0), mean);
-  load_channels(how.beta, place.channel, place.inside, C(0), beta);
-  load_channels(how.inv_std ? how.inv_std : how.variance, place.channel, place.inside, C(1), scale);
+  load_channels(how.mean, place, C(0), mean);
+  load_channels(how.beta, place, C(0), beta);
+  load_channels(how.inv_std ? how.inv_std : how.variance, place, C(1), scale);
   if (!how.inv_std) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) scale[j] = C(1) / sqrt(scale[j] + how.eps);
   }
-  if (part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width) {
+  if (is_for_channels(place, t)) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) {
       if (how.saved_mean) how.saved_mean[place.channel + j] = mean[j];
       if (how.saved_inv_std) how.saved_inv_std[place.channel + j] = scale[j];
     }
   }
-#pragma unroll
-  for (int j = 0; j < kSize; ++j) scale[j] *= how.gamma && place.inside ? how.gamma[place.channel + j] : C(1);
-
-  const Index stride = place.step * t.channels;
-  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  in_flight<kRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) {
-        Rows rows;
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          rows.x[u].ask_for(x + start - (first + u) * stride);
-          if constexpr (kResidual) rows.add[u].ask_for(residual + start - (first + u) * stride);
-        }
-        return rows;
-      },
-      [&]<bool kAll>(const Rows& rows, Index first, int n) {
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          auto out = rows.x[u].group();
-          [[maybe_unused]] const auto add = rows.add[kResidual ? u : 0].group();
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            C value = normal(static_cast<C>(out.v[j]), mean[j], scale[j], beta[j]);
-            if constexpr (kResidual) value += static_cast<C>(add.v[j]);
-            out.v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);
-          }
-          store_group<T, kSize>(y + start - (first + u) * stride, out);
-        }
-      });
+  scale_by(how.gamma, place, scale);
+  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, [&](int j, C in, C add) {
+    const C value = normal(in, mean[j], scale[j], beta[j]);
+    return kResidual ? value + add : value;
+  });
 }
 
 /// What the gradient's sums of a channel become: the parameters' gradients, and the line of input_gradient().
@@ -194,8 +127,8 @@ template <class T>
 void forward(CudaBackend& backend, const BatchNormForward& args) {
   using C = Compute<T>;
   constexpr const char* kName = "batch norm forward";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
-  const Index elements = rows * channels;
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels, elements = matrix.elements();
   const T* x = args.x.data<T>();
   const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
   T* y = numbers<T>(args.y, elements, kName, "y");
@@ -208,11 +141,11 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
 
   const auto run = [&]<int kSize>() {
     const auto second = residual ? normalise<T, kSize, true> : normalise<T, kSize, false>;
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, moments<T, kSize>, second), CudaBackend::kArrivals);
-    Launch how_many{.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()};
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, moments<T, kSize>, second);
+    Launch how_many = over_columns(backend, t);
     if (args.training) {
       const auto statistics = statistics_of<C>(args, channels, kName);
-      const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
+      const Tensor partial = partial_sums<C>(backend, t);
       launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), backend.arrivals(), statistics);
       how_many.dependent = true;
       how.mean = statistics.saved_mean;
@@ -226,16 +159,16 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
     }
     launch(second, how_many, x, residual, y, t, how);
   };
-  with_group<T>(channels, run, x, residual, y);
+  with_packs<T>(channels, run, x, residual, y);
 }
 
 template <class T>
 void backward(CudaBackend& backend, const BatchNormBackward& args) {
   using C = Compute<T>;
   constexpr const char* kName = "batch norm backward";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
-  const Index elements = rows * channels;
-  detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels, elements = matrix.elements();
+  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
   from.dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2");
   from.beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr;
   if (args.relu && !from.beta) from.y = numbers<T>(args.y, elements, kName, "y");
@@ -245,7 +178,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
                         .gamma = from.gamma,
                         .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
                         .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
-                        .rows = rows,
+                        .rows = matrix.rows,
                         .accumulate = args.accumulate,
                         .training = args.training};
 
@@ -257,11 +190,11 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     const bool mask = from.beta != nullptr, mask_input = mask && !dresidual;
     const auto first = mask ? kMasked : kPlain;
     const auto second = mask_input ? kMaskedInput : kPlainInput;
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, first, second), CudaBackend::kArrivals);
-    Launch how_many{.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()};
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, first, second);
+    Launch how_many = over_columns(backend, t);
     // Two vectors of as many as channels, with room for the partial sums' 16-byte loads.
     const Index vector = (channels + 3) / 4 * 4;
-    const Tensor scratch = backend.scratch(Index{2} * t.parts * channels + 2 * vector, DTypeOf<C>::value);
+    const Tensor scratch = partial_sums<C>(backend, t, 2 * vector);
     to.slope = scratch.data<C>();
     to.offset = to.slope + vector;
     launch(first, how_many, from, dresidual, t, to.offset + vector, backend.arrivals(), to);
@@ -274,7 +207,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     how_many.dependent = true;
     launch(second, how_many, from, dx, t, SavedLines<C>{to.slope, to.offset});
   };
-  with_group<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);
+  with_packs<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);
 }
 
 }  // namespace

@@ -1,11 +1,6 @@
 #pragma once
 
-#include <algorithm>
-
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/column_tiles.h"
-#include "kernels/cuda/device/device.h"
-#include "kernels/cuda/runtime/launch.h"
 
 // What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one operation each) share.
 namespace starling::cuda {
@@ -43,29 +38,57 @@ Statistics<C> statistics_of(const Args& args, Index channels, const char* operat
           .momentum = args.momentum};
 }
 
-/// A channel group's numbers, or `otherwise` for each where there are none.
-template <class C, int kSize>
-__device__ __forceinline__ void load_channels(const C* from, Index channel, bool inside, C otherwise, C (&to)[kSize]) {
+/// The numbers of a thread's channels, or `otherwise` for each where there are none.
+template <class C, int kSize, bool kBack>
+__device__ __forceinline__ void load_channels(const C* from, const ColumnPlace<kBack>& place, C otherwise, C (&to)[kSize]) {
 #pragma unroll
-  for (int j = 0; j < kSize; ++j) to[j] = from && inside ? from[channel + j] : otherwise;
+  for (int j = 0; j < kSize; ++j) to[j] = from && place.inside ? from[place.channel + j] : otherwise;
+}
+/// 1/σ becomes γ/σ.
+template <class C, int kSize, bool kBack>
+__device__ __forceinline__ void scale_by(const C* gamma, const ColumnPlace<kBack>& place, C (&scale)[kSize]) {
+#pragma unroll
+  for (int j = 0; j < kSize; ++j) scale[j] *= gamma && place.inside ? gamma[place.channel + j] : C(1);
 }
 
-/// Blocks of one launch that the device holds at once, where both kernels of an operation are cut the same way: then the second one finds
-/// in the cache what the first one has read last.
-template <class First, class... More>
-Index resident_on(const CudaBackend& backend, First first, More... more) {
-  const int each = std::min({resident_blocks(first, kColumnThreads), resident_blocks(more, kColumnThreads)...});
-  return Index{std::max(backend.info().multiprocessors, 1)} * each;
+/// Calls f(j, value) for number j of the thread's group in each of its rows of x.
+template <int kSize, int kRows, class T, class F>
+__device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>& place, const F& f) {
+  for_rows<kRows>(
+      place.count, [&](Index r) { return ask_for<kSize>(x + place.at(r)); },
+      [&](const Coming<T, kSize>& row, Index) {
+        const auto in = row.group();
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) f(j, static_cast<Compute<T>>(in.v[j]));
+      });
 }
 
-/// Calls run with the width of a thread's loads: 16 bytes, or one element where the channels or a tensor's start do not allow that.
-template <class T, class F, class... P>
-void with_group(Index channels, F&& run, const P*... tensors) {
-  if (channels % Pack<T>::kSize == 0 && aligned16(tensors...)) {
-    run.template operator()<Pack<T>::kSize>();
-  } else {
-    run.template operator()<1>();
-  }
+/// y = f(j, x, residual) for number j of each group, then ReLU if `relu`.
+template <int kSize, bool kResidual, class T, class F>
+__device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, const ColumnPlace<true>& place, bool relu, const F& f) {
+  using C = Compute<T>;
+  struct Row {
+    Coming<T, kSize> x, add;
+  };
+  for_rows<kResidual ? 2 : 4>(
+      place.count,
+      [&](Index r) {
+        Row row;
+        row.x = ask_for<kSize>(x + place.at(r));
+        if constexpr (kResidual) row.add = ask_for<kSize>(residual + place.at(r));
+        return row;
+      },
+      [&](const Row& row, Index r) {
+        auto out = row.x.group();
+        Group<T, kSize> add{};
+        if constexpr (kResidual) add = row.add.group();
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          const C value = f(j, static_cast<C>(out.v[j]), static_cast<C>(add.v[j]));
+          out.v[j] = static_cast<T>(relu && value < C(0) ? C(0) : value);  // NaN stays
+        }
+        store_group<T, kSize>(y + place.at(r), out);
+      });
 }
 
 /// (x - mean)·γ/σ + β: the form of the forward and the backward kernel, so that the backward pass finds the sign of y again. (Batch norms
@@ -86,13 +109,13 @@ struct Gradient {
 
 /// What BatchNormBackward and its steps all have.
 template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, Index rows, Index channels, const char* operation) {
+Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, const char* operation) {
   using C = Compute<T>;
   return {.x = args.x.template data<T>(),
-          .dy = numbers<T>(args.dy, rows * channels, operation, "dy"),
-          .mean = numbers<C>(args.saved_mean, channels, operation, "saved_mean"),
-          .inv_std = numbers<C>(args.saved_inv_std, channels, operation, "saved_inv_std"),
-          .gamma = optional_numbers<C>(args.gamma, channels, operation, "gamma")};
+          .dy = numbers<T>(args.dy, matrix.elements(), operation, "dy"),
+          .mean = numbers<C>(args.saved_mean, matrix.channels, operation, "saved_mean"),
+          .inv_std = numbers<C>(args.saved_inv_std, matrix.channels, operation, "saved_inv_std"),
+          .gamma = optional_numbers<C>(args.gamma, matrix.channels, operation, "gamma")};
 }
 
 /// Rows of one thread that are on their way at once, of both passes below; twice as many are where x and dy are all.
@@ -103,28 +126,27 @@ struct GradientRows {
   Coming<T, kSize> x[kGradientRows], dy[kGradientRows], dy2[kGradientRows], y[kGradientRows];
 };
 
-/// The first n rows from `at` on, `stride` elements apart.
-template <bool kAll, bool kMaskX, int kSize, class T>
-__device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T>& from, Index at, Index stride, int n) {
+/// Rows first … first + n - 1 of a thread.
+template <bool kAll, bool kMaskX, int kSize, class T, bool kBack>
+__device__ __forceinline__ GradientRows<T, kSize> load_gradient(const Gradient<T>& from, const ColumnPlace<kBack>& place, Index first,
+                                                                int n) {
   GradientRows<T, kSize> rows;
+  const Index at = place.at(first), stride = kBack ? -place.stride : place.stride;
 #pragma unroll
   for (int u = 0; u < kGradientRows; ++u) {
     if (!kAll && u >= n) continue;
-    rows.x[u].ask_for(from.x + at + u * stride);
-    rows.dy[u].ask_for(from.dy + at + u * stride);
+    rows.x[u] = ask_for<kSize>(from.x + at + u * stride);
+    rows.dy[u] = ask_for<kSize>(from.dy + at + u * stride);
   }
-  if (from.dy2) {
+  const auto optional = [&](const T* x, Coming<T, kSize>(&to)[kGradientRows]) {
+    if (!x) return;
 #pragma unroll
     for (int u = 0; u < kGradientRows; ++u) {
-      if (kAll || u < n) rows.dy2[u].ask_for(from.dy2 + at + u * stride);
+      if (kAll || u < n) to[u] = ask_for<kSize>(x + at + u * stride);
     }
-  }
-  if (!kMaskX && from.y) {
-#pragma unroll
-    for (int u = 0; u < kGradientRows; ++u) {
-      if (kAll || u < n) rows.y[u].ask_for(from.y + at + u * stride);
-    }
-  }
+  };
+  optional(from.dy2, rows.dy2);
+  if constexpr (!kMaskX) optional(from.y, rows.y);
   return rows;
 }
 
@@ -148,6 +170,23 @@ __device__ __forceinline__ void masked_gradient(const Gradient<T>& from, const G
   }
 }
 
+/// Calls f(group at x's place, g, x without its mean) for each row of a thread.
+template <bool kMaskX, int kSize, class T, bool kBack, class C, class F>
+__device__ __forceinline__ void for_gradients(const Gradient<T>& from, const ColumnPlace<kBack>& place, const C (&mean)[kSize],
+                                              const C (&scale)[kSize], const C (&beta)[kSize], const F& f) {
+  in_flight<kGradientRows>(
+      place.count, [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, place, first, n); },
+      [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
+#pragma unroll
+        for (int u = 0; u < kGradientRows; ++u) {
+          if (!kAll && u >= n) continue;
+          C g[kSize], centred[kSize];
+          masked_gradient<kMaskX>(from, rows, u, mean, scale, beta, g, centred);
+          f(place.at(first + u), g, centred);
+        }
+      });
+}
+
 /// Sums of g and of g·(x - mean) over all rows, for to.take(channel, the one, the other); writes g to `dresidual` where it is given.
 /// partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize, bool kMaskX, class To>
@@ -155,41 +194,26 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     gradient_sums(Gradient<T> from, T* dresidual, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, To to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
-  const Index part = blockIdx.y;
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize>(t);
   C mean[kSize], scale[kSize] = {}, beta[kSize] = {}, sums[2 * kSize] = {};
-  load_channels(from.mean, place.channel, place.inside, C(0), mean);
+  load_channels(from.mean, place, C(0), mean);
   if constexpr (kMaskX) {
-    load_channels(from.beta, place.channel, place.inside, C(0), beta);
-    load_channels(from.inv_std, place.channel, place.inside, C(0), scale);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
+    load_channels(from.beta, place, C(0), beta);
+    load_channels(from.inv_std, place, C(0), scale);
+    scale_by(from.gamma, place, scale);
   }
-  const Index stride = place.step * t.channels, start = place.first * t.channels + place.channel;
-  in_flight<kGradientRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, start + first * stride, stride, n); },
-      [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
+  for_gradients<kMaskX>(from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
+    Group<T, kSize> out;
 #pragma unroll
-        for (int u = 0; u < kGradientRows; ++u) {
-          if (!kAll && u >= n) continue;
-          C g[kSize], centred[kSize];
-          masked_gradient<kMaskX>(from, rows, u, mean, scale, beta, g, centred);
-          Group<T, kSize> out;
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            sums[j] += g[j];
-            sums[kSize + j] += g[j] * centred[j];
-            out.v[j] = static_cast<T>(g[j]);
-          }
-          if (dresidual) store_group<T, kSize>(dresidual + start + (first + u) * stride, out);
-        }
-      });
+    for (int j = 0; j < kSize; ++j) {
+      sums[j] += g[j];
+      sums[kSize + j] += g[j] * centred[j];
+      out.v[j] = static_cast<T>(g[j]);
+    }
+    if (dresidual) store_group<T, kSize>(dresidual + at, out);
+  });
   let_next_kernel_come();
-  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
-  store_partial<kSize>(sums, partial, part, t, place);
-  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
-  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double product) { to.take(c, sum, product); });
+  sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
 /// dx = g·γ/σ + (x - mean)·slope + offset, with what lines.line(channel, slope, offset) says. One thread for each channel calls
@@ -198,38 +222,26 @@ template <class T, int kSize, bool kMaskX, class Lines>
 __global__ void __launch_bounds__(kColumnThreads, 1) input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
   using C = Compute<T>;
   wait_for_previous_kernel();
-  const Index part = t.parts - 1 - Index{blockIdx.y};
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize] = {}, offset[kSize] = {};
-  load_channels(from.mean, place.channel, place.inside, C(0), mean);
-  load_channels(from.inv_std, place.channel, place.inside, C(0), scale);
-  if constexpr (kMaskX) load_channels(from.beta, place.channel, place.inside, C(0), beta);
+  load_channels(from.mean, place, C(0), mean);
+  load_channels(from.inv_std, place, C(0), scale);
+  if constexpr (kMaskX) load_channels(from.beta, place, C(0), beta);
+  scale_by(from.gamma, place, scale);
 #pragma unroll
   for (int j = 0; j < kSize; ++j) {
-    scale[j] *= from.gamma && place.inside ? from.gamma[place.channel + j] : C(1);
     if (place.inside) lines.line(place.channel + j, slope[j], offset[j]);
   }
-  if (part == 0 && place.inside && static_cast<int>(threadIdx.x) < t.width) {
+  if (is_for_channels(place, t)) {
 #pragma unroll
     for (int j = 0; j < kSize; ++j) lines.once(place.channel + j);
   }
-  const Index stride = place.step * t.channels;
-  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  in_flight<kGradientRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) { return load_gradient<kAll, kMaskX, kSize>(from, start - first * stride, -stride, n); },
-      [&]<bool kAll>(const GradientRows<T, kSize>& rows, Index first, int n) {
+  for_gradients<kMaskX>(from, place, mean, scale, beta, [&](Index at, const C(&g)[kSize], const C(&centred)[kSize]) {
+    Group<T, kSize> out;
 #pragma unroll
-        for (int u = 0; u < kGradientRows; ++u) {
-          if (!kAll && u >= n) continue;
-          C g[kSize], centred[kSize];
-          masked_gradient<kMaskX>(from, rows, u, mean, scale, beta, g, centred);
-          Group<T, kSize> out;
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[j] * scale[j] + (centred[j] * slope[j] + offset[j]));
-          store_group<T, kSize>(dx + start - (first + u) * stride, out);
-        }
-      });
+    for (int j = 0; j < kSize; ++j) out.v[j] = static_cast<T>(g[j] * scale[j] + (centred[j] * slope[j] + offset[j]));
+    store_group<T, kSize>(dx + at, out);
+  });
 }
 
 }  // namespace detail

@@ -1,7 +1,4 @@
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/device/column_tiles.h"
 #include "kernels/cuda/operations/batch_norm_parts.h"
-#include "kernels/cuda/runtime/launch.h"
 
 // The steps of a batch norm whose other steps convolutions carry out: sums per channel, what they say of the batch norm, its application,
 // and the two steps of its gradient.
@@ -26,43 +23,14 @@ template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads, 1)
     channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, TwoSums<Compute<T>> to) {
   using C = Compute<T>;
-  constexpr int kRows = 4;
-  struct Rows {
-    Coming<T, kSize> x[kRows];
-  };
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
-  const Index part = blockIdx.y;
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize>(t);
   C sums[2 * kSize] = {};
-  const T* start = x + place.first * t.channels + place.channel;
-  const Index stride = place.step * t.channels;
-  in_flight<kRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) {
-        Rows rows;
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (kAll || u < n) rows.x[u].ask_for(start + (first + u) * stride);
-        }
-        return rows;
-      },
-      [&]<bool kAll>(const Rows& rows, Index, int n) {
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          const auto in = rows.x[u].group();
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            const C value = static_cast<C>(in.v[j]);
-            sums[j] += value;
-            sums[kSize + j] += value * value;
-          }
-        }
-      });
-  sum_over_rows<kThreads>(sums, reinterpret_cast<C*>(shared), t.width);
-  store_partial<kSize>(sums, partial, part, t, place);
-  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
-  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double squares) { to.take(c, sum, squares); });
+  for_values<kSize, 4>(x, place, [&](int j, C value) {
+    sums[j] += value;
+    sums[kSize + j] += value * value;
+  });
+  sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
 template <class C>
@@ -100,52 +68,23 @@ template <class T, int kSize, Residual kResidual>
 __global__ void __launch_bounds__(kThreads, 1)
     scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
   using C = Compute<T>;
-  constexpr int kRows = kResidual == Residual::kNone ? 4 : 2;
-  struct Rows {
-    Coming<T, kSize> x[kRows], add[kResidual == Residual::kNone ? 1 : kRows];
-  };
-  const ColumnPlace place = column_place<kSize>(t, t.parts - 1 - Index{blockIdx.y});
-  C scale[kSize], shift[kSize];
-  [[maybe_unused]] C other_scale[kSize];
-  load_channels(how.scale, place.channel, place.inside, C(0), scale);
-  load_channels(how.shift, place.channel, place.inside, C(0), shift);
+  const auto place = column_place<kSize, true>(t);
+  C scale[kSize], shift[kSize], other_scale[kSize] = {};
+  load_channels(how.scale, place, C(0), scale);
+  load_channels(how.shift, place, C(0), shift);
   if constexpr (kResidual == Residual::kScaled) {
     C other_shift[kSize];
-    load_channels(how.residual_scale, place.channel, place.inside, C(0), other_scale);
-    load_channels(how.residual_shift, place.channel, place.inside, C(0), other_shift);
+    load_channels(how.residual_scale, place, C(0), other_scale);
+    load_channels(how.residual_shift, place, C(0), other_shift);
 #pragma unroll
     for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
   }
-  const Index stride = place.step * t.channels;
-  const Index start = (place.first + (place.count - 1) * place.step) * t.channels + place.channel;
-  in_flight<kRows>(
-      place.count,
-      [&]<bool kAll>(Index first, int n) {
-        Rows rows;
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          rows.x[u].ask_for(x + start - (first + u) * stride);
-          if constexpr (kResidual != Residual::kNone) rows.add[u].ask_for(residual + start - (first + u) * stride);
-        }
-        return rows;
-      },
-      [&]<bool kAll>(const Rows& rows, Index first, int n) {
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          auto out = rows.x[u].group();
-          [[maybe_unused]] const auto add = rows.add[kResidual == Residual::kNone ? 0 : u].group();
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            C value = static_cast<C>(out.v[j]) * scale[j] + shift[j];
-            if constexpr (kResidual == Residual::kPlain) value += static_cast<C>(add.v[j]);
-            if constexpr (kResidual == Residual::kScaled) value += static_cast<C>(add.v[j]) * other_scale[j];
-            out.v[j] = static_cast<T>(how.relu && value < C(0) ? C(0) : value);  // NaN stays
-          }
-          store_group<T, kSize>(y + start - (first + u) * stride, out);
-        }
-      });
+  map_rows<kSize, kResidual != Residual::kNone>(x, residual, y, place, how.relu, [&](int j, C in, C add) {
+    C value = in * scale[j] + shift[j];
+    if constexpr (kResidual == Residual::kPlain) value += add;
+    if constexpr (kResidual == Residual::kScaled) value += add * other_scale[j];
+    return value;
+  });
 }
 
 /// What the gradient's sums, which an earlier operation has found, become: the parameters' gradients, and the line of input_gradient().
@@ -178,17 +117,18 @@ template <class T>
 void sums(CudaBackend& backend, const ChannelSums& args) {
   using C = Compute<T>;
   constexpr const char* kName = "channel sums";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
   C* sum = numbers<C>(args.sum, channels, kName, "sum");
   C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
-  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, channel_sums<T, kSize>), CudaBackend::kArrivals);
-    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(channel_sums<T, kSize>, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, t, partial.data<C>(),
-           backend.arrivals(), TwoSums<C>{nullptr, sum, square_sum});
+  const auto run = [&]<int kSize>() {
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, channel_sums<T, kSize>);
+    const Tensor partial = partial_sums<C>(backend, t);
+    launch(channel_sums<T, kSize>, over_columns(backend, t), x, t, partial.data<C>(), backend.arrivals(),
+           TwoSums<C>{nullptr, sum, square_sum});
   };
-  with_group<T>(channels, run, x);
+  with_packs<T>(channels, run, x);
 }
 
 template <class C>
@@ -212,8 +152,8 @@ template <class T>
 void apply(CudaBackend& backend, const ScaleShift& args) {
   using C = Compute<T>;
   constexpr const char* kName = "scale and shift";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
-  const Index elements = rows * channels;
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels, elements = matrix.elements();
   const T* x = args.x.data<T>();
   const T* residual = optional_numbers<T>(args.residual, elements, kName, "residual");
   T* y = numbers<T>(args.y, elements, kName, "y");
@@ -224,44 +164,44 @@ void apply(CudaBackend& backend, const ScaleShift& args) {
                       .relu = args.relu};
   require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
           "{}: residual_scale, residual_shift and their residual belong together", kName);
-  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+  const auto run = [&]<int kSize>() {
     auto* kernel = scale_shift_rows<T, kSize, Residual::kNone>;
     if (residual)
       kernel = how.residual_scale ? scale_shift_rows<T, kSize, Residual::kScaled> : scale_shift_rows<T, kSize, Residual::kPlain>;
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kernel), CudaBackend::kArrivals);
-    launch(kernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, x, residual, y, t, how);
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, kernel);
+    launch(kernel, over_columns(backend, t), x, residual, y, t, how);
   };
-  with_group<T>(channels, run, x, residual, y);
+  with_packs<T>(channels, run, x, residual, y);
 }
 
 template <class T>
 void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   using C = Compute<T>;
   constexpr const char* kName = "batch norm backward sums";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
-  const Index elements = rows * channels;
-  detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels, elements = matrix.elements();
+  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
   from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
   T* masked = numbers<T>(args.masked, elements, kName, "masked");
   C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
   C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
-  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+  const auto run = [&]<int kSize>() {
     constexpr auto kKernel = detail::gradient_sums<T, kSize, true, TwoSums<C>>;
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
-    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, masked, t, partial.data<C>(),
-           backend.arrivals(), TwoSums<C>{from.inv_std, sum_dy, sum_dy_xhat});
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
+    const Tensor partial = partial_sums<C>(backend, t);
+    launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(), backend.arrivals(),
+           TwoSums<C>{from.inv_std, sum_dy, sum_dy_xhat});
   };
-  with_group<T>(channels, run, from.x, from.dy, masked);
+  with_packs<T>(channels, run, from.x, from.dy, masked);
 }
 
 template <class T>
 void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   using C = Compute<T>;
   constexpr const char* kName = "batch norm backward apply";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
-  const Index elements = rows * channels;
-  const detail::Gradient<T> from = detail::gradient_of<T>(args, rows, channels, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index channels = matrix.channels, elements = matrix.elements();
+  const detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   const ApplyResults<C> results{.inv_std = from.inv_std,
                                 .gamma = from.gamma,
@@ -270,18 +210,18 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
                                 .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
                                 .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
                                 .channels = channels,
-                                .rows = rows,
+                                .rows = matrix.rows,
                                 .accumulate = args.accumulate};
   if (!dx) {
     launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
     return;
   }
-  const auto run = [&, rows = rows, channels = channels]<int kSize>() {
+  const auto run = [&]<int kSize>() {
     constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C>>;
-    const ColumnTiles t = column_tiles(rows, channels, kSize, resident_on(backend, kKernel), CudaBackend::kArrivals);
-    launch(kKernel, {.grid = t.grid(), .block = {kThreads}, .stream = backend.handle()}, from, dx, t, results);
+    const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
+    launch(kKernel, over_columns(backend, t), from, dx, t, results);
   };
-  with_group<T>(channels, run, from.x, from.dy, dx);
+  with_packs<T>(channels, run, from.x, from.dy, dx);
 }
 
 }  // namespace

@@ -1,8 +1,4 @@
-#include <algorithm>
-
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/column_tiles.h"
-#include "kernels/cuda/runtime/launch.h"
 
 // Layer normalisation: a warp for each row, which stays in the first cache between its passes. The gradients of gamma and beta are sums
 // over rows: column_tiles.h.
@@ -119,47 +115,29 @@ template <class T, int kSize>
 __global__ void __launch_bounds__(kColumnThreads, 1) layer_norm_gradient_columns(LayerGradient<T> from, ColumnTiles t, Compute<T>* partial,
                                                                                  unsigned* arrivals, ParameterGradients<Compute<T>> to) {
   using C = Compute<T>;
-  constexpr int kRows = 2;
-  struct Rows {
-    Coming<T, kSize> x[kRows], dy[kRows];
-    C mean[kRows], inv[kRows];
+  struct Row {
+    Coming<T, kSize> x, dy;
+    C mean, inv;
   };
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
-  const Index part = blockIdx.y;
-  const ColumnPlace place = column_place<kSize>(t, part);
+  const auto place = column_place<kSize>(t);
   C sums[2 * kSize] = {};
-  in_flight<kRows>(
+  for_rows<2>(
       place.count,
-      [&]<bool kAll>(Index first, int n) {
-        Rows rows;
-#pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          const Index r = place.first + (first + u) * place.step, at = r * t.channels + place.channel;
-          rows.x[u].ask_for(from.x + at);
-          rows.dy[u].ask_for(from.dy + at);
-          rows.mean[u] = from.mean[r];
-          rows.inv[u] = from.inv_std[r];
-        }
-        return rows;
+      [&](Index r) {
+        const Index row = place.first + r * place.step, at = row * t.channels + place.channel;
+        return Row{ask_for<kSize>(from.x + at), ask_for<kSize>(from.dy + at), from.mean[row], from.inv_std[row]};
       },
-      [&]<bool kAll>(const Rows& rows, Index, int n) {
+      [&](const Row& row, Index) {
+        const auto in = row.x.group(), g = row.dy.group();
 #pragma unroll
-        for (int u = 0; u < kRows; ++u) {
-          if (!kAll && u >= n) continue;
-          const auto in = rows.x[u].group(), g = rows.dy[u].group();
-#pragma unroll
-          for (int j = 0; j < kSize; ++j) {
-            const C value = static_cast<C>(g.v[j]);
-            sums[j] += value;
-            sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - rows.mean[u]) * rows.inv[u]);
-          }
+        for (int j = 0; j < kSize; ++j) {
+          const C value = static_cast<C>(g.v[j]);
+          sums[j] += value;
+          sums[kSize + j] += value * ((static_cast<C>(in.v[j]) - row.mean) * row.inv);
         }
       });
-  sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
-  store_partial<kSize>(sums, partial, part, t, place);
-  if (!last_block(arrivals + blockIdx.x, t.parts)) return;
-  combine_parts<C, kSize>(partial, t, shared, AddParts{}, [&](Index c, C, double sum, double product) { to.take(c, sum, product); });
+  sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
 Launch over_warps(Index rows, StreamHandle stream) { return {.grid = {blocks_for(rows, kWarps)}, .block = {kThreads}, .stream = stream}; }
@@ -168,7 +146,8 @@ template <class T>
 void forward(CudaBackend& backend, const LayerNormForward& args) {
   using C = Compute<T>;
   constexpr const char* kName = "layer norm forward";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const T* x = args.x.data<T>();
   const C* gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma");
   const C* beta = optional_numbers<C>(args.beta, channels, kName, "beta");
@@ -176,16 +155,18 @@ void forward(CudaBackend& backend, const LayerNormForward& args) {
   C* mean = optional_numbers<C>(args.saved_mean, rows, kName, "saved_mean");
   C* inv_std = optional_numbers<C>(args.saved_inv_std, rows, kName, "saved_inv_std");
   if (rows == 0) return;
-  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(x, y);
-  launch(packed ? layer_norm_rows<T, Pack<T>::kSize> : layer_norm_rows<T, 1>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean,
-         inv_std, rows, channels, args.eps);
+  const auto run = [&]<int kSize>() {
+    launch(layer_norm_rows<T, kSize>, over_warps(rows, backend.handle()), x, gamma, beta, y, mean, inv_std, rows, channels, args.eps);
+  };
+  with_packs<T>(channels, run, x, y);
 }
 
 template <class T>
 void backward(CudaBackend& backend, const LayerNormBackward& args) {
   using C = Compute<T>;
   constexpr const char* kName = "layer norm backward";
-  const auto [rows, channels] = rows_and_channels(args.x, kName);
+  const RowsAndChannels matrix = rows_and_channels(args.x, kName);
+  const Index rows = matrix.rows, channels = matrix.channels;
   const LayerGradient<T> from{.x = args.x.data<T>(),
                               .dy = numbers<T>(args.dy, rows * channels, kName, "dy"),
                               .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
@@ -194,19 +175,17 @@ void backward(CudaBackend& backend, const LayerNormBackward& args) {
   T* dx = optional_numbers<T>(args.dx, rows * channels, kName, "dx");
   C* dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma");
   C* dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta");
-  const bool packed = channels % Pack<T>::kSize == 0 && aligned16(from.x, from.dy, dx);
-  if (dgamma || dbeta) {
-    const auto kernel = packed ? layer_norm_gradient_columns<T, Pack<T>::kSize> : layer_norm_gradient_columns<T, 1>;
-    const Index blocks = Index{std::max(backend.info().multiprocessors, 1)} * resident_blocks(kernel, kColumnThreads);
-    const ColumnTiles t = column_tiles(rows, channels, packed ? Pack<T>::kSize : 1, blocks, CudaBackend::kArrivals);
-    const Tensor partial = backend.scratch(Index{2} * t.parts * channels, DTypeOf<C>::value);
-    launch(kernel, {.grid = t.grid(), .block = {kColumnThreads}, .stream = backend.handle()}, from, t, partial.data<C>(),
-           backend.arrivals(), ParameterGradients<C>{dgamma, dbeta, args.accumulate});
-  }
-  if (dx && rows > 0) {
-    launch(packed ? layer_norm_gradient_rows<T, Pack<T>::kSize> : layer_norm_gradient_rows<T, 1>, over_warps(rows, backend.handle()), from,
-           dx, rows, channels);
-  }
+  const auto run = [&]<int kSize>() {
+    if (dgamma || dbeta) {
+      constexpr auto kColumns = layer_norm_gradient_columns<T, kSize>;
+      const ColumnTiles t = column_tiles(backend, matrix, kSize, kColumns);
+      const Tensor partial = partial_sums<C>(backend, t);
+      launch(kColumns, over_columns(backend, t), from, t, partial.data<C>(), backend.arrivals(),
+             ParameterGradients<C>{dgamma, dbeta, args.accumulate});
+    }
+    if (dx && rows > 0) launch(layer_norm_gradient_rows<T, kSize>, over_warps(rows, backend.handle()), from, dx, rows, channels);
+  };
+  with_packs<T>(channels, run, from.x, from.dy, dx);
 }
 
 }  // namespace
