@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 #include "core/host_device.h"
 
@@ -108,33 +109,19 @@ constexpr bool is_low_precision(DType dtype) { return dtype == DType::kBFloat16 
 template <class T>
 struct DTypeOf;
 template <>
-struct DTypeOf<float> {
-  static constexpr DType value = DType::kFloat32;
-};
+struct DTypeOf<float> : std::integral_constant<DType, DType::kFloat32> {};
 template <>
-struct DTypeOf<double> {
-  static constexpr DType value = DType::kFloat64;
-};
+struct DTypeOf<double> : std::integral_constant<DType, DType::kFloat64> {};
 template <>
-struct DTypeOf<BFloat16> {
-  static constexpr DType value = DType::kBFloat16;
-};
+struct DTypeOf<BFloat16> : std::integral_constant<DType, DType::kBFloat16> {};
 template <>
-struct DTypeOf<Float16> {
-  static constexpr DType value = DType::kFloat16;
-};
+struct DTypeOf<Float16> : std::integral_constant<DType, DType::kFloat16> {};
 template <>
-struct DTypeOf<std::int64_t> {
-  static constexpr DType value = DType::kInt64;
-};
+struct DTypeOf<std::int64_t> : std::integral_constant<DType, DType::kInt64> {};
 template <>
-struct DTypeOf<std::int32_t> {
-  static constexpr DType value = DType::kInt32;
-};
+struct DTypeOf<std::int32_t> : std::integral_constant<DType, DType::kInt32> {};
 template <>
-struct DTypeOf<std::uint8_t> {
-  static constexpr DType value = DType::kUInt8;
-};
+struct DTypeOf<std::uint8_t> : std::integral_constant<DType, DType::kUInt8> {};
 
 /// The type that numbers stored as T are computed in: fp32 for bf16 and fp16, else T itself.
 template <class T>

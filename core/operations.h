@@ -496,7 +496,7 @@ struct Update {
   X(Update, update)
 
 /// For a backend that has them all: declares its functions.
-#define STARLING_OVERRIDE_OPERATION(Arguments, name) void name(const Arguments& args) override;  // NOLINT(bugprone-macro-parentheses)
+#define STARLING_OVERRIDE_OPERATION(Arguments, name) void name(const Arguments& args) override;
 
 #define STARLING_COUNT_OPERATION(Arguments, name) +1
 inline constexpr int kOperations = 0 STARLING_OPERATIONS(STARLING_COUNT_OPERATION);
