@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "kernels/cpu/update.h"
+#include "kernels/math/linear.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 
@@ -53,7 +54,7 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 }
 
 bool runs_on_gpu(const OptimizerRule& rule) {
-  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>>(rule) ||
+  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(rule) ||
          find_gpu_update(rule);
 }
 

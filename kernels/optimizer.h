@@ -31,7 +31,7 @@ struct UpdateSpan {
   std::int64_t n = 0;
 };
 
-/// An optimizer's rule: what happens to a parameter, its gradient and its states in one step. Immutable after construction; its
+/// An optimizer's rule: what happens to a parameter, its gradient and its states in one step. Immutable but for know_ranks(); its
 /// state tensors live in the buckets. A rule outside this tree derives from it too (docs/extending.md); kernels/math/update_loop.h makes
 /// both update() functions from one host-device function.
 class OptimizerRule {
@@ -44,6 +44,10 @@ class OptimizerRule {
   virtual void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const = 0;
   /// After how many steps an update does the same again but for its coefficients: a graph's work serves steps of the same phase alone.
   virtual std::int64_t phases() const { return 1; }
+  /// Before the first update: how many ranks there are, for rules with a setting that is "ranks".
+  virtual void know_ranks(int) {}
+  /// A correction for the noise of a rank's own gradients is on: not for means over all ranks.
+  virtual bool corrects_noise() const { return false; }
   /// Bytes that one step moves per parameter without mixing (AdamW fp32: 28), for benchmarks.
   virtual int bytes_per_parameter(int element_size) const = 0;
 };

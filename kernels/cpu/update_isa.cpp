@@ -1,6 +1,7 @@
 // Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused multiply-add (kernels/CMakeLists.txt), so all
 // copies give the same bits.
 #include "kernels/cpu/isa.h"
+#include "kernels/math/linear.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 
@@ -24,6 +25,14 @@ void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) 
   STARLING_UPDATE(SgdStep<T, true, true>)   \
   STARLING_UPDATE(AdamStep<T, false>)       \
   STARLING_UPDATE(AdamStep<T, true>)        \
+  STARLING_UPDATE(NoiseCorrectedAdamStep<T, false>) \
+  STARLING_UPDATE(NoiseCorrectedAdamStep<T, true>) \
+  STARLING_UPDATE(LinearStep<T, 0, 0>)      \
+  STARLING_UPDATE(LinearStep<T, 1, 0>)      \
+  STARLING_UPDATE(LinearStep<T, 1, 1>)      \
+  STARLING_UPDATE(LinearStep<T, 2, 0>)      \
+  STARLING_UPDATE(LinearStep<T, 2, 1>)      \
+  STARLING_UPDATE(LinearStep<T, 2, 2>)      \
   STARLING_ACCUM_UPDATE(T, false)           \
   STARLING_ACCUM_UPDATE(T, true)
 

@@ -141,15 +141,51 @@ struct AdamStep {
   }
 };
 
+/// Adam whose second moment leaves out the part of the noise that a mean over N ranks would not have (the square-root rule of Malladi et al.
+/// 2022, arXiv 2205.10287, where noise dominates, and Adam where it does not). m and v corrected for bias, σ² = max(v - m², 0)/(1 - c) and
+/// c = (1-β1)/(1+β1): v becomes max(v - (1 - 1/N)σ², v/N) in the denominator.
+template <class T, bool kDecoupled>
+struct NoiseCorrectedAdamStep {
+  using Real = T;
+  static constexpr int kStates = 2;
+  static constexpr unsigned kReads = 3, kWrites = 3;
+  AdamCoefficients<T> c;
+  T correct1, correct2;  ///< 1/(1 - β1^s), 1/(1 - β2^s)
+  T removed;             ///< (1 - 1/N)/(1 - c)
+  T least;               ///< 1/N
+  T lr;
+
+  STARLING_HD T operator()(T p, T g, T* state, bool decay) const {
+    decay_first<kDecoupled>(c, decay, p, g);
+    state[0] = c.beta1 * state[0] + c.one_minus_beta1 * g;
+    state[1] = c.beta2 * state[1] + c.one_minus_beta2 * (g * g);
+    const T m = correct1 * state[0], v = correct2 * state[1];
+    const T noise = v - m * m, kept = v - removed * (noise > T(0) ? noise : T(0)), floor = least * v;
+    return p - lr * (m / (square_root(kept > floor ? kept : floor) + c.eps));
+  }
+};
+
 template <bool kDecoupled>
 struct Adam {
   AdamSettings settings;
+  double noise_correction = 1.0;   ///< N; 1: off
+  bool noise_of_all_ranks = false;  ///< N is the number of ranks, which know_ranks() tells
+
+  void know_ranks(int ranks) {
+    if (noise_of_all_ranks) noise_correction = ranks;
+  }
 
   std::vector<std::string> state_names() const { return {"exp_avg", "exp_avg_sq"}; }
 
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
-    run(AdamStep<T, kDecoupled>{settings.coefficients<T>(lr, s, kDecoupled)});
+    const AdamCoefficients<T> c = settings.coefficients<T>(lr, s, kDecoupled);
+    if (noise_correction == 1.0) return run(AdamStep<T, kDecoupled>{c});
+    const double at = static_cast<double>(s), share = (1.0 - settings.beta1) / (1.0 + settings.beta1);
+    run(NoiseCorrectedAdamStep<T, kDecoupled>{c, static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
+                                              static_cast<T>(1.0 / (1.0 - std::pow(settings.beta2, at))),
+                                              static_cast<T>((1.0 - 1.0 / noise_correction) / (1.0 - share)),
+                                              static_cast<T>(1.0 / noise_correction), static_cast<T>(lr)});
   }
 };
 

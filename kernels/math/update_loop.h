@@ -158,6 +158,14 @@ class RuleKernel : public OptimizerRule {
     return 1;
   }
 
+  void know_ranks(int ranks) override {
+    if constexpr (requires { rule_.know_ranks(ranks); }) rule_.know_ranks(ranks);
+  }
+  bool corrects_noise() const override {
+    if constexpr (requires { rule_.noise_correction; }) return rule_.noise_correction != 1.0;
+    return false;
+  }
+
   /// p is read and written, g is read, and each state as the step says; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "core/config.h"
 #include "kernels/optimizer.h"
+#include "kernels/optimizers/linear.h"
 
 namespace starling::test {
 
@@ -20,12 +22,36 @@ struct Reference {
   double momentum = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   bool nesterov = false;
   std::int64_t accum_iter = 1;
+  double noise_ranks = 1;
+  int states = 0, made = 0;  ///< of a rule of sums, type "linear"
 
+  /// Numbers without meaning, all of them different.
+  static Linear coefficients(double lr) {
+    return {.x = {.p = 0.9, .s = {0.3, -0.2 * lr}, .g = -lr, .made = {0.1, -0.5}},
+            .state = {{.p = 0.2, .s = {0.5, 0.1}, .g = 0.4}, {.p = -0.1, .s = {0.3, 0.6}, .g = 0.2}},
+            .decay_p = 0.05,
+            .decay_s = {0.02, 0.01}};
+  }
   struct State {
     double u = 0, m = 0, v = 0, a = 0;
   };
 
+  double linear(double p, double g, State& state, bool decay, double lr) const {
+    const Linear c = coefficients(lr);
+    double* const all[2] = {&state.u, &state.m};
+    const double old[2] = {states > 0 ? state.u : 0, states > 1 ? state.m : 0};
+    if (decay) g += c.decay_p * p + c.decay_s[0] * old[0] + c.decay_s[1] * old[1];
+    double result = c.x.p * p + c.x.s[0] * old[0] + c.x.s[1] * old[1] + c.x.g * g;
+    for (int k = 0; k < made; ++k) {
+      const auto& of = c.state[k];
+      *all[k] = of.p * p + of.s[0] * old[0] + of.s[1] * old[1] + of.g * g;
+      result += c.x.made[k] * *all[k];
+    }
+    return result;
+  }
+
   double step(double p, double g, State& state, bool decay, double lr, std::int64_t s) const {
+    if (type == "linear") return linear(p, g, state, decay, lr);
     const double wd = decay ? weight_decay : 0;
     const bool decoupled = type == "adamw" || type == "accum_adamw";
     if (decoupled) {
@@ -40,7 +66,9 @@ struct Reference {
     if (type == "adam" || type == "adamw") {
       state.m = beta1 * state.m + (1 - beta1) * g;
       state.v = beta2 * state.v + (1 - beta2) * g * g;
-      return p - lr / (1 - std::pow(beta1, s)) * state.m / (std::sqrt(state.v) / std::sqrt(1 - std::pow(beta2, s)) + eps);
+      const double m = state.m / (1 - std::pow(beta1, s)), v = state.v / (1 - std::pow(beta2, s)), c = (1 - beta1) / (1 + beta1);
+      const double noise = std::max(v - m * m, 0.0) / (1 - c);
+      return p - lr * m / (std::sqrt(std::max(v - (1 - 1 / noise_ranks) * noise, v / noise_ranks)) + eps);
     }
     const auto k = accum_iter;
     state.a += g / static_cast<double>(k);
@@ -66,6 +94,7 @@ struct Reference {
       result["betas"] = {beta1, beta2};
       result["eps"] = eps;
     }
+    if (noise_ranks != 1) result["noise_correction"] = noise_ranks;
     if (type.starts_with("accum")) result["accum_iter"] = accum_iter;
     return result;
   }
@@ -82,6 +111,14 @@ inline std::vector<Reference> reference_rules() {
       {.type = "accum_adam", .weight_decay = 0.1, .accum_iter = 2},
       {.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 4},
       {.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 1},
+      {.type = "adam", .weight_decay = 0.1, .noise_ranks = 8},
+      {.type = "adamw", .beta1 = 0.7, .weight_decay = 0.1, .noise_ranks = 2.5},
+      {.type = "linear", .states = 0, .made = 0},
+      {.type = "linear", .states = 1, .made = 0},
+      {.type = "linear", .states = 1, .made = 1},
+      {.type = "linear", .states = 2, .made = 0},
+      {.type = "linear", .states = 2, .made = 1},
+      {.type = "linear", .states = 2, .made = 2},
   };
 }
 
@@ -92,7 +129,10 @@ inline std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const n
   section.finish();
   return rule;
 }
-inline std::unique_ptr<OptimizerRule> make_rule(const Reference& reference) { return make_rule(reference.type, reference.config()); }
+inline std::unique_ptr<OptimizerRule> make_rule(const Reference& reference) {
+  if (reference.type == "linear") return make_linear_rule(reference.states, reference.made, &Reference::coefficients);
+  return make_rule(reference.type, reference.config());
+}
 
 /// The memory of one bucket, in plain vectors.
 template <class T>

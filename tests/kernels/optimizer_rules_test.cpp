@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -134,6 +135,37 @@ TEST_CASE("kernels/optimizer: accum_adamw leaves the accumulator zero after each
   }
 }
 
+TEST_CASE("kernels/optimizer: Adam's correction for the noise of a rank's own gradients is off at 1, and never steps less or beyond sqrt(N)") {
+  const auto after = [](double n, double ranks) {
+    const auto rule = make_rule("adam", {{"noise_correction", n}});
+    rule->know_ranks(static_cast<int>(ranks));
+    Bucket<double> bucket(kN, 2);
+    std::vector<double> steps;
+    for (std::int64_t s = 1; s <= 6; ++s) {
+      bucket.gradient = normal_numbers<double>(kN, static_cast<unsigned>(s));
+      bucket.x.assign(kN, 0.0);
+      bucket.update(*rule, 0.01, s);
+      steps.insert(steps.end(), bucket.x.begin(), bucket.x.end());
+    }
+    return steps;
+  };
+  const std::vector<double> off = after(1.0, 5), on = after(4.0, 5);
+  const auto plain = make_rule("adam", nlohmann::json::object());
+  CHECK(!plain->corrects_noise());
+  double most = 0.0;
+  for (std::size_t i = 0; i < off.size(); ++i) {
+    CHECK(std::abs(on[i]) >= std::abs(off[i]) * (1 - 1e-6));
+    CHECK(std::abs(on[i]) <= 2.0 * std::abs(off[i]) * (1 + 1e-6));
+    most = std::max(most, std::abs(on[i]) / std::abs(off[i]));
+  }
+  CHECK(most > 1.5);
+  const auto of_ranks = make_rule("adam", {{"noise_correction", "ranks"}});
+  of_ranks->know_ranks(8);
+  CHECK(of_ranks->corrects_noise());
+  of_ranks->know_ranks(1);
+  CHECK(!of_ranks->corrects_noise());
+}
+
 TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
   using Names = std::vector<std::string>;
   CHECK(make_rule("sgd", nlohmann::json::object())->state_names() == Names{});
@@ -156,7 +188,7 @@ TEST_CASE("kernels/optimizer: defaults") {
     return section.resolved();
   };
   CHECK(resolved("sgd") == nlohmann::json{{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}});
-  CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}});
+  CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"noise_correction", 1.0}, {"weight_decay", 0.0}});
   CHECK(resolved("accum_adamw") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"accum_iter", 4}});
 }
 

@@ -12,6 +12,7 @@
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
+#include "kernels/math/linear.h"
 #include "kernels/math/rules.h"
 
 // Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
@@ -92,7 +93,7 @@ struct StepScalars {
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
-  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>>(rule);
+  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(rule);
 }
 
 void CudaBackend::update(const Update& call) {
