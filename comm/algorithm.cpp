@@ -65,6 +65,15 @@ void register_builtin_algorithms() {
   static const bool done = [] {
     algorithms().add("gossip", plan_gossip, "mix parameters with a round's neighbours, overlapped with the next forward and backward pass");
     algorithms().add("allreduce", plan_all_reduce, "average gradients over all ranks, overlapped with the backward pass");
+    algorithms().add("qgm", plan_qgm, "quasi-global momentum: follows how mixed parameters moved; for ranks whose data differ");
+    algorithms().add("decentlam", plan_decentlam, "momentum that does not enlarge the bias of ranks with other data; one symmetric round");
+    algorithms().add("gradient_tracking", plan_gradient_tracking, "every rank follows the mean gradient of all; two exchanges a step");
+    algorithms().add("momentum_tracking", plan_momentum_tracking, "momentum corrected by how ranks differ; two exchanges a step");
+    algorithms().add("exact_diffusion", plan_exact_diffusion, "removes the bias of ranks with other data (with lazy false: D2)");
+    algorithms().add("push_sum", plan_push_sum, "gossip over one-way graphs whose ranks may receive unequally much");
+    algorithms().add("local_sgd", plan_local_sgd, "ranks train alone and average their models every few steps (post-local SGD with a start)");
+    algorithms().add("slowmo", plan_slowmo, "as local_sgd, with a momentum over the averages; between them alone or with gossip");
+    algorithms().add("diloco", plan_diloco, "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
     return true;
   }();
   static_cast<void>(done);
@@ -102,7 +111,9 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
     if (!bucket.sync.empty()) continue;
     for (const AlgorithmPlan::State& state : plan.states) {
       for (int copy = 0; copy < state.copies; ++copy) {
-        Tensor numbers(site.backend, bucket.parameters.shape(), state.dtype.value_or(bucket.parameters.dtype()));
+        if (state.numbers > 0 && &bucket != site.buckets.data()) continue;
+        const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
+        Tensor numbers(site.backend, shape, state.dtype.value_or(bucket.parameters.dtype()));
         site.backend.fill(numbers, 0.0);
         bucket.sync.push_back({state.copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy), std::move(numbers)});
       }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -60,6 +61,7 @@ struct StepInfo {
   std::int64_t optimizer_step = 1;  ///< s: updates that were not skipped, and this one
   double loss_scale = 1.0;          ///< the gradients hold this factor
   double lr = 0.0;
+  double largest_lr = 0.0;  ///< of this step and those before it; below lr: not said
 };
 
 /// When ranks talk and what they do with what they hear. The scheduler calls begin, then bucket_ready for every bucket in bucket
@@ -80,6 +82,8 @@ class Algorithm {
   virtual void resume(std::int64_t step) = 0;
   /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1 where this step's update was skipped.
   virtual Tensor control() const { return {}; }
+  /// The weight that this rank's parameters have in the mean model, Σ weight_i · x_i / n; they sum to n.
+  virtual double mean_weight() const { return 1.0; }
   /// After how many steps the same device work comes again, so that graphs of that many steps serve them all; 0 with a reason in `why`
   /// where it never does, or where the host takes part in it.
   virtual std::int64_t graph_period(std::string& why) const {
@@ -87,7 +91,7 @@ class Algorithm {
     return 0;
   }
   /// Seconds this rank has waited for exchanges since the last call.
-  double take_wait_seconds() { return wait_.take_seconds() + site_.mixer.take_wait_seconds(); }
+  virtual double take_wait_seconds() { return wait_.take_seconds() + site_.mixer.take_wait_seconds(); }
 
  protected:
   /// transport.wait, counted and traced.
@@ -104,6 +108,15 @@ class Algorithm {
 /// work again; 0 with the reason in `why` where they never do.
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
 
+/// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1: z[0][i] is rank i's x, z[1] … its states
+/// (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear.
+struct DisagreementModel {
+  using Numbers = std::vector<std::vector<double>>;
+  using MixOne = std::function<void(std::vector<double>&)>;
+  int states = 0;
+  std::function<void(Numbers& z, const MixOne& mix)> step;
+};
+
 /// What an algorithm needs and can do, once its keys are read and before there are buckets or other ranks; and how it is made then. A
 /// maker names the members that it has something to say of.
 struct AlgorithmPlan {
@@ -111,6 +124,8 @@ struct AlgorithmPlan {
   std::string title = {};  ///< as reports have it; empty: the name
   TopologyKind topology = TopologyKind::kNone;
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
+  /// Why settings of an optimizer that fits do not; its result is empty where they do.
+  std::function<std::string(const OptimizerRule&)> rule_fault = {};
   bool encoded_exchange = false;             ///< takes a `sync.exchange` that encodes what travels
 
   /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
@@ -118,8 +133,12 @@ struct AlgorithmPlan {
     std::string name;
     int copies = 1;                             ///< several are saved as name.0, name.1, …
     std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
+    std::int64_t numbers = 0;                   ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
   };
   std::vector<State> states = {};
+  int scratch = 0;        ///< copies of the parameters that it works in and does not keep, beside what neighbours send
+  int mixed = 1;          ///< tensors of the parameters' size that an exchange brings from each neighbour
+  bool messages = false;  ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
   /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
   struct StepKey {
     std::string key;
@@ -127,6 +146,11 @@ struct AlgorithmPlan {
     bool period = true;  ///< something comes again after so many; false: it begins there
   };
   std::vector<StepKey> step_keys = {};
+  /// In steps before this one the optimizer gets means over the ranks' gradients.
+  std::int64_t means_before = 0;
+  static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
+  /// How disagreement moves, for algorithms that could enlarge it (comm/growth.h).
+  std::function<DisagreementModel(const OptimizerRule&)> growth = {};
   /// After so many steps the algorithm's own work comes again, beside the topology's and the rule's; 0: not said, so there are no graphs.
   std::int64_t period = 0;
   /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is

@@ -53,7 +53,7 @@ struct LowGradients {
 /// A tensor that an algorithm keeps beside a bucket from step to step (AlgorithmPlan::states).
 struct SyncState {
   std::string name;  ///< checkpoints hold it as "sync.<name>"
-  Tensor numbers;    ///< as many as the bucket's elements
+  Tensor numbers;    ///< as many as the bucket's elements; or a few, of the whole run
 };
 
 /// The flat buffers of one bucket.

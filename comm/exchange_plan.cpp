@@ -22,9 +22,9 @@ Exchange plan_group(const Group& group, int rank) {
     exchange.kind = Exchange::Kind::kGroupSum;
     exchange.group = group.ranks;
     std::sort(exchange.group.begin(), exchange.group.end());
-    exchange.self_weight = group.self_weight - other;  // the sum holds this rank's own x once
+    exchange.self_weight = group.mean ? 0.0 : group.self_weight - other;  // the sum holds this rank's own x once
   }
-  exchange.weights = {other};
+  exchange.weights = {group.mean ? group.self_weight : other};
   return exchange;
 }
 

@@ -18,7 +18,7 @@ void Mixer::open(const MixSite& site) {
   start_at_begin_ = site.start_at_begin;
   incoming_.clear();
   incoming_.resize(site.buckets.size());
-  const bool flat = share(site.buckets);
+  const bool flat = !site.messages && share(site.buckets);
   schedule_ = ExchangeSchedule(topology, transport_.rank(), flat);
   if (topology) {
     const std::vector<std::vector<int>> groups = summed_groups(*topology, flat, !parameters_are_summed_);
@@ -29,35 +29,36 @@ void Mixer::open(const MixSite& site) {
   for (std::size_t b = 0; b < incoming_.size(); ++b) grow(b, most);
 }
 
-void Mixer::begin(std::int64_t step) {
-  if (!start_at_begin_ || step == 0) return;
-  for (std::size_t b = 0; b < incoming_.size(); ++b) start_round(static_cast<int>(b), step, step - 1);
+void Mixer::begin(std::int64_t step, std::int64_t round) {
+  if (!start_at_begin_ || round < 0) return;
+  for (std::size_t b = 0; b < incoming_.size(); ++b) start_round(static_cast<int>(b), step, round);
 }
 
-const Mix& Mixer::receive(int bucket, std::int64_t step) {
+const Mix& Mixer::receive(int bucket, std::int64_t step, std::int64_t round) {
   Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
-  const ExchangeLabel label{step, bucket, step - 1};
+  const ExchangeLabel label{step, bucket, round};
   mix_.self_weight = 1.0;
   mix_.received.clear();
   mix_.weights.clear();
   mix_.sum = false;
-  if (step > 0) {
-    require(in.round == step - 1, "mixer", "step {} of bucket {} would mix round {}; resume({}) was not called", step, bucket, in.round,
-            step);
+  if (round >= 0) {
+    require(in.round == round, "mixer", "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step, bucket, in.round,
+            round, step);
     settle(bucket);
-    const Exchange& exchange = schedule_.round(step - 1);
+    const Exchange& exchange = schedule_.round(round);
     if (exchange.kind != Exchange::Kind::kNone) terms(exchange, in.received, label, mix_);
   }
-  if ((*buckets_)[static_cast<std::size_t>(bucket)].spare) wait_("readers of", bucket, [&] { wait_until_writable(label); });
+  const Bucket& of = (*buckets_)[static_cast<std::size_t>(bucket)];
+  if (of.spare) wait_("readers of", bucket, [&] { wait_until_writable(of, label); });
   return mix_;
 }
 
-void Mixer::publish(int bucket, std::int64_t step) {
+void Mixer::publish(int bucket, std::int64_t step, std::int64_t round) {
   {
     const StreamScope scope(backend_, StreamKind::kUpdate);
-    release({step, bucket, step - 1});
+    release({step, bucket, incoming_[static_cast<std::size_t>(bucket)].round});
   }
-  if (!start_at_begin_) start_round(bucket, step, step);
+  if (!start_at_begin_ && round >= 0) start_round(bucket, step, round);
   mix_.received.clear();  // may be other ranks' memory
 }
 
@@ -65,14 +66,14 @@ void Mixer::settle() {
   for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
 }
 
-void Mixer::resume(std::int64_t step) {
+void Mixer::resume(std::int64_t step, std::int64_t round) {
   settle();
   for (std::size_t b = 0; b < incoming_.size(); ++b) {
     const int bucket = static_cast<int>(b);
     incoming_[b].round = -1;
     incoming_[b].received.clear();
-    release({step, bucket, step - 1});
-    if (step >= 1 && !start_at_begin_) start_round(bucket, step - 1, step - 1);
+    release({step, bucket, round});
+    if (round >= 0 && !start_at_begin_) start_round(bucket, step - 1, round);
   }
 }
 

@@ -33,13 +33,16 @@ struct MixSite {
   bool overlap = true;                 ///< false: wait for every exchange right after its start
   /// A round starts when the next step begins, not as buckets are updated, so that a graph holds whole exchanges.
   bool start_at_begin = false;
+  /// Parameters travel as messages, whatever could be read where it lies: for rounds that end in the step in which they began, and for
+  /// tensors that are not the model's.
+  bool messages = false;
 };
 
 /// How a bucket's parameters reach the neighbours, and theirs reach the update. Step t of a bucket is
-///     const Mix& mix = receive(bucket, t);   round t - 1 has come, and what the update writes is read by nobody any more
+///     const Mix& mix = receive(bucket, t, t - 1);   round t - 1 has come, and what the update writes is read by nobody any more
 ///     … the update …
-///     publish(bucket, t);                    what was read is let go, and round t starts
-/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. The order of the five things that this takes
+///     publish(bucket, t, t);                        what was read is let go, and round t starts
+/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round -1 is none: nothing is mixed or started. The order of the five things that this takes
 /// (wait, wait until writable, update, release, start) is here alone; how each is done is the kind of mixer's, in comm/mixers.
 class Mixer {
  public:
@@ -51,14 +54,15 @@ class Mixer {
 
   /// Collective, before anything else; again for a new start.
   void open(const MixSite& site);
-  void begin(std::int64_t step);
+  /// `round`: what step `step` will receive.
+  void begin(std::int64_t step, std::int64_t round);
   /// Valid until publish().
-  const Mix& receive(int bucket, std::int64_t step);
-  void publish(int bucket, std::int64_t step);
+  const Mix& receive(int bucket, std::int64_t step, std::int64_t round);
+  void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all that is under way; what it brought stays until it is received.
   void settle();
-  /// After a resume at step t: starts again the round that was under way.
-  void resume(std::int64_t step);
+  /// After a resume at step t: starts again the round that was under way, which step t receives.
+  void resume(std::int64_t step, std::int64_t round);
   /// Of this rank for exchanges, since the last call.
   double take_wait_seconds() { return wait_.take_seconds(); }
 
@@ -79,8 +83,8 @@ class Mixer {
   virtual void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label, Mix& mix) = 0;
   /// What the last exchange of the label's bucket brought is mixed or dropped: it is not read any more. On the update stream.
   virtual void release(const ExchangeLabel& label) = 0;
-  /// Waits until no rank reads what the label's bucket holds in Bucket::spare.
-  virtual void wait_until_writable(const ExchangeLabel& label) = 0;
+  /// Waits until no rank reads what the bucket, the label's, holds in Bucket::spare.
+  virtual void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) = 0;
   /// As of a transport, of what a mixer exchanges.
   virtual std::string why_not_captured() const = 0;
   virtual std::unique_ptr<CapturePart> join_capture(std::int64_t step) = 0;

@@ -159,11 +159,13 @@ std::int64_t curve_length(const TopologyReport& report) {
 
 TopologyReport analyse(const Topology& topology) { return inspect(topology, "topology").report; }
 
-TopologyReport check_topology(const Topology& topology, const std::string& name) {
+TopologyReport check_topology(const Topology& topology, const std::string& name, TopologyKind kind) {
   const int n = topology.ranks();
   const Analysis analysis = inspect(topology, name);
-  if (!analysis.row_fault.empty())
-    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: {}; the weights that a rank mixes must sum to 1", name, n, analysis.row_fault);
+  if (!analysis.row_fault.empty() && kind != TopologyKind::kColumnStochastic) {
+    fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: {}; the weights that a rank mixes must sum to 1{}", name, n, analysis.row_fault,
+         analysis.column_fault.empty() ? ", but for algorithms that weigh what they received (push_sum)" : "");
+  }
   if (!analysis.column_fault.empty()) {
     fail(ExitCode::kUsage, "topology", "'{}' for {} ranks: {}; columns must sum to 1 too, or the mean of all ranks drifts", name, n,
          analysis.column_fault);

@@ -21,7 +21,8 @@ struct TopologyReport {
 /// What an algorithm asks of its topology, beside what check_topology() asks of every one.
 enum class TopologyKind : std::uint8_t {
   kNone,              ///< there is none
-  kDoublyStochastic,  ///< any that can be trained with
+  kDoublyStochastic,  ///< any that keeps the mean
+  kColumnStochastic,  ///< columns sum to 1, rows need not: what ranks send is whole, not what they receive
   kSymmetric,         ///< W_ij = W_ji in every round
   kSymmetricFixed,    ///< and the same round in every step
 };
@@ -35,7 +36,8 @@ std::int64_t curve_length(const TopologyReport& report);
 /// Analyses a topology: up to n = 64 in exact rational arithmetic, above on sparse rows with random vectors.
 TopologyReport analyse(const Topology& topology);
 /// Throws Error(kUsage) naming topology, round and row or column if the topology may not be trained with: rows and columns must
-/// sum to 1, weights be ≥ 0, and the period's product be primitive. `name` is the topology's for the message.
-TopologyReport check_topology(const Topology& topology, const std::string& name);
+/// sum to 1, weights be ≥ 0, and the period's product be primitive; of kind kColumnStochastic rows may have any sum. `name` is the
+/// topology's for the message.
+TopologyReport check_topology(const Topology& topology, const std::string& name, TopologyKind kind = TopologyKind::kDoublyStochastic);
 
 }  // namespace starling

@@ -69,10 +69,14 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
   return topology;
 }
 
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site) {
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind) {
   std::unique_ptr<Topology> topology = make_unchecked_topology(section, site);
-  if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""));
+  if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""), kind);
   return topology;
+}
+
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site) {
+  return make_topology(section, site, TopologyKind::kDoublyStochastic);
 }
 
 }  // namespace starling

@@ -19,6 +19,7 @@ namespace starling {
 struct Group {
   std::vector<int> ranks;  ///< ascending
   double self_weight = 0.5;
+  bool mean = false;  ///< self_weight is 1/m, and all members are to have the same bits: the sum in rank order, divided
 };
 
 /// One round of a topology, for all ranks: a mixing matrix W as disjoint groups, or as sparse rows where groups cannot say it.
@@ -69,7 +70,10 @@ using TopologyRegistry = Registry<std::unique_ptr<Topology>, ConfigSection&, con
 TopologyRegistry& topologies();
 /// Adds complete, ring, one-peer-exp, … once; safe to call again.
 void register_builtin_topologies();
-/// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h).
+enum class TopologyKind : std::uint8_t;
+/// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h), as what an algorithm
+/// that asks for `kind` may have.
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind);
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site);
 /// The same without the check: for a topology that is part of another, or whose check gives a report that is needed.
 std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site);

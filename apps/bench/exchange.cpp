@@ -122,7 +122,7 @@ class Bench {
                          const ExchangeLabel label{step++, at, step};
                          const Ticket ticket = mixer->start(pair, bucket, buffers, places, label);
                          waits.push_back(seconds_of([&] { mixer->wait(ticket); }));
-                         mixer->wait_until_writable(label);
+                         mixer->wait_until_writable(bucket, label);
                          update(bucket, places);
                          mixer->release(label);
                        });

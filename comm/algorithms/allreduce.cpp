@@ -17,8 +17,8 @@ namespace {
 /// are updated in order, without ever blocking the backward pass. Where only streams wait, an update is issued behind its sum at once.
 class AllReduce final : public Algorithm {
  public:
-  explicit AllReduce(const AlgorithmSite& site)
-      : Algorithm(site), updater_(site, 1.0 / site.transport.size()), tickets_(site.buckets.size()) {
+  AllReduce(const AlgorithmSite& site, bool average, bool delay)
+      : Algorithm(site), delay_(delay), updater_(site, average ? 1.0 / site.transport.size() : 1.0), tickets_(site.buckets.size()) {
     if (site.transport.size() > 1) site.transport.prepare({});  // sums over all ranks alone: now the transport knows what goes which way
     streams_wait_ = site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
   }
@@ -31,18 +31,14 @@ class AllReduce final : public Algorithm {
 
   void bucket_ready(int bucket) override {
     const auto b = static_cast<std::size_t>(bucket);
-    if (site_.transport.size() > 1) {
-      widen_gradients(site_.backend, site_.buckets[b]);  // what ranks send each other is fp32
-      const Tensor& gradients = site_.buckets[b].gradients;
-      tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, bucket, info_.step});
-      if (!site_.overlap || streams_wait_) wait_once(b);
-    }
+    if (!delay_) start(b);
     started_ = b + 1;
-    if (!updater_.in_backward()) return;
+    if (delay_ || !updater_.in_backward()) return;
     while (updated_ < started_ && arrived(updated_)) update_next();
   }
 
   void backward_done() override {
+    for (std::size_t b = 0; delay_ && b < started_; ++b) start(b);
     if (updater_.needs_all_gradients()) {
       for (std::size_t b = 0; b < started_; ++b) wait_once(b);
       updater_.join();              // the update stream has waited for the sums
@@ -62,6 +58,14 @@ class AllReduce final : public Algorithm {
   }
 
  private:
+  void start(std::size_t b) {
+    if (site_.transport.size() == 1) return;
+    widen_gradients(site_.backend, site_.buckets[b]);  // what ranks send each other is fp32
+    const Tensor& gradients = site_.buckets[b].gradients;
+    tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, static_cast<int>(b), info_.step});
+    if (!site_.overlap || streams_wait_) wait_once(b);
+  }
+
   bool arrived(std::size_t bucket) { return !tickets_[bucket] || site_.transport.done(tickets_[bucket]); }
 
   void wait_once(std::size_t bucket) {
@@ -76,6 +80,7 @@ class AllReduce final : public Algorithm {
     ++updated_;
   }
 
+  bool delay_;  ///< sums start after the pass
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
   bool streams_wait_ = false;    ///< Transport::wait() costs the host nothing
@@ -85,12 +90,17 @@ class AllReduce final : public Algorithm {
 
 }  // namespace
 
-AlgorithmPlan plan_all_reduce(ConfigSection&) {
+std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, true, false); }
+
+AlgorithmPlan plan_all_reduce(ConfigSection& config) {
+  const bool average = config.boolean("average", true, "the mean of all ranks' gradients; false: their sum");
+  const bool delay = config.boolean("delay", false, "sums start after the backward pass, not in it");
   return {.title = "all-reduce",
+          .means_before = AlgorithmPlan::kAlways,
           .period = 1,
           .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
                         double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
-          .make = [](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site); }};
+          .make = [=](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, average, delay); }};
 }
 
 }  // namespace starling

@@ -1,83 +1,276 @@
+#include "comm/algorithms/gossip.h"
+
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <numeric>
+#include <optional>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "comm/algorithms/builtin.h"
-#include "comm/algorithms/updater.h"
-#include "comm/mixer.h"
+#include "comm/algorithms/consensus_control.h"
+#include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
+#include "core/error.h"
+#include "kernels/optimizers/linear.h"
 
 namespace starling {
 namespace {
 
-/// Step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange has a whole
-/// forward and backward pass to arrive. With start_at_begin step t starts round t - 1 of all buckets at its beginning: the same numbers,
-/// and nothing is in flight between steps.
-class Gossip final : public Algorithm {
+/// A topology whose every H-th round is the mean over all ranks; its own rounds are the others (Gossip-PGA, arXiv 2105.09080).
+class WithGlobalRounds final : public Topology {
  public:
-  explicit Gossip(const AlgorithmSite& site) : Algorithm(site), updater_(site) {
-    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, site_.start_at_begin});
+  WithGlobalRounds(const Topology& inner, std::int64_t every) : Topology(inner.ranks()), inner_(inner), every_(every) {
+    all_ = group_of_all(ranks());
+  }
+  /// So many of the inner rounds that both come to an end together.
+  std::int64_t period() const override {
+    if (every_ == 1) return 1;
+    if (inner_.period() == 0) return 0;
+    return std::lcm(every_ - 1, inner_.period()) / (every_ - 1) * every_;
   }
 
-  void begin(const StepInfo& info) override {
-    info_ = info;
-    site_.mixer.begin(info.step);
+ protected:
+  Round make_round(std::int64_t k) const override {
+    if ((k + 1) % every_ == 0) return {.groups = {all_}, .rows = {}};
+    return inner_.round(k - k / every_);
   }
 
-  void bucket_ready(int bucket) override {
-    if (updater_.in_backward()) mix_and_update(bucket);
-  }
+ private:
+  const Topology& inner_;
+  std::int64_t every_;
+  Group all_;
+};
 
-  void backward_done() override {
-    if (!updater_.in_backward()) {
-      if (updater_.needs_all_gradients()) updater_.measure_all(info_);
-      for (std::size_t b = 0; b < site_.buckets.size(); ++b) mix_and_update(static_cast<int>(b));
+/// With order awc step t mixes what round t - 1 brought (x(t) of the neighbours), updates, and starts round t; per bucket. So an exchange
+/// has a whole forward and backward pass to arrive. With start_at_begin step t starts round t - 1 of all buckets at its beginning: the same
+/// numbers, and nothing is in flight between steps. With order atc step t updates, starts round t, and mixes what it brings at its end.
+class Gossip final : public Bucketwise {
+ public:
+  Gossip(const AlgorithmSite& site, const GossipSettings& settings, std::function<bool(std::int64_t)> quiet, Tensor control)
+      : Bucketwise(site), settings_(settings), when_{settings.interval}, quiet_(std::move(quiet)) {
+    if (settings.global_above > 0.0 && ranks() > 1) {
+      control_.emplace(site, settings.global_above, settings.check_every, settings.interval, std::move(control));
+      site_.topology = &control_->topology();
+    } else if (settings.global_every > 0 && ranks() > 1) {
+      with_global_rounds_ = std::make_unique<WithGlobalRounds>(*site.topology, settings.global_every);
+      site_.topology = with_global_rounds_.get();
     }
-    updater_.join();
+    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, site_.start_at_begin, settings.adapt_then_combine});
+    if (settings.mix_states > 0 && ranks() > 1) {
+      for (std::size_t k = 0; !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
+        std::vector<Tensor> numbers;
+        for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
+        states_.push_back(std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), site_.overlap));
+      }
+    }
+    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
   }
 
   void finish() override {
     site_.mixer.settle();
+    for (const auto& side : states_) side->mixer().settle();
+    if (control_) {
+      control_->settle(wait_for_sums());
+      control_->save();
+    }
     updater_.join();  // the update stream has waited, and what follows reads on the compute stream
   }
 
   void resume(std::int64_t step) override {
-    finish();
-    site_.mixer.resume(step);
+    site_.mixer.settle();
+    if (control_) control_->restore();
+    used_ = control_ ? control_->in_flight : used_in(step);
+    updater_.join();
+    site_.mixer.resume(step, used_);
+    for (const auto& side : states_) side->mixer().resume(step, mixes_states(used_in(step)) ? used_ : -1);
   }
 
-  Tensor control() const override { return updater_.overflow_control(); }
-
   std::int64_t graph_period(std::string& why) const override {
-    const bool mixes = site_.transport.size() > 1;
-    if (mixes) why = site_.mixer.why_not_captured();
-    if (mixes && why.empty() && !site_.start_at_begin) why = "exchanges are under way between steps";
+    const bool mixes = ranks() > 1;
+    if (settings_.interval > 1) why = "exchanges happen after some steps only (sync.algorithm.interval)";
+    if (settings_.power > 0.0) why = "the weights of a mix follow the learning rate (sync.algorithm.mixing)";
+    if (!states_.empty()) why = "the optimizer's states are mixed with some exchanges (sync.algorithm.mix_states)";
+    if (control_) why = "which rounds are global is decided from step to step (sync.algorithm.global_above)";
+    if (quiet_) why = "some steps exchange nothing";
+    if (mixes && why.empty()) why = site_.mixer.why_not_captured();
+    if (mixes && why.empty() && !settings_.adapt_then_combine && !site_.start_at_begin) why = "exchanges are under way between steps";
     if (!why.empty()) return 0;
     const bool in_turn = !site_.buckets.empty() && site_.buckets.front().spare;  // two buffers of the parameters
     return repeat_period(mixes ? site_.topology : nullptr, site_.rule, in_turn ? 2 : 1, why);
   }
 
- private:
-  void mix_and_update(int bucket) {
-    const Mix& mix = site_.mixer.receive(bucket, info_.step);
-    updater_.update(bucket, info_, mix);
-    site_.mixer.publish(bucket, info_.step);
+  double take_wait_seconds() override {
+    double seconds = Bucketwise::take_wait_seconds();
+    for (const auto& side : states_) seconds += side->mixer().take_wait_seconds();
+    return seconds;
   }
 
-  Updater updater_;
-  StepInfo info_;
+ protected:
+  void start_step() override {
+    const std::int64_t step = info_.step, exchange = when_.started_after(step);
+    used_ = used_in(step);
+    started_ = started_after(step);
+    if (control_) {
+      used_ = settings_.adapt_then_combine ? -1 : control_->in_flight;
+      control_->begin(step, wait_for_sums());
+      const bool global = settings_.global_every > 0 && (exchange + 1) % settings_.global_every == 0;
+      const std::int64_t round = exchange >= 0 ? control_->next_round(global) : -1;
+      started_ = quiet(step) ? -1 : round;
+      control_->in_flight = settings_.adapt_then_combine ? -1 : started_;
+      if (settings_.adapt_then_combine ? started_ >= 0 : used_ >= 0) control_->start_measuring();
+    }
+    if (!settings_.adapt_then_combine) site_.mixer.begin(step, used_);
+  }
+
+  void update(int b) override {
+    const std::int64_t step = info_.step;
+    if (settings_.adapt_then_combine) {
+      updater_.update(b, info_);
+    } else {
+      mix_states(b, used_in(step), used_);
+      const Mix& mix = site_.mixer.receive(b, step, used_);
+      if (control_ && used_ >= 0) control_->measure(bucket(b).parameters, mix);
+      updater_.update(b, info_, weighted(mix));
+    }
+    if (settings_.adapt_then_combine && started_ < 0) return;
+    site_.mixer.publish(b, step, started_);
+    if (!mixes_states(started_after(step))) return;
+    for (const auto& side : states_) side->mixer().publish(b, step, started_);
+  }
+
+  void complete() override {
+    for (int b = 0; settings_.adapt_then_combine && started_ >= 0 && b < buckets(); ++b) {
+      const Mix& mix = site_.mixer.receive(b, info_.step, started_);
+      if (control_) control_->measure(bucket(b).parameters, mix);
+      updater_.update(b, info_, weighted(mix), {.rule = mixed_.get(), .gradient = bucket(b).parameters, .always = true});
+      site_.mixer.publish(b, info_.step, -1);
+      mix_states(b, started_after(info_.step), started_);
+    }
+    if (control_) control_->start_sums();
+  }
+
+ private:
+  bool quiet(std::int64_t step) const { return quiet_ && step >= 0 && quiet_(step); }
+  // Exchanges, counted; without consensus control their numbers are the topology's rounds.
+  std::int64_t used_in(std::int64_t t) const {
+    return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t);
+  }
+  std::int64_t started_after(std::int64_t t) const { return quiet(t) ? -1 : when_.started_after(t); }
+  bool mixes_states(std::int64_t exchange) const { return !states_.empty() && exchange >= 0 && (exchange + 1) % settings_.mix_states == 0; }
+
+  /// (1-α)·x + α·mix.
+  const Mix& weighted(const Mix& mix) {
+    double share = settings_.mixing;
+    if (settings_.power > 0.0) {
+      const double largest = std::max(info_.lr, info_.largest_lr);
+      share = std::max(settings_.least, largest > 0.0 ? std::pow(info_.lr / largest, settings_.power) : 1.0);
+    }
+    if (share == 1.0 || mix.received.empty()) return mix;
+    partly_ = mix;
+    partly_.self_weight = (1.0 - share) + share * mix.self_weight;
+    for (double& weight : partly_.weights) weight *= share;
+    return partly_;
+  }
+
+  /// With exchange `exchange`, whose round is `round`.
+  void mix_states(int b, std::int64_t exchange, std::int64_t round) {
+    if (!mixes_states(exchange)) return;
+    for (std::size_t k = 0; k < states_.size(); ++k) {
+      const Mix& mix = states_[k]->mixer().receive(b, info_.step, round);
+      const Tensor& numbers = bucket(b).states[k];
+      updater_.update(b, info_, mix, {.rule = mixed_.get(), .numbers = numbers, .gradient = numbers, .always = true});
+      states_[k]->mixer().publish(b, info_.step, -1);
+    }
+  }
+  std::function<void(Ticket)> wait_for_sums() {
+    return [this](Ticket ticket) { wait(ticket, 0); };
+  }
+
+  GossipSettings settings_;
+  ExchangeSteps when_;
+  std::function<bool(std::int64_t)> quiet_;
+  std::unique_ptr<WithGlobalRounds> with_global_rounds_;
+  std::optional<ConsensusControl> control_;
+  std::int64_t used_ = -1, started_ = -1;  ///< the rounds of this step's exchanges
+  std::vector<std::unique_ptr<SideMixer>> states_;  ///< one a state of the optimizer; empty where they are not mixed
+  std::unique_ptr<OptimizerRule> mixed_;            ///< what was mixed, and nothing else
+  Mix partly_;
 };
 
 }  // namespace
 
-AlgorithmPlan plan_gossip(ConfigSection&) {
+GossipSettings read_gossip(ConfigSection& config) {
+  GossipSettings settings;
+  settings.adapt_then_combine =
+      config.choice("order", "awc", {"awc", "atc"},
+                    "awc: combine while computing, the exchange overlaps the next step; atc: update first, then mix, and wait for it") == "atc";
+  settings.interval = config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
+  settings.global_every =
+      config.integer("global_every", 0, Range::closed(0, 1e6), "every so many exchanges one is the mean over all ranks; 0: none");
+  settings.mix_states = config.integer("mix_states", 0, Range::closed(0, 1e6),
+                                       "every so many exchanges the optimizer's states are mixed too; 0: never");
+  settings.global_above = config.number("global_above", 0.0, Range::at_least(0.0),
+                                        "where ranks are further apart than this part of their own size, an exchange is the mean over all; 0: "
+                                        "off");
+  settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6), "steps from one look at that to the next");
+  const nlohmann::json mixing = config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
+  if (!mixing.is_object()) {
+    settings.mixing = config.number("mixing", 1.0, Range{0.0, 1.0, true, false},
+                                    "part of the mix in what is updated, the rest is the rank's own; or {\"power\": p, \"min\": a}: "
+                                    "(rate / largest rate so far)^p, at least a");
+  } else {
+    ConfigSection adaptive = config.section("mixing", "");
+    settings.power = adaptive.number("power", 1.0, Range::positive(), "of the learning rate's part of the largest so far");
+    settings.least = adaptive.number("min", 0.0, Range::closed(0.0, 1.0), "the least part of the mix");
+    adaptive.finish();
+  }
+  if (settings.global_above > 0.0 && (settings.mixing != 1.0 || settings.power > 0.0)) {
+    config.error("mixing", "does not go with global_above, which brings together what a partial mix keeps apart; leave one of them out");
+  }
+  return settings;
+}
+
+std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings) {
+  if (settings.global_above == 0.0) return {};
+  return {{.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
+}
+
+std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings, std::function<bool(std::int64_t)> quiet,
+                                        Tensor control) {
+  return std::make_unique<Gossip>(site, settings, std::move(quiet), std::move(control));
+}
+
+AlgorithmPlan plan_gossip(ConfigSection& config) {
+  const GossipSettings settings = read_gossip(config);
+  std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
+  if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
   return {.topology = TopologyKind::kDoublyStochastic,
-          .encoded_exchange = true,
-          .period = 1,
+          .encoded_exchange = !settings.adapt_then_combine,
+          .states = states_of(settings),
+          .messages = settings.adapt_then_combine,
+          .step_keys = keys,
+          .growth =
+              [atc = settings.adapt_then_combine](const OptimizerRule& rule) {  // z is {x, m}
+                return DisagreementModel{1, [=, beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                                           scale(z[1], beta);
+                                           if (!atc) mix(z[0]);
+                                           add(z[0], -1.0, z[1]);
+                                           if (atc) mix(z[0]);
+                                         }};
+              },
+          .period = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0 ? 1 : 0,
           .predict = [](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
                         double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes); },
-          .make = [](const AlgorithmSite& site) { return std::make_unique<Gossip>(site); }};
+          .make = [settings](const AlgorithmSite& site) {
+            const bool kept = !site.buckets.empty() && !site.buckets[0].sync.empty();
+            return make_gossip(site, settings, {}, kept ? site.buckets[0].sync[0].numbers : Tensor());
+          }};
 }
 
 }  // namespace starling

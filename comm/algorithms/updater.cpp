@@ -1,6 +1,7 @@
 #include "comm/algorithms/updater.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "comm/low_gradients.h"
 #include "core/device_trace.h"
@@ -14,11 +15,22 @@ Updater::Updater(const AlgorithmSite& site, double gradient_share)
   for (std::size_t b = 0; b < site.buckets.size(); ++b) names_.push_back("bucket " + std::to_string(b));
   if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
+  if (!site.check_overflow) return;
+  skip_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
+  site.backend.fill(skip_, 1.0);
 }
 
 void Updater::measure_all(const StepInfo& info) {
   norm_.measure_all();
   norm_.control_of_all(scale(info), clips_globally() ? site_.clip.norm : 0.0, site_.check_overflow, global_);
+  skip_is_known_ = false;
+}
+
+Tensor Updater::control_of(int bucket, const StepInfo& info, const UpdateWork& work) {
+  if (!work.gradient) return control_of(bucket, info);
+  if (work.always || !skip_) return {};
+  if (!std::exchange(skip_is_known_, true)) site_.backend.copy(global_.slice(1, Shape{1}), skip_.slice(1, Shape{1}));
+  return skip_;
 }
 
 Tensor Updater::control_of(int bucket, const StepInfo& info) {
@@ -30,32 +42,38 @@ Tensor Updater::control_of(int bucket, const StepInfo& info) {
   return of_bucket_;
 }
 
-void Updater::update(int bucket, const StepInfo& info, const Mix& mix) {
+void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const UpdateWork& work) {
   const TraceSpan span("update", names_[static_cast<std::size_t>(bucket)], TraceLane::kUpdate);
   require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
   Backend& backend = site_.backend;
   Bucket& b = site_.buckets[static_cast<std::size_t>(bucket)];
   UpdateArgs& args = args_;
-  set_gradients(backend, b, args);
+  if (work.gradient) {
+    args.gradient = work.gradient;
+    args.gradient_low = Tensor();
+    args.decay = b.decay;
+  } else {
+    set_gradients(backend, b, args);
+  }
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
   const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update", names_[static_cast<std::size_t>(bucket)]);
-  args.x = b.parameters;
-  args.x_out = b.target();
-  args.states = b.states;
+  args.x = work.numbers ? work.numbers : b.parameters;
+  args.x_out = work.numbers ? work.numbers : b.target();
+  args.states = work.rule ? work.states : b.states;
   args.received = mix.received;
   args.weights = mix.weights;
   args.self_weight = mix.self_weight;
   args.sum_received = mix.sum;
-  args.gradient_scale = scale(info);
-  args.control = control_of(bucket, info);
-  args.low = b.low;
+  args.gradient_scale = work.gradient ? 1.0 : scale(info);
+  args.control = control_of(bucket, info, work);
+  args.low = !work.numbers || work.numbers.raw() == b.parameters.raw() ? b.low : Tensor();
   args.lr = info.lr;
   args.step = info.optimizer_step;
-  backend.update({site_.rule, args});
+  backend.update({work.rule ? *work.rule : site_.rule, args});
   args.received.clear();  // may be other ranks' memory
-  b.flip();
+  if (!work.numbers) b.flip();
 }
 
 void Updater::join() {

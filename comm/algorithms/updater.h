@@ -9,7 +9,16 @@
 
 namespace starling {
 
-/// What gossip and all-reduce share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
+/// An update that is not the run's rule on the bucket's parameters and the step's gradient. What is named here takes their places.
+struct UpdateWork {
+  const OptimizerRule* rule = nullptr;  ///< with `states`
+  std::vector<Tensor> states = {};
+  Tensor numbers = {};   ///< changed in place, instead of the parameters
+  Tensor gradient = {};  ///< made by the algorithm: neither unscaled nor clipped
+  bool always = false;   ///< also where this rank's gradients overflowed; otherwise it only mixes then. Not with the step's own gradient
+};
+
+/// What algorithms share: the fused update of one bucket on the update stream, with clipping, and without the rule in a step
 /// whose gradients overflowed. Norms stay on the device: the host never waits for one.
 class Updater {
  public:
@@ -24,7 +33,7 @@ class Updater {
   void measure_all(const StepInfo& info);
   /// x = rule(c, scale · clip factor · gradient, states), in place or into the bucket's spare buffer, which the model's views follow.
   /// Issued to the update stream, after the work that the compute stream holds so far.
-  void update(int bucket, const StepInfo& info, const Mix& mix = {});
+  void update(int bucket, const StepInfo& info, const Mix& mix = {}, const UpdateWork& work = {});
   /// The compute stream waits for the updates issued so far: the next forward pass reads the parameters.
   void join();
   /// {clip factor, skip} of all gradients, after measure_all; empty without an overflow check.
@@ -36,11 +45,14 @@ class Updater {
   double scale(const StepInfo& info) const { return gradient_share_ / info.loss_scale; }
   /// What the bucket's update reads; issued to the update stream.
   Tensor control_of(int bucket, const StepInfo& info);
+  Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
 
   AlgorithmSite site_;
   double gradient_share_;
   GradientNorm norm_;
   Tensor global_, of_bucket_;       ///< fp64 [2], see GradientControl; empty where not needed
+  Tensor skip_;                     ///< the same for a gradient that is not clipped any more: with an overflow check
+  bool skip_is_known_ = false;      ///< of this step
   UpdateArgs args_;                 ///< of the update being issued; kept for its vectors' memory
   std::vector<std::string> names_;  ///< "bucket 3", for the timeline
 };

@@ -131,13 +131,13 @@ void SharedMixer::release(const ExchangeLabel& label) {
   tell_released(label, side_of(label.bucket).now.count);
 }
 
-void SharedMixer::wait_until_writable(const ExchangeLabel& label) {
-  if (!shares()) return MessageMixer::wait_until_writable(label);
+void SharedMixer::wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) {
+  if (!shares()) return MessageMixer::wait_until_writable(bucket, label);
   check();
-  Progress& now = side_of(label.bucket).now;
+  Side& side = side_of(label.bucket);
+  Progress& now = side.now;
   if (now.count == 0) return;
-  // The parameters are what the last start() published; the other buffer is what will be written.
-  Progress::Contents& contents = now.contents[1 - now.last()];
+  Progress::Contents& contents = now.contents[1 - side.active(bucket)];
   await_readers(contents, now, label);
   contents.readers.clear();
 }

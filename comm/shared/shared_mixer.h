@@ -30,7 +30,7 @@ class SharedMixer : public MessageMixer {
                const ExchangeLabel& label) final;
   void wait(Ticket ticket) final;
   void release(const ExchangeLabel& label) final;
-  void wait_until_writable(const ExchangeLabel& label) final;
+  void wait_until_writable(const Bucket& bucket, const ExchangeLabel& label) final;
 
  protected:
   /// How far a bucket's exchanges have come.

@@ -259,7 +259,7 @@ TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is th
     REQUIRE(received.size() == 3);
     CHECK(received[static_cast<std::size_t>(t.rank())].raw() == first);
     for (int r = 0; r < 3; ++r) CHECK(received[static_cast<std::size_t>(r)].data<float>()[5] == 100.0f * static_cast<float>(r) + 5.0f);
-    mixer.wait_until_writable({1, 0, 0});
+    mixer.wait_until_writable(buckets[0], {1, 0, 0});
     test::set_numbers(buckets[0].spare, [&](std::int64_t) { return -1.0 * t.rank(); });
     buckets[0].flip();
     CHECK(parameter.value.data<float>()[0] == -1.0f * static_cast<float>(t.rank()));
@@ -282,11 +282,11 @@ TEST_CASE("comm/direct: a fast rank does not overwrite what a slow one still rea
     const Ticket first = mixer.start(pair_with(1 - t.rank()), buckets[0], {}, received, {0, 0, 0});
     mixer.wait(first);
     if (t.rank() == 0) {
-      mixer.wait_until_writable({1, 0, 0});  // nobody has read the other buffer: no wait
+      mixer.wait_until_writable(buckets[0], {1, 0, 0});  // nobody has read the other buffer: no wait
       buckets[0].flip();
       mixer.release({1, 0, 0});
       mixer.start(pair_with(1), buckets[0], {}, received, {1, 0, 1});
-      mixer.wait_until_writable({2, 0, 1});  // rank 1 still reads what is there
+      mixer.wait_until_writable(buckets[0], {2, 0, 1});  // rank 1 still reads what is there
       CHECK(released);
     } else {
       std::this_thread::sleep_for(std::chrono::milliseconds(60));
@@ -359,7 +359,7 @@ TEST_CASE("comm/direct: a reader that never lets go is named") {
     }
     buckets[0].flip();
     mixer.start(pair_with(1), buckets[0], {}, received, {1, 0, 1});
-    text = test::error_text([&] { mixer.wait_until_writable({2, 0, 1}); });
+    text = test::error_text([&] { mixer.wait_until_writable(buckets[0], {2, 0, 1}); });
     over = true;
   });
   CAPTURE(text);

@@ -21,15 +21,6 @@
 namespace starling::test {
 namespace {
 
-const std::vector<Shape>& job_shapes() {
-  static const std::vector<Shape> shapes{Shape{7, 5}, Shape{33}, Shape{6, 3, 3, 2}, Shape{1}, Shape{100}, Shape{17, 9}, Shape{32}};
-  return shapes;
-}
-
-double start_value(int rank, bool apart, std::int64_t i) { return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0); }
-double target(int rank, std::int64_t i) { return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1)); }
-double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
-
 bool overflows(const Job& job, int rank, int step) {
   return std::find(job.overflows.begin(), job.overflows.end(), std::array<int, 2>{rank, step}) != job.overflows.end();
 }
@@ -46,6 +37,15 @@ void check_low(const Tensor& parameters, const Tensor& low) {
 std::uint32_t noise(int a, std::int64_t b) { return philox(7, static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b)).v[0]; }
 
 }  // namespace
+
+const std::vector<Shape>& job_shapes() {
+  static const std::vector<Shape> shapes{Shape{7, 5}, Shape{33}, Shape{6, 3, 3, 2}, Shape{1}, Shape{100}, Shape{17, 9}, Shape{32}};
+  return shapes;
+}
+
+double start_value(int rank, bool apart, std::int64_t i) { return std::sin(0.37 * static_cast<double>(i)) + (apart ? 0.5 * rank : 0.0); }
+double target(int rank, std::int64_t i) { return 0.3 * rank + std::cos(0.11 * static_cast<double>(i) * (rank + 1)); }
+double curvature(std::size_t parameter) { return 1.0 + static_cast<double>(parameter) / 4.0; }
 
 std::vector<double> numbers(const Tensor& tensor) {
   std::vector<double> values;
@@ -76,10 +76,10 @@ TinyModel::TinyModel(const std::vector<Shape>& shapes) {
   }
 }
 
-std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks) {
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks, TopologyKind kind) {
   register_builtin_topologies();
   ConfigSection section(config, "test");
-  return make_topology(section, {ranks, ranks});
+  return make_topology(section, {ranks, ranks}, kind);
 }
 
 std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
@@ -94,9 +94,9 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
-  if (job.algorithm == "gossip") topology = make_test_topology(job.topology, transport.size());
-  const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
+  if (algorithm_plan.topology != TopologyKind::kNone) topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
+  const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
                            .mixer = *mixer,
@@ -118,9 +118,12 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     at += parameter->shape.elements();
   }
   double loss_scale = job.loss_scale;
+  double largest_lr = 0.0;
   std::int64_t optimizer_step = 1;
   for (int step = 0; step < job.steps; ++step) {
-    scheduler->begin_step({step, optimizer_step, loss_scale, job.lr});
+    const double lr = job.lr_at ? job.lr_at(step) : job.lr;
+    largest_lr = std::max(largest_lr, lr);
+    scheduler->begin_step({step, optimizer_step, loss_scale, lr, largest_lr});
     // All gradients belong to x(t), the parameters before this step's mix: so they are computed before any bucket is updated.
     std::vector<std::vector<double>> before;
     for (const auto& parameter : model.parameters) before.push_back(numbers(parameter->value));
@@ -132,7 +135,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
       set_numbers(parameter->grad, [&](std::int64_t i) {
-        return loss_scale * (curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
+        return loss_scale * ((1.0 + job.rank_curvature * rank) * curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
       });
       if (p == 2 && overflows(job, rank, step)) backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
       if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));

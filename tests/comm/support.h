@@ -33,6 +33,8 @@ struct Job {
   DType dtype = DType::kFloat32;
   int steps = 6;
   double lr = 0.1;
+  std::function<double(int)> lr_at = {};  ///< instead, of a step
+  double rank_curvature = 0.0;            ///< rank i's curvature is (1 + i times this) times as large
   double bucket_bytes = 600;
   bool in_backward = true, overlap = true;
   ClipSettings clip;
@@ -66,7 +68,14 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
 using AfterStep = std::function<void(int, std::vector<std::vector<double>>&)>;
 std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step = {});
 
-std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks);
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks,
+                                             TopologyKind kind = TopologyKind::kDoublyStochastic);
+/// The job's model and losses, for plain rewritings.
+const std::vector<Shape>& job_shapes();
+double start_value(int rank, bool apart, std::int64_t i);
+double target(int rank, std::int64_t i);
+double curvature(std::size_t parameter);
+
 std::vector<double> numbers(const Tensor& tensor);
 void set_numbers(const Tensor& tensor, const std::function<double(std::int64_t)>& value);
 

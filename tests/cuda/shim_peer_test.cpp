@@ -299,7 +299,7 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
     const StreamScope scope(backend, StreamKind::kUpdate);
     mixer.wait(pair.start(0));
     CHECK(pair.came() == 11.0f - static_cast<float>(transport.rank()));
-    mixer.wait_until_writable({1, 0, 0});  // nobody has read the other buffer yet
+    mixer.wait_until_writable(pair.bucket, {1, 0, 0});  // nobody has read the other buffer yet
     backend.fill(pair.bucket.target(), 20.0 + transport.rank());
     pair.bucket.flip();
     if (transport.rank() == 1) {
@@ -315,7 +315,7 @@ TEST_CASE("cuda/peers: a slow reader delays the writer of what it reads, and nob
       const Ticket ticket = pair.start(1);
       CHECK(!read.load());
       looked = true;
-      mixer.wait_until_writable({2, 0, 1});
+      mixer.wait_until_writable(pair.bucket, {2, 0, 1});
       CHECK(read.load());
       backend.fill(pair.bucket.target(), 30.0);
       mixer.wait(ticket);

@@ -1,0 +1,132 @@
+#include "comm/algorithms/averages.h"
+
+#include <cstddef>
+#include <utility>
+
+#include "core/error.h"
+#include "kernels/optimizers/linear.h"
+
+namespace starling {
+
+StatesAt read_states(ConfigSection& config) {
+  const std::string text = config.choice("states", "local", {"local", "average", "reset"},
+                                         "the optimizer's states where ranks meet: each keeps its own, their mean, or zero");
+  return text == "average" ? StatesAt::kAverage : text == "reset" ? StatesAt::kReset : StatesAt::kLocal;
+}
+
+Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
+    : Algorithm(site), means_(site), outer_(site), inner_(std::move(inner)), states_(states) {
+  if (states == StatesAt::kReset && site.check_overflow) {
+    fail(ExitCode::kUsage, "config", {.key = "sync.algorithm.states"},
+         "is reset, but fp16 counts each rank's updates by itself; allowed: local, average, or another precision");
+  }
+  if (site.transport.size() > 1) site.transport.prepare({});
+  mean_ = make_linear_rule(0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });
+}
+
+void Averages::begin(const StepInfo& info) {
+  if (info.step == 0) first_step();
+  info_ = info;
+  info_.optimizer_step -= reset_at_;
+  inner_->begin(info_);
+}
+
+void Averages::bucket_ready(int bucket) {
+  inner_->bucket_ready(bucket);
+  if (inner_->in_backward() && meets(bucket, info_.step)) start(bucket);
+}
+
+void Averages::backward_done() {
+  inner_->backward_done();
+  bool met = false;
+  for (int b = 0; b < buckets(); ++b) {
+    if (!inner_->in_backward() && meets(b, info_.step)) start(b);
+  }
+  for (int b = 0; b < buckets(); ++b) {
+    if (!meets(b, info_.step)) continue;
+    met = true;
+    meet(b);
+    for (std::size_t k = 0; states_ != StatesAt::kLocal && k < bucket(b).states.size(); ++k) {
+      if (states_ == StatesAt::kAverage) {
+        average_state(b, k);
+      } else {
+        const StreamScope scope(site_.backend, StreamKind::kUpdate);
+        site_.backend.fill(bucket(b).states[k], 0.0);
+      }
+    }
+  }
+  if (!met) return;
+  if (states_ == StatesAt::kReset) reset_at_ += info_.optimizer_step;
+  outer_.join();
+}
+
+void Averages::resume(std::int64_t step) {
+  for (std::int64_t t = step - 1; states_ == StatesAt::kReset && reset_at_ == 0 && t >= 0; --t) {
+    if (meets(0, t)) reset_at_ = t + 1;
+  }
+  inner_->resume(step);
+}
+
+Tensor Averages::wait_mean(int b) {
+  if (const Ticket ticket = means_.ticket(b)) wait(ticket, b);
+  return means_.take(b);
+}
+
+void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient, const Tensor& numbers,
+                     const Mix& mix) {
+  outer_.update(b, info_, mix,
+                {.rule = &rule, .states = std::move(states), .numbers = numbers, .gradient = gradient, .always = true});
+}
+
+void Averages::take_mean(int b, const Tensor& numbers) {
+  const Tensor sum = wait_mean(b);
+  if (site_.transport.size() > 1) apply(b, *mean_, {}, sum, numbers);
+}
+
+void Averages::average_state(int b, std::size_t k) {
+  outer_.join();  // the sum's buffer is used again
+  means_.start(b, bucket(b).states[k], info_);
+  take_mean(b, bucket(b).states[k]);
+}
+
+namespace {
+
+class AfterWarmup final : public Algorithm {
+ public:
+  AfterWarmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before, std::unique_ptr<Algorithm> after)
+      : Algorithm(site), start_(start), before_(std::move(before)), after_(std::move(after)), now_(before_.get()) {}
+
+  void begin(const StepInfo& info) override {
+    now_ = info.step < start_ ? before_.get() : after_.get();
+    now_->begin(info);
+  }
+  void bucket_ready(int bucket) override { now_->bucket_ready(bucket); }
+  void backward_done() override { now_->backward_done(); }
+  void finish() override { now_->finish(); }
+  void resume(std::int64_t step) override {
+    now_ = step < start_ ? before_.get() : after_.get();
+    now_->resume(step);
+  }
+  Tensor control() const override { return now_->control(); }
+  std::int64_t graph_period(std::string& why) const override {
+    why = fmt::format("from step {} on another algorithm takes over", start_);
+    return 0;
+  }
+  double mean_weight() const override { return now_->mean_weight(); }
+  double take_wait_seconds() override { return before_->take_wait_seconds() + after_->take_wait_seconds(); }
+
+ private:
+  std::int64_t start_;
+  std::unique_ptr<Algorithm> before_, after_;
+  Algorithm* now_;
+};
+
+}  // namespace
+
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
+                                        std::unique_ptr<Algorithm> after) {
+  if (start == 0) return after;
+  return std::make_unique<AfterWarmup>(site, start, std::move(before), std::move(after));
+}
+
+}  // namespace starling

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/bucketwise.h"
+
+namespace starling {
+
+/// What becomes of the optimizer's states where models are averaged.
+enum class StatesAt { kLocal, kAverage, kReset };
+/// The key `states`.
+StatesAt read_states(ConfigSection& config);
+
+/// Ranks that train by an inner algorithm and meet after some steps. What they do then is the derived class's.
+class Averages : public Algorithm {
+ public:
+  Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states);
+
+  void begin(const StepInfo& info) override;
+  void bucket_ready(int bucket) override;
+  void backward_done() override;
+  void finish() override { inner_->finish(); }
+  void resume(std::int64_t step) override;
+  Tensor control() const override { return inner_->control(); }
+  std::int64_t graph_period(std::string& why) const override {
+    why = "ranks meet after some steps only";
+    return 0;
+  }
+  double take_wait_seconds() override { return Algorithm::take_wait_seconds() + inner_->take_wait_seconds(); }
+
+ protected:
+  /// Whether the bucket's ranks meet after step t.
+  virtual bool meets(int bucket, std::int64_t t) const = 0;
+  /// Of such a bucket, once it is updated: starts what meet() needs.
+  virtual void start(int bucket) { means_.start(bucket, site_.buckets[static_cast<std::size_t>(bucket)].parameters, info_); }
+  virtual void meet(int bucket) = 0;
+  /// A bucket's optimizer state becomes its mean.
+  virtual void average_state(int bucket, std::size_t k);
+  /// What a new run begins with, before the first update.
+  virtual void first_step() {}
+
+  Bucketwise& inner() { return *inner_; }
+  Bucket& bucket(int b) { return site_.buckets[static_cast<std::size_t>(b)]; }
+  int buckets() const { return static_cast<int>(site_.buckets.size()); }
+  /// Waits for the mean; the result is a sum, of which means_.share() is the mean.
+  Tensor wait_mean(int b);
+  /// p' of `numbers`, in place: the parameters, or a state beside them.
+  void apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient, const Tensor& numbers,
+             const Mix& mix = {});
+  /// The mean of `numbers` in their place.
+  void take_mean(int b, const Tensor& numbers);
+
+  Means means_;
+  Updater outer_;
+  StepInfo info_;
+
+ private:
+  std::unique_ptr<Bucketwise> inner_;
+  StatesAt states_;
+  std::int64_t reset_at_ = 0;            ///< updates done when the states were last zeroed
+  std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
+};
+
+/// One algorithm before step `start`, another from it on.
+std::unique_ptr<Algorithm> after_warmup(const AlgorithmSite& site, std::int64_t start, std::unique_ptr<Algorithm> before,
+                                        std::unique_ptr<Algorithm> after);
+
+}  // namespace starling

@@ -1,0 +1,41 @@
+#include "comm/algorithms/bucketwise.h"
+
+#include <utility>
+
+#include "comm/mixers/messages.h"
+
+namespace starling {
+
+SideMixer::SideMixer(const AlgorithmSite& site, const Topology* topology, std::vector<Tensor> numbers, bool overlap)
+    : mixer_(make_message_mixer(site.backend, site.transport)) {
+  for (std::size_t b = 0; b < numbers.size(); ++b) {
+    buckets_.emplace_back();
+    buckets_[b].layout = site.buckets[b].layout;
+    buckets_[b].parameters = std::move(numbers[b]);
+  }
+  mixer_->open({buckets_, topology, overlap, false, true});
+}
+
+Means::Means(const AlgorithmSite& site)
+    : transport_(site.transport),
+      share_(1.0 / site.transport.size()),
+      sums_(site.buckets.size()),
+      numbers_(site.buckets.size()),
+      tickets_(site.buckets.size()) {}
+
+void Means::start(int bucket, const Tensor& numbers, const StepInfo& info) {
+  const auto b = static_cast<std::size_t>(bucket);
+  numbers_[b] = numbers;
+  if (transport_.size() == 1) return;
+  if (!sums_[b]) sums_[b] = Tensor(numbers.backend(), numbers.shape(), numbers.dtype());
+  tickets_[b] = transport_.start_sum(numbers, sums_[b], {info.step, bucket, info.step});
+}
+
+Tensor Means::take(int bucket) {
+  const auto b = static_cast<std::size_t>(bucket);
+  tickets_[b] = 0;
+  Tensor own = std::exchange(numbers_[b], Tensor());
+  return transport_.size() > 1 ? sums_[b] : own;
+}
+
+}  // namespace starling

@@ -1,0 +1,143 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/algorithms/averages.h"
+#include "comm/algorithms/builtin.h"
+#include "core/error.h"
+#include "kernels/optimizers/linear.h"
+
+namespace starling {
+namespace {
+
+struct OuterSettings {
+  std::int64_t period = 500, fragments = 1, delay = 0;
+  double lr = 0.7, momentum = 0.9, blend = 0.0;
+  bool nesterov = true;
+  StatesAt states = StatesAt::kLocal;
+};
+
+/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo has them (2501.18512). Bucket b of B is in
+/// fragment f = floor(bF/B). After steps with t + 1 ≡ (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
+///     s = μs + Δ̄        a = a - ν(nesterov ? Δ̄ + μs : s)        x = (1-α)a + αx        a(0) = x(0)
+class DiLoCo final : public Averages {
+ public:
+  DiLoCo(const AlgorithmSite& site, const OuterSettings& settings)
+      : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
+    if (settings.fragments > buckets()) {
+      fail(ExitCode::kUsage, "config", {.key = "sync.algorithm.fragments"},
+           "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb", settings.fragments, buckets(),
+           buckets() == 1 ? "" : "s", buckets());
+    }
+    // p is x, the states are s and a, g is the sum of Δ.
+    const double mu = settings.momentum, nu = settings.lr, alpha = settings.blend, share = means_.share();
+    const bool nesterov = settings.nesterov;
+    rule_ = make_linear_rule(2, 2, [=](double) {
+      const double of_s = -nu * (nesterov ? mu * mu : mu), of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
+      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
+                    .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
+    });
+    for (int b = 0; b < buckets(); ++b) {
+      if (settings.delay > 0) {
+        deltas_.push_back(bucket(b).sync[2].numbers);
+      } else {
+        deltas_.emplace_back(site.backend, bucket(b).parameters.shape(), bucket(b).parameters.dtype());
+      }
+    }
+    tickets_.resize(deltas_.size());
+  }
+
+  void bucket_ready(int b) override {
+    Averages::bucket_ready(b);
+    if (settings_.delay > 0 && inner().in_backward() && sends(b, info_.step)) send(b);
+  }
+  void backward_done() override {
+    Averages::backward_done();
+    for (int b = 0; settings_.delay > 0 && !inner().in_backward() && b < buckets(); ++b) {
+      if (sends(b, info_.step)) send(b);
+    }
+    for (int b = 0; !site_.overlap && b < buckets(); ++b) settle(b);
+  }
+  void finish() override {
+    Averages::finish();
+    for (int b = 0; b < buckets(); ++b) settle(b);  // Δ̄ under way is saved
+  }
+
+ protected:
+  bool meets(int b, std::int64_t t) const override { return (t + 1 - due(b)) % settings_.period == 0; }
+  void first_step() override {
+    for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
+  }
+  void start(int b) override {
+    if (settings_.delay == 0) send(b);
+  }
+  void meet(int b) override {
+    settle(b);
+    Bucket& of = bucket(b);
+    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, deltas_[static_cast<std::size_t>(b)], of.parameters);
+  }
+
+ private:
+  /// The step of a period, counted from 1, after which the bucket's outer step is due.
+  std::int64_t due(int b) const {
+    const std::int64_t fragment = b * settings_.fragments / buckets();
+    return (fragment + 1) * settings_.period / settings_.fragments;
+  }
+  bool sends(int b, std::int64_t t) const { return meets(b, t + settings_.delay); }
+  void send(int b) {
+    const auto i = static_cast<std::size_t>(b);
+    const Bucket& of = bucket(b);
+    {
+      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+      site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters}, .weight = {1.0, -1.0}, .terms = 2, .out = deltas_[i]});
+    }
+    if (site_.transport.size() > 1) {
+      tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
+    }
+  }
+  void settle(int b) {
+    const auto i = static_cast<std::size_t>(b);
+    if (!tickets_[i]) return;
+    wait(tickets_[i], b);
+    tickets_[i] = 0;
+  }
+
+  OuterSettings settings_;
+  std::unique_ptr<OptimizerRule> rule_;
+  std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks'
+  std::vector<Ticket> tickets_;
+};
+
+}  // namespace
+
+AlgorithmPlan plan_diloco(ConfigSection& config) {
+  OuterSettings settings;
+  settings.period = config.integer("period", 500, Range::closed(1, 1e6), "steps from one outer step of a parameter to the next");
+  settings.lr = config.number("outer_lr", 0.7, Range::positive(), "learning rate of the outer steps");
+  settings.momentum = config.number("outer_momentum", 0.9, Range::half_open(0.0, 1.0), "of the outer steps");
+  settings.nesterov = config.boolean("outer_nesterov", true, "look ahead along it");
+  settings.fragments = config.integer("fragments", 1, Range::closed(1, 1e6), "parts of the buckets that take turns; divides period");
+  settings.delay = config.integer("delay", 0, Range::closed(0, 1e6), "steps that a mean has to arrive; below period / fragments");
+  settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0), "part of the rank's own parameters that stays in an outer step");
+  settings.states = read_states(config);
+  if (!config.describing()) {
+    if (settings.period % settings.fragments != 0) {
+      config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it", settings.fragments, settings.period);
+    }
+    if (settings.delay >= settings.period / settings.fragments) {
+      config.error("delay", "is {}, but outer steps are {} steps apart; allowed: < {}", settings.delay,
+                   settings.period / settings.fragments, settings.period / settings.fragments);
+    }
+    if (settings.states == StatesAt::kReset && settings.fragments > 1) {
+      config.error("states", "is reset, but fragments take turns and the optimizer counts its steps once; allowed: local, average");
+    }
+  }
+  std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
+  if (settings.delay > 0) states.push_back({"delta"});
+  return {.title = "DiLoCo", .states = states, .scratch = settings.delay > 0 ? 0 : 1, .step_keys = {{"period", settings.period}}, .make = [settings](const AlgorithmSite& site) {
+            return std::make_unique<DiLoCo>(site, settings);
+          }};
+}
+
+}  // namespace starling

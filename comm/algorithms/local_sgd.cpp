@@ -1,0 +1,85 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/averages.h"
+#include "comm/algorithms/builtin.h"
+#include "kernels/optimizers/linear.h"
+
+namespace starling {
+namespace {
+
+struct LocalSettings {
+  std::int64_t period = 8, start = 0;
+  bool by_topology = false;
+  StatesAt states = StatesAt::kLocal;
+};
+
+/// Local SGD (Stich 2019, arXiv 1805.09767): x' = U(x, g); after steps t ≥ S with H | t + 1 - S the mean of x, over all ranks or by a round
+/// of the topology. With a start it is post-local SGD (Lin et al. 2020, arXiv 1808.07217).
+class LocalSgd final : public Averages {
+ public:
+  LocalSgd(const AlgorithmSite& site, const LocalSettings& settings)
+      : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
+    if (!settings.by_topology) return;
+    mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
+    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
+    for (std::size_t k = 0; settings.states == StatesAt::kAverage && !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
+      std::vector<Tensor> numbers;
+      for (const Bucket& bucket : site_.buckets) numbers.push_back(bucket.states[k]);
+      sides_.push_back(std::make_unique<SideMixer>(site_, site_.topology, std::move(numbers), true));
+    }
+  }
+
+ protected:
+  bool meets(int, std::int64_t t) const override {
+    return t >= settings_.start && (t + 1 - settings_.start) % settings_.period == 0;
+  }
+  void start(int b) override {
+    if (!settings_.by_topology) return Averages::start(b);
+    site_.mixer.publish(b, info_.step, round());
+    for (const auto& side : sides_) side->mixer().publish(b, info_.step, round());
+  }
+  void meet(int b) override {
+    if (!settings_.by_topology) return take_mean(b, bucket(b).parameters);
+    mix(site_.mixer, b, bucket(b).parameters);
+  }
+  void average_state(int b, std::size_t k) override {
+    if (!settings_.by_topology) return Averages::average_state(b, k);
+    mix(sides_[k]->mixer(), b, bucket(b).states[k]);
+  }
+
+ private:
+  std::int64_t round() const { return (info_.step + 1 - settings_.start) / settings_.period - 1; }
+  void mix(Mixer& mixer, int b, const Tensor& numbers) {
+    apply(b, *mixed_, {}, numbers, numbers, mixer.receive(b, info_.step, round()));
+    mixer.publish(b, info_.step, -1);
+  }
+
+  LocalSettings settings_;
+  std::unique_ptr<OptimizerRule> mixed_;
+  std::vector<std::unique_ptr<SideMixer>> sides_;  ///< of the optimizer's states
+};
+
+}  // namespace
+
+AlgorithmPlan plan_local_sgd(ConfigSection& config) {
+  LocalSettings settings;
+  settings.period = config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
+  settings.start = config.integer("start", 0, Range::closed(0, 1e6), "before this step gradients are averaged instead, as by allreduce");
+  settings.by_topology = config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
+  settings.states = read_states(config);
+  return {.title = "local SGD",
+          .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+          .messages = settings.by_topology,
+          .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
+          .means_before = settings.start,
+          .make = [settings](const AlgorithmSite& site) {
+            auto local = std::make_unique<LocalSgd>(site, settings);
+            return after_warmup(site, settings.start, settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
+          }};
+}
+
+}  // namespace starling

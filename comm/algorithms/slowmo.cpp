@@ -1,0 +1,85 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/algorithms/averages.h"
+#include "comm/algorithms/builtin.h"
+#include "comm/algorithms/gossip.h"
+#include "kernels/optimizers/linear.h"
+
+namespace starling {
+namespace {
+
+struct SlowSettings {
+  std::int64_t period = 48;
+  double momentum = 0.5, lr = 1.0;
+  StatesAt states = StatesAt::kLocal;
+  std::optional<GossipSettings> gossip;
+
+  bool meets(std::int64_t t) const { return (t + 1) % period == 0; }
+};
+
+std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, const SlowSettings& settings) {
+  if (!settings.gossip) return std::make_unique<Alone>(site);
+  const bool kept = settings.gossip->global_above > 0.0 && !site.buckets.empty();
+  return make_gossip(site, *settings.gossip, [settings](std::int64_t t) { return settings.meets(t); },
+                     kept ? site.buckets[0].sync[2].numbers : Tensor());
+}
+
+/// Slow momentum (Wang et al. 2020, arXiv 1910.00643): after steps with τ | t + 1, x̄ being the mean of all ranks' x,
+///     u = βu + (a - x̄)/η        a = a - αηu        x = a        a(0) = x(0)        where η = 0, a = x̄
+class SlowMomentum final : public Averages {
+ public:
+  SlowMomentum(const AlgorithmSite& site, const SlowSettings& settings)
+      : Averages(site, inner_of(site, settings), settings.states), settings_(settings) {
+    // The states are u and a, g is the sum over the ranks.
+    rule_ = make_linear_rule(2, 2, [beta = settings.momentum, alpha = settings.lr, share = means_.share()](double lr) {
+      if (lr == 0.0) return Linear{.x = {.p = 0, .g = share}, .state = {{.s = {1, 0}}, {.g = share}}};
+      const rules::LinearTerms<double> anchor{.s = {-alpha * lr * beta, 1.0 - alpha}, .g = alpha * share};
+      return Linear{.x = anchor, .state = {{.s = {beta, 1.0 / lr}, .g = -share / lr}, anchor}};
+    });
+  }
+
+ protected:
+  bool meets(int, std::int64_t t) const override { return settings_.meets(t); }
+  void first_step() override {
+    for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
+  }
+  void meet(int b) override {
+    const Tensor sum = wait_mean(b);
+    Bucket& of = bucket(b);
+    apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, sum, of.parameters);
+  }
+
+ private:
+  SlowSettings settings_;
+  std::unique_ptr<OptimizerRule> rule_;
+};
+
+}  // namespace
+
+AlgorithmPlan plan_slowmo(ConfigSection& config) {
+  SlowSettings settings;
+  settings.period = config.integer("period", 48, Range::closed(1, 1e6), "steps from one average to the next");
+  settings.momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the steps that averages are");
+  settings.lr = config.number("slow_lr", 1.0, Range::positive(), "how far such a step goes; 1: to the mean and the momentum");
+  settings.states = read_states(config);
+  const bool gossip = config.choice("inner", "local", {"local", "gossip"}, "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
+  std::vector<AlgorithmPlan::State> states{{"anchor"}, {"slow_momentum"}};
+  if (gossip) {
+    settings.gossip = read_gossip(config);
+    for (const AlgorithmPlan::State& state : states_of(*settings.gossip)) states.push_back(state);
+  }
+  return {.title = "slow momentum",
+          .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+          .states = states,
+          .scratch = gossip ? 1 : 0,
+          .step_keys = {{"period", settings.period}},
+          .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
+}
+
+}  // namespace starling

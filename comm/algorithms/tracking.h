@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/bucketwise.h"
+
+namespace starling {
+
+/// What trackings share: beside the parameters a second tensor is mixed, by the same rounds, overlapped alike.
+class Tracking : public Bucketwise {
+ public:
+  explicit Tracking(const AlgorithmSite& site) : Bucketwise(site), beside_(site, site.topology, first_states(site), site.overlap) {
+    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false});
+  }
+
+  void finish() override {
+    site_.mixer.settle();
+    beside_.mixer().settle();
+    updater_.join();
+  }
+  void resume(std::int64_t step) override {
+    finish();
+    site_.mixer.resume(step, step - 1);
+    beside_.mixer().resume(step, step - 1);
+  }
+  std::int64_t graph_period(std::string& why) const override {
+    if (ranks() > 1) why = "exchanges are under way between steps";
+    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+  }
+  double take_wait_seconds() override { return Bucketwise::take_wait_seconds() + beside_.mixer().take_wait_seconds(); }
+
+ protected:
+  /// The tracked tensor of bucket b from what it was, mixed.
+  virtual UpdateWork track(int b) = 0;
+  /// x' from the mixed x and the tracked tensor.
+  virtual UpdateWork move(int b) = 0;
+
+  void update(int b) final {
+    const std::int64_t step = info_.step;
+    UpdateWork tracked = track(b);
+    tracked.numbers = state(b, 0);
+    updater_.update(b, info_, beside_.mixer().receive(b, step, step - 1), tracked);
+    beside_.mixer().publish(b, step, step);
+    updater_.update(b, info_, site_.mixer.receive(b, step, step - 1), move(b));
+    site_.mixer.publish(b, step, step);
+  }
+
+ private:
+  static std::vector<Tensor> first_states(const AlgorithmSite& site) {
+    std::vector<Tensor> numbers;
+    for (const Bucket& bucket : site.buckets) numbers.push_back(bucket.sync[0].numbers);
+    return numbers;
+  }
+  SideMixer beside_;
+};
+
+}  // namespace starling

@@ -1,0 +1,75 @@
+#include "comm/growth.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "core/config.h"
+#include "kernels/optimizer.h"
+#include "support.h"
+
+using namespace starling;
+
+namespace {
+
+std::unique_ptr<OptimizerRule> sgd(double momentum) {
+  register_builtin_optimizers();
+  const nlohmann::json config{{"momentum", momentum}};
+  ConfigSection section(config, "test");
+  return optimizers().make("sgd", "optimizer.type", section);
+}
+
+double growth(const nlohmann::json& algorithm, const nlohmann::json& topology, int ranks, double momentum = 0.9) {
+  register_builtin_algorithms();
+  return growth_per_step(algorithm_of(algorithm), *sgd(momentum), *test::make_test_topology(topology, ranks));
+}
+
+const nlohmann::json kD2 = {{"type", "exact_diffusion"}, {"lazy", false}};
+
+}  // namespace
+
+TEST_CASE("comm/growth: DecentLaM and D2 grow on graphs that change or mix too fast, as an outside computation found") {
+  struct Case {
+    const char* topology;
+    int ranks;
+    double decentlam, d2;
+  };
+  // Known: decentlam 1.05, 1.22, 1.07, 1.24; D2 1.26, 1.32, 1.36, 1.04.
+  for (const auto& [topology, ranks, decentlam, d2] : {Case{"one-peer-exp", 8, 1.05, 1.26}, Case{"one-peer-exp", 16, 1.22, 1.32},
+                                                       Case{"base-2", 6, 1.07, 1.36}, Case{"static-exp", 8, 1.24, 1.04}}) {
+    CAPTURE(topology);
+    CAPTURE(ranks);
+    CHECK(growth("decentlam", {{"type", topology}}, ranks) == doctest::Approx(decentlam).epsilon(0.006));
+    CHECK(growth(kD2, {{"type", topology}}, ranks, 0.0) == doctest::Approx(d2).epsilon(0.006));
+    CHECK(growth("exact_diffusion", {{"type", topology}}, ranks) < 1.0);
+    CHECK(growth("qgm", {{"type", topology}}, ranks) < 1.0);
+    CHECK(growth("gossip", {{"type", topology}}, ranks) < 1.0);
+  }
+  CHECK(growth(kD2, {{"type", "static-ring"}}, 8, 0.0) == doctest::Approx(1.0).epsilon(1e-3));
+}
+
+TEST_CASE("comm/growth: gossip's disagreement falls as the slower of the matrix and the momentum") {
+  for (const double momentum : {0.0, 0.5, 0.95}) {
+    const double matrix = (1.0 + 2.0 * std::cos(2.0 * M_PI / 8.0)) / 3.0;  // the second eigenvalue of static-ring with weights 1/3
+    CHECK(growth("gossip", {{"type", "static-ring"}}, 8, momentum) == doctest::Approx(std::max(matrix, momentum)).epsilon(3e-3));
+    CHECK(growth({{"type", "gossip"}, {"order", "atc"}}, {{"type", "static-ring"}}, 8, momentum) ==
+          doctest::Approx(std::max(matrix, momentum)).epsilon(3e-3));
+  }
+  CHECK(growth("gossip", {{"type", "complete"}}, 1) == 0.0);
+  CHECK(growth("local_sgd", {{"type", "complete"}}, 4) == 0.0);  // has no model: its means leave no disagreement
+}
+
+TEST_CASE("comm/growth: what grows is refused with the number, and with what would do") {
+  register_builtin_algorithms();
+  const auto refusal = [](const char* algorithm, const char* topology, int ranks) {
+    const auto made = test::make_test_topology({{"type", topology}}, ranks);
+    return test::error_text([&] { check_growth(algorithm_of(algorithm), *sgd(0.9), "sgd", *made, topology, {ranks, 1}); });
+  };
+  const std::string text = refusal("decentlam", "static-exp", 8);
+  CAPTURE(text);
+  CHECK(text.find("sync.algorithm: DecentLaM makes the ranks' disagreement 1.2") != std::string::npos);
+  CHECK(text.find("times as large in every step on 'static-exp' for 8 ranks") != std::string::npos);
+  CHECK(text.find("static-ring") != std::string::npos);
+  CHECK(text.find("algorithms that fit this one: gossip, gradient_tracking") != std::string::npos);
+  CHECK(refusal("decentlam", "static-ring", 8).empty());
+}

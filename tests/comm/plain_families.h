@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+#include "tests/comm/support.h"
+
+namespace starling::test {
+
+/// What a step left behind, by rank; empty where the type has no such thing.
+struct FamilyStep {
+  std::vector<std::vector<double>> x;  ///< the parameters, x(t+1)
+  std::vector<std::vector<double>> g;  ///< gradient tracking: the gradients that the step took
+  std::vector<std::vector<double>> y;  ///< gradient tracking: y(t); momentum tracking: c(t)
+  std::vector<double> omega;           ///< push-sum: the weights, ω(t+1)
+};
+using FamilyTrace = std::vector<FamilyStep>;
+
+/// What is trained, where it is not the job's quadratics.
+struct PlainProblem {
+  std::vector<std::vector<double>> start;  ///< by rank
+  std::vector<bool> decays;                ///< by element: weight decay applies
+  std::vector<std::size_t> bucket_of;      ///< by element
+  /// Every rank's gradient at its x in step t.
+  std::function<std::vector<std::vector<double>>(const std::vector<std::vector<double>>& x, int t)> gradients;
+};
+
+/// algorithms.md, sections 2 to 4 and mix_states, for SGD and Adam: every rank in one loop, in fp64, straight from its formulas. Of the
+/// code under test it takes the topologies alone. `job.algorithm` may leave keys out, as a config may.
+std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, FamilyTrace* trace = nullptr,
+                                                  const PlainProblem* problem = nullptr);
+
+}  // namespace starling::test
