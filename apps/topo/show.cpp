@@ -8,6 +8,8 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "comm/algorithm.h"
+#include "comm/growth.h"
 #include "core/error.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"
@@ -186,10 +188,34 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
 
 }  // namespace
 
+namespace {
+
+/// How the algorithm moves what ranks disagree in, here.
+std::string growth_text(const ShowOptions& options, const Topology& topology) {
+  register_builtin_algorithms();
+  register_builtin_optimizers();
+  const bool object = options.algorithm.starts_with('{');
+  const AlgorithmPlan plan = algorithm_of(object ? parse_json(options.algorithm, "--algorithm") : nlohmann::json(options.algorithm));
+  const nlohmann::json config{{"momentum", options.momentum}};
+  ConfigSection section(config, "--momentum");
+  const std::unique_ptr<OptimizerRule> rule = optimizers().make("sgd", "optimizer.type", section);
+  std::string fault = kind_fault(topology, plan.topology);
+  if (fault.empty() && plan.rule_fault) fault = plan.rule_fault(*rule);
+  if (!fault.empty()) return fmt::format("{}: not for this, {}\n", plan.label(), fault);
+  if (!plan.growth) return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label());
+  const double growth = growth_per_step(plan, *rule, topology);
+  return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(), options.momentum, growth,
+                     growth < 1.0 ? "" : ", which training refuses");
+}
+
+}  // namespace
+
 void show(const ShowOptions& options) {
   const ChosenTopology chosen = choose_topology(options.choice);
   if (options.json) return write_json(chosen, stdout, "standard output");
-  if (options.svg.empty()) return write_standard_output(report_text(chosen));
+  if (options.svg.empty()) {
+    return write_standard_output(report_text(chosen) + (options.algorithm.empty() ? "" : growth_text(options, *chosen.topology)));
+  }
   const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks, options.choice.ranks == 1 ? "" : "s");
   const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"), &std::fclose);
@@ -202,6 +228,9 @@ CLI::App* add_show(CLI::App& app, ShowOptions& options) {
   add_topology_options(*command, options.choice);
   CLI::Option* json =
       command->add_flag("--json", options.json, "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
+  command->add_option("--algorithm", options.algorithm, "also print how this algorithm (a type, or an object with its keys) moves disagreement")
+      ->excludes(json);
+  command->add_option("--momentum", options.momentum, "of the sgd beside it")->check(CLI::Range(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
   return command;
 }

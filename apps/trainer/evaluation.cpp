@@ -42,7 +42,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   return result;
 }
 
-MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport) : model_(model) {
+MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight)
+    : model_(model) {
   for (const Parameter* parameter : model.parameters()) {
     own_parameters_.push_back(parameter->value);
     own_low_.push_back(parameter->low);
@@ -52,7 +53,12 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   if (transport.size() == 1) return;
 
   std::vector<Tensor> parameters;
-  for (const Bucket& bucket : buckets) parameters.push_back(bucket.parameters);
+  for (const Bucket& bucket : buckets) {
+    parameters.push_back(bucket.parameters);
+    if (weight == 1.0) continue;
+    parameters.back() = Tensor(backend, bucket.parameters.shape(), bucket.parameters.dtype());
+    backend.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = parameters.back()});
+  }
   const std::vector<Tensor> means = mean_model(transport, parameters);
   const ConsensusDistance distance = starling::consensus_distance(transport, backend, buckets, means);
   consensus_ = distance.total;

@@ -24,7 +24,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
 /// rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
 class MeanModelScope {
  public:
-  MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport);
+  /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()).
+  MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight = 1.0);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;

@@ -89,12 +89,17 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   together(transport_, [&] { counters = load_state(file, source, *config_.model, buckets_, *config_.rule); });
   config_.model->refresh_low();
   step_ = counters.step;
+  for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
   if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
   losses_.reset(counters.loss_sum, counters.loss_count);
   seconds_ = counters.train_seconds;
   loader_epoch_ = step_ / length_.steps_per_epoch;
   loader_->start(loader_epoch_, step_ % length_.steps_per_epoch * config_.accumulate);
   algorithm_->resume(step_);
+}
+
+double Trainer::rate(std::int64_t step) const {
+  return schedule_->lr(step) * (step < config_.algorithm.means_before ? 1.0 : config_.lr_scale);
 }
 
 void Trainer::issue_step() {
@@ -105,8 +110,9 @@ void Trainer::issue_step() {
     if (length_.batches_per_epoch % config_.accumulate != 0) loader_->skip_to_epoch(epoch_now);
     loader_epoch_ = epoch_now;
   }
-  lr_ = schedule_->lr(step_);
-  StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_};
+  lr_ = rate(step_);
+  largest_lr_ = std::max(largest_lr_, lr_);
+  StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_, .largest_lr = largest_lr_};
   std::optional<ScaleChoices> choices;
   if (scaler_ && graphs_.takes_choices(info)) {
     choices = scaler_->choices();
@@ -174,7 +180,7 @@ SafetensorsFile Trainer::state() {
 }
 
 EvaluationResult Trainer::test(const std::function<void(const EvaluationResult&)>& meanwhile) {
-  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_);
+  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_, algorithm_->mean_weight());
   EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();

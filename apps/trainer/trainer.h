@@ -64,6 +64,7 @@ class Trainer {
 
  private:
   void issue_step();
+  double rate(std::int64_t step) const;
   /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info` it fills in fp16's numbers.
   Tensor forward_backward(const MicroBatch& micro, StepInfo& info);
   /// Waits for what the device says of the step before.
@@ -90,7 +91,7 @@ class Trainer {
 
   std::int64_t step_ = 0;  ///< updates done
   std::int64_t loader_epoch_ = 0;
-  double lr_ = 0.0, seconds_ = 0.0;
+  double lr_ = 0.0, largest_lr_ = 0.0, seconds_ = 0.0;
 };
 
 }  // namespace starling

@@ -137,7 +137,8 @@ TEST_CASE("trainer: the resolved config reads back to itself") {
   const nlohmann::json first = read_train_config(small_config(), "test", {2, 2}).resolved;
   CHECK(read_train_config(first, "test", {2, 2}).resolved == first);
   CHECK(first["sync"]["topology"]["type"] == "base-2");
-  CHECK(first["sync"]["algorithm"] == nlohmann::json{{"type", "gossip"}});
+  CHECK(first["sync"]["algorithm"]["type"] == "gossip");
+  CHECK(first["sync"]["algorithm"]["interval"] == 1);
   CHECK(first["optimizer"]["decay"] == "weights");
   CHECK(first["cuda_graphs"] == "auto");
 }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/config.h"
 #include "core/random.h"
 #include "core/safetensors.h"
+#include "tests/comm/plain_families.h"
 #include "topology/topology.h"
 
 namespace {
@@ -201,6 +203,55 @@ int prepare(const std::string& path, const Json& config, int inputs) {
   return 0;
 }
 
+Vector flat(const std::vector<Vector>& tensors) {
+  Vector all;
+  for (const Vector& tensor : tensors) all.insert(all.end(), tensor.begin(), tensor.end());
+  return all;
+}
+Network shaped(const Network& like, const Vector& all) {
+  Network net = like;
+  auto from = all.begin();
+  for (Vector& tensor : net.tensors) {
+    std::copy_n(from, tensor.size(), tensor.begin());
+    from += static_cast<std::ptrdiff_t>(tensor.size());
+  }
+  return net;
+}
+
+using GradientsAt = std::function<std::vector<std::vector<Vector>>(std::int64_t, const std::vector<Network>&)>;
+std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n, const GradientsAt& gradients_at) {
+  starling::test::Job job;
+  job.algorithm = config["sync"]["algorithm"];
+  job.topology = config["sync"].value("topology", Json::object());
+  job.optimizer = config["optimizer"];
+  if (job.optimizer.value("noise_correction", Json()) == "ranks") job.optimizer["noise_correction"] = n;
+  job.steps = config["steps"];
+  job.clip.norm = config["clip_norm"];
+  const Json& given_scale = config["sync"]["lr_scale"];
+  const double scale = given_scale == "sqrt_ranks" ? std::sqrt(static_cast<double>(n)) : given_scale.get<double>();
+  if (job.algorithm.value("mu", Json()) == "momentum") job.algorithm.erase("mu");
+  const std::int64_t alone_from = job.algorithm.value("start", 0);  // before it gradients are means, and the scale is 1
+  job.lr_at = [&](int t) { return learning_rate(config, t, config["steps"]) * (t < alone_from ? 1.0 : scale); };
+  starling::test::PlainProblem problem;
+  problem.start.assign(n, flat(start.tensors));
+  const std::vector<int> bucket_of = buckets_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024);
+  for (std::size_t k = 0; k < start.tensors.size(); ++k) {
+    problem.decays.insert(problem.decays.end(), start.tensors[k].size(), k % 2 == 0 || config["optimizer"]["decay"] == "all");
+    problem.bucket_of.insert(problem.bucket_of.end(), start.tensors[k].size(), static_cast<std::size_t>(bucket_of[k]));
+  }
+  const auto nets_of = [&](const std::vector<Vector>& x) {
+    std::vector<Network> nets;
+    for (const Vector& of_rank : x) nets.push_back(shaped(start, of_rank));
+    return nets;
+  };
+  problem.gradients = [&](const std::vector<Vector>& x, int t) {
+    std::vector<Vector> gradients;
+    for (const std::vector<Vector>& of_rank : gradients_at(t, nets_of(x))) gradients.push_back(flat(of_rank));
+    return gradients;
+  };
+  return nets_of(starling::test::run_plain_family(job, static_cast<int>(n), nullptr, &problem));
+}
+
 int check(const std::string& folder, const std::string& init, int ranks, const Json& config, const starling::ImageDataset& data) {
   const starling::ImageInfo info = data.images();
   const auto pixels = static_cast<std::size_t>(info.image.elements());
@@ -208,9 +259,10 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   const auto n = static_cast<std::size_t>(ranks);
   const std::int64_t total = config["steps"], K = config["accumulate"], batch = config["batch_size"];
   const std::int64_t steps_per_epoch = info.train_samples / ranks / batch / K;
-  const bool allreduce = config["sync"]["algorithm"]["type"] == "allreduce";
+  const std::string type = config["sync"]["algorithm"]["type"];
+  const bool allreduce = type == "allreduce";
   std::unique_ptr<starling::Topology> topology;
-  if (!allreduce) {
+  if (type == "gossip") {
     ConfigSection section(config["sync"]["topology"], "topology");
     topology = starling::make_topology(section, {ranks, 1});
   }
@@ -223,7 +275,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   if (config["clip"] == "bucket") bucket_of = buckets_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024);
   std::vector<std::vector<std::vector<Vector>>> states(n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
   std::vector<std::uint8_t> image(pixels);
-  for (std::int64_t t = 0; t < total; ++t) {
+  const auto gradients_at = [&](std::int64_t t, const std::vector<Network>& at) {
     const std::int64_t epoch = t / steps_per_epoch;
     const auto order = permutation(config["seed"], static_cast<std::uint32_t>(epoch), info.train_samples);
     std::vector<std::vector<Vector>> gradients;
@@ -240,11 +292,21 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
           const double mean = config["data"]["normalize"]["mean"][c], std_dev = config["data"]["normalize"]["std"][c];
           x[c * (pixels / channels) + i / channels] = (image[i] / 255.0 - mean) / std_dev;
         }
-        nets[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)),
+        at[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)),
                                 config["loss"]["label_smoothing"], 1.0 / static_cast<double>(K * batch), gradient);
       }
       gradients.push_back(gradient);
     }
+    return gradients;
+  };
+  // Every other algorithm has its rewriting in tests/comm/plain_families.cpp.
+  Json usual_gossip;
+  starling::algorithm_of("gossip", &usual_gossip);
+  const bool corrected = config["optimizer"].contains("noise_correction") && config["optimizer"]["noise_correction"] != 1.0;
+  const bool plain = allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected);
+  if (!plain) nets = other_algorithm(config, start, n, gradients_at);
+  for (std::int64_t t = 0; plain && t < total; ++t) {
+    std::vector<std::vector<Vector>> gradients = gradients_at(t, nets);
     if (allreduce) {
       for (std::size_t k = 0; k < start.tensors.size(); ++k) {
         for (std::size_t i = 0; i < start.tensors[k].size(); ++i) {
@@ -255,7 +317,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
       }
     }
     std::vector<Network> mixed = nets;  // c of section 2
-    if (!allreduce && t >= 1) {
+    if (topology && t >= 1) {
       const starling::Round round = topology->round(t - 1);
       for (std::size_t rank = 0; rank < n; ++rank) {
         for (std::size_t k = 0; k < start.tensors.size(); ++k) {

@@ -29,7 +29,7 @@ void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& al
       sync.erase("topology");
     } else {
       ConfigSection section(topology, "sync.topology");
-      config.topology = make_topology(section, site);
+      config.topology = make_topology(section, site, config.algorithm.topology);
       config.topology_name = section.resolved().value("type", "");
       sync["topology"] = section.resolved();
     }

@@ -1,11 +1,13 @@
 #include "apps/trainer/config/train_config.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/tasks/metric.h"
+#include "comm/growth.h"
 #include "core/config_doc.h"
 #include "core/error.h"
 #include "kernels/gpu_update.h"
@@ -107,7 +109,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   }
 }
 
-void read_optimizer(ConfigSection& root, TrainConfig& config) {
+void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
   config.lr = optimizer.number("lr", type == "sgd" ? 0.1 : 1e-3, Range::at_least(0.0), "base learning rate; 0.001 for all types but `sgd`");
@@ -115,6 +117,7 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   if (!root.describing()) optimizer.finish();
+  if (config.rule) config.rule->know_ranks(site.ranks);
   if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
 
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
@@ -124,10 +127,10 @@ void read_optimizer(ConfigSection& root, TrainConfig& config) {
   schedules().make(schedule_type, schedule.path("type"), schedule, probe);
   schedule.finish();
   // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
-  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& site) {
+  config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& inputs) {
     ConfigSection section(resolved, "schedule");
     section.text("type", "constant", "");
-    return schedules().make(schedule_type, "schedule.type", section, site);
+    return schedules().make(schedule_type, "schedule.type", section, inputs);
   };
 }
 
@@ -146,6 +149,16 @@ void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const
   if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
     sync.error("algorithm", "{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", "));
   }
+  if (plan.means_before > 0 && config.rule->corrects_noise()) {
+    sync.error("algorithm", "{} gives the optimizer means over the ranks, and noise_correction is for a rank's own gradients; allowed: 1",
+               plan.label());
+  }
+  if (plan.means_before == AlgorithmPlan::kAlways && config.lr_scale != 1.0) {
+    sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
+               config.lr_scale, plan.label());
+  }
+  const std::string fault = plan.rule_fault ? plan.rule_fault(*config.rule) : "";
+  if (!fault.empty()) sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
   if (config.auto_bucket && !plan.predict) {
     sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number", plan.label());
   }
@@ -165,9 +178,10 @@ void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& s
     config.topology_name = "auto";
     return;
   }
-  config.topology = make_topology(topology, site);
+  config.topology = make_topology(topology, site, plan.topology);
   config.topology_name = topology.resolved().value("type", "");
   check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), site);
+  check_growth(plan, *config.rule, config.optimizer, *config.topology, config.topology_name, site);
 }
 
 void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
@@ -205,6 +219,10 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                                            "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to "
                                            "rounding (a run in fp64 exchanges fp64)");
   config.mixer = mixers().make(exchange, "sync.exchange");
+  std::string scale_word;
+  config.lr_scale = sync.number_or_word("lr_scale", 1.0, Range::positive(), {"sqrt_ranks"}, scale_word,
+                                        "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
+  if (!scale_word.empty()) config.lr_scale = std::sqrt(static_cast<double>(site.ranks));
   if (!root.describing()) check_algorithm(sync, config, exchange);
   if (config.mixer.encodes && config.dtype == DType::kFloat64) sync.error("exchange", "is {} in a run in fp64; allowed: fp32", exchange);
   config.max_ctas = static_cast<int>(
@@ -276,7 +294,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   const std::vector<std::string> metric_names = read_task(root, config);
   read_model(root, config);
   read_length(root, config);
-  read_optimizer(root, config);
+  read_optimizer(root, config, site);
   if (config.model && config.device == "cuda") {
     if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
   }
@@ -310,7 +328,7 @@ std::string describe_types(const R& registry, const std::string& heading, const 
     }
     const std::vector<ConfigKey> keys = section.declared();
     text += keys.empty() ? fmt::format("## {}\n\n{}No keys of its own.\n\n", name,
-                                       registry.summary(name).empty() ? "" : registry.summary(name) + " ")
+                                       registry.summary(name).empty() ? "" : registry.summary(name) + ". ")
                          : config_markdown(name, keys) + "\n";
   }
   return text;

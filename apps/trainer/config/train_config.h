@@ -67,6 +67,7 @@ struct TrainConfig {
   std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
 
   AlgorithmPlan algorithm;
+  double lr_scale = 1.0;  ///< on the rate in steps whose gradient is the rank's own
   std::string topology_name;
   std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h

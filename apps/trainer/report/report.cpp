@@ -10,6 +10,7 @@
 #include "comm/bucket.h"
 #include "comm/exchange_plan.h"
 #include "comm/exchange_schedule.h"
+#include "comm/growth.h"
 
 namespace starling {
 
@@ -24,6 +25,8 @@ std::string topology_text(const TrainConfig& config, const RankLayout& site) {
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
   text +=
       report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
+  const double growth = growth_per_step(config.algorithm, *config.rule, *config.topology);
+  if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
   return text;
 }
 
@@ -182,9 +185,12 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   need.receive = flat * static_cast<double>(receive_buffers(config, site));
   for (const AlgorithmPlan::State& state : config.algorithm.states) {
+    if (state.numbers > 0) continue;  // a few
     need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
   }
-  if (config.topology && config.transport.reads_parameters && site.ranks_per_node > 1) {
+  need.receive *= config.algorithm.mixed;
+  need.sync += flat * config.algorithm.scratch;
+  if (config.topology && config.transport.reads_parameters && !config.algorithm.messages && site.ranks_per_node > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
     if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;

@@ -1,6 +1,7 @@
 #include "apps/trainer/state/training_state.h"
 
 #include <cstdlib>
+#include <map>
 #include <set>
 
 #include "apps/trainer/state/model_file.h"
@@ -21,18 +22,26 @@ const std::set<std::string>& changeable_keys() {
   return keys;
 }
 
+/// Keys that older checkpoints do not have, by path, with what they did then.
+const std::map<std::string, nlohmann::json>& later_keys() {
+  static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0}, {"sync.lr_scale", 1.0}};
+  return keys;
+}
+
 void compare(const nlohmann::json& saved, const nlohmann::json& given, const std::string& path, const std::string& source) {
   if (changeable_keys().count(path) != 0) return;
   if (saved.is_object() && given.is_object()) {
     std::set<std::string> names;
     for (const auto& [name, value] : saved.items()) names.insert(name);
     for (const auto& [name, value] : given.items()) names.insert(name);
+    if (names.erase("type") != 0 && !path.empty()) compare(saved.value("type", nlohmann::json()), given.value("type", nlohmann::json()), path + ".type", source);
     for (const std::string& name : names) {
       compare(saved.value(name, nlohmann::json()), given.value(name, nlohmann::json()), path.empty() ? name : path + "." + name, source);
     }
     return;
   }
-  if (saved == given) return;
+  const auto later = later_keys().find(path);
+  if (saved == given || (saved.is_null() && later != later_keys().end() && given == later->second)) return;
   fail(ExitCode::kUsage, "resume", {.file = source},
        "the config now says {} for {}, the checkpoint was made with {}; give the same, or start another output folder", given.dump(), path,
        saved.dump());
@@ -41,13 +50,20 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
 template <class Visit>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
   const std::vector<std::string> names = rule.state_names();
+  Parameter whole;  // what a few numbers of the whole run look like
   for (const Bucket& bucket : buckets) {
+    for (const SyncState& state : bucket.sync) {
+      if (state.numbers.elements() == bucket.layout->elements) continue;
+      whole.shape = state.numbers.shape();
+      visit("sync." + state.name, state.numbers, whole);
+    }
     for (const BucketSlot& slot : bucket.layout->slots) {
       for (std::size_t state = 0; state < names.size(); ++state) {
         visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(slot.offset, slot.parameter->shape),
               *slot.parameter);
       }
       for (const SyncState& state : bucket.sync) {
+        if (state.numbers.elements() != bucket.layout->elements) continue;
         visit("sync." + state.name + "." + slot.parameter->name, state.numbers.slice(slot.offset, slot.parameter->shape), *slot.parameter);
       }
     }

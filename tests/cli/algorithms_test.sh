@@ -1,0 +1,62 @@
+#!/usr/bin/env bash
+# sync.algorithm: what is refused before training, and that evaluation, a kill and a resume change no bit of what algorithms keep.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+config '{"type": "mlp", "hidden": [32]}' '  "batch_size": 16,
+  "steps": 24,
+  "optimizer": {"type": "sgd", "lr": 0.02, "momentum": 0.9},
+  "sync": {"bucket_mb": 0.001},' | sed '/"evaluate"/d' >run.json
+dry() { # RANKS ALGORITHM TOPOLOGY [ARG...]
+  local count=$1 algorithm=$2 topology=$3
+  shift 3
+  ranks "$count" "$train" run.json --dry-run --set "sync.algorithm=$algorithm" --set "sync.topology.type=$topology" "$@"
+}
+export -f dry
+
+check "all are listed" 0 '^push_sum' "$train" --list algorithms
+check "what grows is refused" 2 "DecentLaM makes the ranks' disagreement 1\.[0-9]+ times as large in every step on 'complete'.*topologies that fit|not for the algorithm DecentLaM" \
+  dry 4 '{"type":"decentlam"}' one-peer-exp
+check "D2 on a graph that mixes too fast" 2 "D2 makes the ranks' disagreement 1\.[0-9]+ times .*'base-2' for 6 ranks.*algorithms that fit this one: exact_diffusion, gossip" \
+  dry 6 '{"type":"exact_diffusion","lazy":false}' base-2
+check "what does not is told with its rate" 0 'disagreement × 0\.[0-9]* a step' dry 4 '{"type":"qgm"}' one-peer-exp
+check "an optimizer that does not fit" 2 'sync\.algorithm: quasi-global momentum does not go with the optimizer adamw; allowed: sgd' \
+  dry 2 '{"type":"qgm"}' ring --set optimizer='{"type":"adamw"}'
+check "momentum that is not there" 2 'momentum tracking does not go with this optimizer: it needs a momentum above 0' \
+  dry 2 '{"type":"momentum_tracking"}' ring --set optimizer.momentum=0
+check "a key of another type" 2 'sync\.algorithm\.outer_lr: is not a key of local_sgd, but of diloco' dry 2 '{"type":"local_sgd","outer_lr":1}' ring
+check "a period beyond the run" 2 'sync\.algorithm\.period: is 500, but the run has 24 steps' dry 2 '{"type":"diloco"}' ring
+check "a period that does not divide it" 0 'sync\.algorithm\.period: 7 steps do not divide' dry 2 '{"type":"local_sgd","period":7}' ring
+check "fragments that do not divide the period" 2 'fragments: is 4, which does not divide the period of 6' dry 2 '{"type":"diloco","period":6,"fragments":4}' ring
+check "a delay as long as a fragment's turn" 2 'delay: is 3, but outer steps are 3 steps apart; allowed: < 3' \
+  dry 2 '{"type":"diloco","period":6,"fragments":2,"delay":3}' ring
+check "more fragments than buckets" 2 'fragments: is 12, but the model has [0-9]+ buckets?; allowed' \
+  ranks 2 "$train" run.json --output many --set 'sync.algorithm={"type":"diloco","period":12,"fragments":12}'
+check "a scale of the rate where gradients are means" 2 'sync\.lr_scale: is .* but all-reduce averages the gradients' dry 2 allreduce ring --set sync.lr_scale=2
+check "a correction for noise where gradients are means" 2 'noise_correction is for a rank' \
+  dry 2 allreduce ring --set optimizer='{"type":"adamw","noise_correction":"ranks"}'
+check "one-way rows are for push_sum" 2 'must sum to 1, but for algorithms that weigh what they received \(push_sum\)' \
+  dry 2 gossip custom --set 'sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]'
+check "which takes them" 0 'custom, 2 ranks' \
+  dry 2 push_sum custom --set 'sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]'
+check "what it keeps is counted" 0 'of the algorithm' dry 2 '{"type":"gradient_tracking"}' ring
+
+train_one() { # FOLDER ALGORITHM TOPOLOGY [ARG...]
+  local folder=$1 algorithm=$2 topology=$3
+  shift 3
+  ranks 4 "$train" run.json --output "$folder" --set "sync.algorithm=$algorithm" --set "sync.topology.type=$topology" --set tensorboard=false \
+    --set threads=1 "$@"
+}
+export -f train_one
+same() { # NAME ALGORITHM TOPOLOGY: never stopped; tested all the time; resumed from step 20
+  local often=(--set evaluate.every_steps=3 --set checkpoint.every_steps=5)
+  check "$1" 0 'step 24/24' train_one "$1" "$2" "$3" --set evaluate.every_epochs=0 --set checkpoint.every_epochs=0
+  check "$1, tested and saved" 0 'step 24/24' train_one "$1-often" "$2" "$3" "${often[@]}"
+  verify "$1: the same bits" cmp "$1/model.safetensors" "$1-often/model.safetensors"
+  rm -rf "$1-often/checkpoints/step-24" "$1-often/model.safetensors"
+  check "$1, resumed" 0 'step 24/24' train_one "$1-often" "$2" "$3" "${often[@]}" --resume latest
+  verify "$1: the same bits again" cmp "$1/model.safetensors" "$1-often/model.safetensors"
+}
+same control '{"type":"gossip","global_above":0.001,"check_every":3,"interval":2}' ring
+same tracking gradient_tracking one-peer-exp
+same streaming '{"type":"diloco","period":6,"fragments":2,"delay":2}' ring
+same slow '{"type":"slowmo","period":5,"inner":"gossip"}' ring
+finish
