@@ -71,7 +71,8 @@ void register_builtin_algorithms() {
     algorithms().add("momentum_tracking", plan_momentum_tracking, "momentum corrected by how ranks differ; two exchanges a step");
     algorithms().add("exact_diffusion", plan_exact_diffusion, "removes the bias of ranks with other data (with lazy false: D2)");
     algorithms().add("push_sum", plan_push_sum, "gossip over one-way graphs whose ranks may receive unequally much");
-    algorithms().add("local_sgd", plan_local_sgd, "ranks train alone and average their models every few steps (post-local SGD with a start)");
+    algorithms().add("local_sgd", plan_local_sgd,
+                     "ranks train alone and average their models every few steps (post-local SGD with a start)");
     algorithms().add("slowmo", plan_slowmo, "as local_sgd, with a momentum over the averages; between them alone or with gossip");
     algorithms().add("diloco", plan_diloco, "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
     return true;

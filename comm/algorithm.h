@@ -108,8 +108,8 @@ class Algorithm {
 /// work again; 0 with the reason in `why` where they never do.
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
 
-/// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1: z[0][i] is rank i's x, z[1] … its states
-/// (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear.
+/// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1: z[0][i] is rank i's x, z[1] … its
+/// states (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear.
 struct DisagreementModel {
   using Numbers = std::vector<std::vector<double>>;
   using MixOne = std::function<void(std::vector<double>&)>;
@@ -126,14 +126,14 @@ struct AlgorithmPlan {
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
   /// Why settings of an optimizer that fits do not; its result is empty where they do.
   std::function<std::string(const OptimizerRule&)> rule_fault = {};
-  bool encoded_exchange = false;             ///< takes a `sync.exchange` that encodes what travels
+  bool encoded_exchange = false;  ///< takes a `sync.exchange` that encodes what travels
 
   /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
   struct State {
     std::string name;
     int copies = 1;                             ///< several are saved as name.0, name.1, …
     std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
-    std::int64_t numbers = 0;                   ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
+    std::int64_t numbers = 0;  ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
   };
   std::vector<State> states = {};
   int scratch = 0;        ///< copies of the parameters that it works in and does not keep, beside what neighbours send

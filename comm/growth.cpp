@@ -106,7 +106,8 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
     others.push_back(other.name);
   }
   fail(ExitCode::kUsage, "config", {.key = "sync.algorithm"},
-       "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies that "
+       "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies "
+       "that "
        "fit: {}; algorithms that fit this one: {}",
        plan.label(), growth, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
        fmt::join(others, ", "));

@@ -42,8 +42,8 @@ const Mix& Mixer::receive(int bucket, std::int64_t step, std::int64_t round) {
   mix_.weights.clear();
   mix_.sum = false;
   if (round >= 0) {
-    require(in.round == round, "mixer", "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step, bucket, in.round,
-            round, step);
+    require(in.round == round, "mixer", "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step, bucket,
+            in.round, round, step);
     settle(bucket);
     const Exchange& exchange = schedule_.round(round);
     if (exchange.kind != Exchange::Kind::kNone) terms(exchange, in.received, label, mix_);

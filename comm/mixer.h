@@ -42,8 +42,9 @@ struct MixSite {
 ///     const Mix& mix = receive(bucket, t, t - 1);   round t - 1 has come, and what the update writes is read by nobody any more
 ///     … the update …
 ///     publish(bucket, t, t);                        what was read is let go, and round t starts
-/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round -1 is none: nothing is mixed or started. The order of the five things that this takes
-/// (wait, wait until writable, update, release, start) is here alone; how each is done is the kind of mixer's, in comm/mixers.
+/// in the same order on all ranks. A round has a whole forward and backward pass to arrive. Round -1 is none: nothing is mixed or started.
+/// The order of the five things that this takes (wait, wait until writable, update, release, start) is here alone; how each is done is the
+/// kind of mixer's, in comm/mixers.
 class Mixer {
  public:
   /// `parameters_are_summed`: sums of groups are those of the parameters, for which a transport may want communicators.

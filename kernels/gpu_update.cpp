@@ -54,7 +54,8 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 }
 
 bool runs_on_gpu(const OptimizerRule& rule) {
-  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(rule) ||
+  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(
+             rule) ||
          find_gpu_update(rule);
 }
 

@@ -228,7 +228,9 @@ CLI::App* add_show(CLI::App& app, ShowOptions& options) {
   add_topology_options(*command, options.choice);
   CLI::Option* json =
       command->add_flag("--json", options.json, "print the figures and the rounds (up to 64 ranks also the matrices) as JSON");
-  command->add_option("--algorithm", options.algorithm, "also print how this algorithm (a type, or an object with its keys) moves disagreement")
+  command
+      ->add_option("--algorithm", options.algorithm,
+                   "also print how this algorithm (a type, or an object with its keys) moves disagreement")
       ->excludes(json);
   command->add_option("--momentum", options.momentum, "of the sgd beside it")->check(CLI::Range(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);

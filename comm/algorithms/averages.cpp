@@ -74,8 +74,7 @@ Tensor Averages::wait_mean(int b) {
 
 void Averages::apply(int b, const OptimizerRule& rule, std::vector<Tensor> states, const Tensor& gradient, const Tensor& numbers,
                      const Mix& mix) {
-  outer_.update(b, info_, mix,
-                {.rule = &rule, .states = std::move(states), .numbers = numbers, .gradient = gradient, .always = true});
+  outer_.update(b, info_, mix, {.rule = &rule, .states = std::move(states), .numbers = numbers, .gradient = gradient, .always = true});
 }
 
 void Averages::take_mean(int b, const Tensor& numbers) {

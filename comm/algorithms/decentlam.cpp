@@ -50,8 +50,7 @@ class DecentLaM final : public Bucketwise {
       const Mix& mix = site_.mixer.receive(b, info_.step, info_.step);
       const Tensor& x = bucket(b).parameters;
       const std::vector<Tensor>& m = bucket(b).states;  // empty without momentum
-      updater_.update(b, info_, mix,
-                      {.rule = m.empty() ? mixed_.get() : glide_.get(), .states = m, .gradient = x, .always = true});
+      updater_.update(b, info_, mix, {.rule = m.empty() ? mixed_.get() : glide_.get(), .states = m, .gradient = x, .always = true});
       site_.mixer.publish(b, info_.step, -1);
       if (m.empty()) continue;
       updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {x, before(b)}, .numbers = m[0], .gradient = x});
@@ -76,13 +75,14 @@ AlgorithmPlan plan_decentlam(ConfigSection&) {
           .messages = true,
           .growth =
               [](const OptimizerRule& rule) {
-                return DisagreementModel{1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                                           const std::vector<double> before = z[0];
-                                           mix(z[0]);
-                                           add(z[0], -beta, z[1]);
-                                           z[1] = before;
-                                           add(z[1], -1.0, z[0]);
-                                         }};
+                return DisagreementModel{
+                    1, [beta = sgd_of(rule).momentum](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                      const std::vector<double> before = z[0];
+                      mix(z[0]);
+                      add(z[0], -beta, z[1]);
+                      z[1] = before;
+                      add(z[1], -1.0, z[0]);
+                    }};
               },
           .period = 1,
           .make = [](const AlgorithmSite& site) { return std::make_unique<DecentLaM>(site); }};

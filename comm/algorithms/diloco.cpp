@@ -18,8 +18,8 @@ struct OuterSettings {
   StatesAt states = StatesAt::kLocal;
 };
 
-/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo has them (2501.18512). Bucket b of B is in
-/// fragment f = floor(bF/B). After steps with t + 1 ≡ (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
+/// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo has them (2501.18512). Bucket b of B is
+/// in fragment f = floor(bF/B). After steps with t + 1 ≡ (f+1)H/F - τ (mod H) the mean Δ̄ of Δ = a - x starts; τ steps later
 ///     s = μs + Δ̄        a = a - ν(nesterov ? Δ̄ + μs : s)        x = (1-α)a + αx        a(0) = x(0)
 class DiLoCo final : public Averages {
  public:
@@ -35,8 +35,7 @@ class DiLoCo final : public Averages {
     const bool nesterov = settings.nesterov;
     rule_ = make_linear_rule(2, 2, [=](double) {
       const double of_s = -nu * (nesterov ? mu * mu : mu), of_delta = -nu * share * (nesterov ? 1.0 + mu : 1.0);
-      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}},
-                    .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
+      return Linear{.x = {.p = alpha, .made = {0, 1.0 - alpha}}, .state = {{.s = {mu, 0}, .g = share}, {.s = {of_s, 1}, .g = of_delta}}};
     });
     for (int b = 0; b < buckets(); ++b) {
       if (settings.delay > 0) {
@@ -135,9 +134,11 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   }
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
-  return {.title = "DiLoCo", .states = states, .scratch = settings.delay > 0 ? 0 : 1, .step_keys = {{"period", settings.period}}, .make = [settings](const AlgorithmSite& site) {
-            return std::make_unique<DiLoCo>(site, settings);
-          }};
+  return {.title = "DiLoCo",
+          .states = states,
+          .scratch = settings.delay > 0 ? 0 : 1,
+          .step_keys = {{"period", settings.period}},
+          .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }
 
 }  // namespace starling

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -158,9 +158,7 @@ class Gossip final : public Bucketwise {
  private:
   bool quiet(std::int64_t step) const { return quiet_ && step >= 0 && quiet_(step); }
   // Exchanges, counted; without consensus control their numbers are the topology's rounds.
-  std::int64_t used_in(std::int64_t t) const {
-    return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t);
-  }
+  std::int64_t used_in(std::int64_t t) const { return settings_.adapt_then_combine || quiet(t - 1) ? -1 : when_.used_in(t); }
   std::int64_t started_after(std::int64_t t) const { return quiet(t) ? -1 : when_.started_after(t); }
   bool mixes_states(std::int64_t exchange) const { return !states_.empty() && exchange >= 0 && (exchange + 1) % settings_.mix_states == 0; }
 
@@ -197,7 +195,7 @@ class Gossip final : public Bucketwise {
   std::function<bool(std::int64_t)> quiet_;
   std::unique_ptr<WithGlobalRounds> with_global_rounds_;
   std::optional<ConsensusControl> control_;
-  std::int64_t used_ = -1, started_ = -1;  ///< the rounds of this step's exchanges
+  std::int64_t used_ = -1, started_ = -1;           ///< the rounds of this step's exchanges
   std::vector<std::unique_ptr<SideMixer>> states_;  ///< one a state of the optimizer; empty where they are not mixed
   std::unique_ptr<OptimizerRule> mixed_;            ///< what was mixed, and nothing else
   Mix partly_;
@@ -209,15 +207,17 @@ GossipSettings read_gossip(ConfigSection& config) {
   GossipSettings settings;
   settings.adapt_then_combine =
       config.choice("order", "awc", {"awc", "atc"},
-                    "awc: combine while computing, the exchange overlaps the next step; atc: update first, then mix, and wait for it") == "atc";
+                    "awc: combine while computing, the exchange overlaps the next step; atc: update first, then mix, and wait for it") ==
+      "atc";
   settings.interval = config.integer("interval", 1, Range::closed(1, 1e6), "steps from one exchange to the next");
   settings.global_every =
       config.integer("global_every", 0, Range::closed(0, 1e6), "every so many exchanges one is the mean over all ranks; 0: none");
-  settings.mix_states = config.integer("mix_states", 0, Range::closed(0, 1e6),
-                                       "every so many exchanges the optimizer's states are mixed too; 0: never");
-  settings.global_above = config.number("global_above", 0.0, Range::at_least(0.0),
-                                        "where ranks are further apart than this part of their own size, an exchange is the mean over all; 0: "
-                                        "off");
+  settings.mix_states =
+      config.integer("mix_states", 0, Range::closed(0, 1e6), "every so many exchanges the optimizer's states are mixed too; 0: never");
+  settings.global_above =
+      config.number("global_above", 0.0, Range::at_least(0.0),
+                    "where ranks are further apart than this part of their own size, an exchange is the mean over all; 0: "
+                    "off");
   settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6), "steps from one look at that to the next");
   const nlohmann::json mixing = config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
   if (!mixing.is_object()) {
@@ -257,20 +257,22 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
           .step_keys = keys,
           .growth =
               [atc = settings.adapt_then_combine](const OptimizerRule& rule) {  // z is {x, m}
-                return DisagreementModel{1, [=, beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                                           scale(z[1], beta);
-                                           if (!atc) mix(z[0]);
-                                           add(z[0], -1.0, z[1]);
-                                           if (atc) mix(z[0]);
-                                         }};
+                return DisagreementModel{
+                    1, [=, beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                      scale(z[1], beta);
+                      if (!atc) mix(z[0]);
+                      add(z[0], -1.0, z[1]);
+                      if (atc) mix(z[0]);
+                    }};
               },
           .period = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0 ? 1 : 0,
           .predict = [](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
                         double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes); },
-          .make = [settings](const AlgorithmSite& site) {
-            const bool kept = !site.buckets.empty() && !site.buckets[0].sync.empty();
-            return make_gossip(site, settings, {}, kept ? site.buckets[0].sync[0].numbers : Tensor());
-          }};
+          .make =
+              [settings](const AlgorithmSite& site) {
+                const bool kept = !site.buckets.empty() && !site.buckets[0].sync.empty();
+                return make_gossip(site, settings, {}, kept ? site.buckets[0].sync[0].numbers : Tensor());
+              }};
 }
 
 }  // namespace starling

@@ -37,7 +37,8 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
           .mixed = 2,
           .growth =
               [](const OptimizerRule& rule) {  // z is {x, y, m}
-                return DisagreementModel{2, [beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                return DisagreementModel{2,
+                                         [beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
                                            mix(z[1]);
                                            scale(z[2], beta);
                                            add(z[2], 1.0, z[1]);

@@ -34,9 +34,7 @@ class LocalSgd final : public Averages {
   }
 
  protected:
-  bool meets(int, std::int64_t t) const override {
-    return t >= settings_.start && (t + 1 - settings_.start) % settings_.period == 0;
-  }
+  bool meets(int, std::int64_t t) const override { return t >= settings_.start && (t + 1 - settings_.start) % settings_.period == 0; }
   void start(int b) override {
     if (!settings_.by_topology) return Averages::start(b);
     site_.mixer.publish(b, info_.step, round());
@@ -69,7 +67,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   LocalSettings settings;
   settings.period = config.integer("period", 8, Range::closed(1, 1e6), "steps from one average to the next");
   settings.start = config.integer("start", 0, Range::closed(0, 1e6), "before this step gradients are averaged instead, as by allreduce");
-  settings.by_topology = config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
+  settings.by_topology =
+      config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
   settings.states = read_states(config);
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,

@@ -77,10 +77,9 @@ class PushSum final : public Bucketwise {
 }  // namespace
 
 AlgorithmPlan plan_push_sum(ConfigSection&) {
-  return {.title = "push-sum",
-          .topology = TopologyKind::kColumnStochastic,
-          .messages = true,
-          .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
+  return {.title = "push-sum", .topology = TopologyKind::kColumnStochastic, .messages = true, .make = [](const AlgorithmSite& site) {
+            return std::make_unique<PushSum>(site);
+          }};
 }
 
 }  // namespace starling

@@ -24,8 +24,8 @@ class QuasiGlobalMomentum final : public Bucketwise {
     const double beta = sgd.momentum, wd = sgd.weight_decay;
     // s = of_m·m + of_g·g
     const double of_m = sgd.nesterov ? beta * beta : beta, of_g = sgd.nesterov ? 1.0 + beta : 1.0;
-    // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the part along m is a pass of its own, which
-    // such a rank makes too.
+    // p is x or the mix, the states are what x was before, and m. Where gradients may overflow, the part along m is a pass of its own,
+    // which such a rank makes too.
     both_ = make_linear_rule(2, 0, [=](double lr) {
       return Linear{.x = {.p = 1, .s = {0, -lr * of_m}, .g = -lr * of_g}, .decay_s = {wd, 0}};
     });
@@ -124,12 +124,14 @@ DisagreementModel model(const rules::Sgd& sgd, bool atc, double mu) {
 
 AlgorithmPlan plan_qgm(ConfigSection& config) {
   const bool atc = config.choice("order", "atc", {"atc", "awc"}, "atc: update first, then mix, and wait for it; awc: as gossip's") == "atc";
-  const nlohmann::json given = config.raw(
-      "mu", "number or text", "how much of the momentum stays, the rest follows the parameters: >= 0 and < 1, or momentum (default), the optimizer's");
+  const nlohmann::json given =
+      config.raw("mu", "number or text",
+                 "how much of the momentum stays, the rest follows the parameters: >= 0 and < 1, or momentum (default), the optimizer's");
   if (given.is_null()) config.resolve("mu", "momentum");
   const bool own = given.is_number();
   const double mu = own ? given.get<double>() : 0.0;
-  if (!own && !given.is_null() && given != "momentum") config.error("mu", "is {}; allowed: a number >= 0 and < 1, or momentum", given.dump());
+  if (!own && !given.is_null() && given != "momentum")
+    config.error("mu", "is {}; allowed: a number >= 0 and < 1, or momentum", given.dump());
   if (mu < 0.0 || mu >= 1.0) config.error("mu", "is {}; allowed: >= 0 and < 1, or momentum", mu);
   return {.title = "quasi-global momentum",
           .topology = TopologyKind::kDoublyStochastic,
@@ -139,9 +141,10 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
           .messages = atc,
           .growth = [=](const OptimizerRule& rule) { return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum); },
           .period = 1,
-          .make = [=](const AlgorithmSite& site) {
-            return std::make_unique<QuasiGlobalMomentum>(site, atc, own ? mu : sgd_of(site.rule).momentum);
-          }};
+          .make =
+              [=](const AlgorithmSite& site) {
+                return std::make_unique<QuasiGlobalMomentum>(site, atc, own ? mu : sgd_of(site.rule).momentum);
+              }};
 }
 
 }  // namespace starling

@@ -26,8 +26,8 @@ struct SlowSettings {
 std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, const SlowSettings& settings) {
   if (!settings.gossip) return std::make_unique<Alone>(site);
   const bool kept = settings.gossip->global_above > 0.0 && !site.buckets.empty();
-  return make_gossip(site, *settings.gossip, [settings](std::int64_t t) { return settings.meets(t); },
-                     kept ? site.buckets[0].sync[2].numbers : Tensor());
+  return make_gossip(
+      site, *settings.gossip, [settings](std::int64_t t) { return settings.meets(t); }, kept ? site.buckets[0].sync[2].numbers : Tensor());
 }
 
 /// Slow momentum (Wang et al. 2020, arXiv 1910.00643): after steps with τ | t + 1, x̄ being the mean of all ranks' x,
@@ -68,7 +68,8 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
   settings.momentum = config.number("momentum", 0.5, Range::half_open(0.0, 1.0), "of the steps that averages are");
   settings.lr = config.number("slow_lr", 1.0, Range::positive(), "how far such a step goes; 1: to the mean and the momentum");
   settings.states = read_states(config);
-  const bool gossip = config.choice("inner", "local", {"local", "gossip"}, "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
+  const bool gossip =
+      config.choice("inner", "local", {"local", "gossip"}, "what ranks do between averages; gossip takes gossip's keys too") == "gossip";
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"slow_momentum"}};
   if (gossip) {
     settings.gossip = read_gossip(config);

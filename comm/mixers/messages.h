@@ -21,7 +21,7 @@ class MessageMixer : public Mixer {
                const ExchangeLabel& label) override;
   void wait(Ticket ticket) override { transport_.wait(ticket); }
   void terms(const Exchange& exchange, std::vector<Tensor>& received, const ExchangeLabel& label, Mix& mix) override;
-  void release(const ExchangeLabel&) override {}              // the buffers are this rank's own
+  void release(const ExchangeLabel&) override {}                             // the buffers are this rank's own
   void wait_until_writable(const Bucket&, const ExchangeLabel&) override {}  // the update is in place
   std::string why_not_captured() const override { return transport_.why_not_captured(); }
   std::unique_ptr<CapturePart> join_capture(std::int64_t) override { return nullptr; }  // the transport follows its exchanges itself

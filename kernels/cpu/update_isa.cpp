@@ -18,22 +18,22 @@ void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) 
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kMiddle>) \
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kLast>)   \
   STARLING_UPDATE(AccumAdamStep<T, kDecoupled, rules::AccumPhase::kOnly>)
-#define STARLING_UPDATES(T)                 \
-  STARLING_UPDATE(MixStep<T>)               \
-  STARLING_UPDATE(SgdStep<T, false, false>) \
-  STARLING_UPDATE(SgdStep<T, true, false>)  \
-  STARLING_UPDATE(SgdStep<T, true, true>)   \
-  STARLING_UPDATE(AdamStep<T, false>)       \
-  STARLING_UPDATE(AdamStep<T, true>)        \
+#define STARLING_UPDATES(T)                         \
+  STARLING_UPDATE(MixStep<T>)                       \
+  STARLING_UPDATE(SgdStep<T, false, false>)         \
+  STARLING_UPDATE(SgdStep<T, true, false>)          \
+  STARLING_UPDATE(SgdStep<T, true, true>)           \
+  STARLING_UPDATE(AdamStep<T, false>)               \
+  STARLING_UPDATE(AdamStep<T, true>)                \
   STARLING_UPDATE(NoiseCorrectedAdamStep<T, false>) \
-  STARLING_UPDATE(NoiseCorrectedAdamStep<T, true>) \
-  STARLING_UPDATE(LinearStep<T, 0, 0>)      \
-  STARLING_UPDATE(LinearStep<T, 1, 0>)      \
-  STARLING_UPDATE(LinearStep<T, 1, 1>)      \
-  STARLING_UPDATE(LinearStep<T, 2, 0>)      \
-  STARLING_UPDATE(LinearStep<T, 2, 1>)      \
-  STARLING_UPDATE(LinearStep<T, 2, 2>)      \
-  STARLING_ACCUM_UPDATE(T, false)           \
+  STARLING_UPDATE(NoiseCorrectedAdamStep<T, true>)  \
+  STARLING_UPDATE(LinearStep<T, 0, 0>)              \
+  STARLING_UPDATE(LinearStep<T, 1, 0>)              \
+  STARLING_UPDATE(LinearStep<T, 1, 1>)              \
+  STARLING_UPDATE(LinearStep<T, 2, 0>)              \
+  STARLING_UPDATE(LinearStep<T, 2, 1>)              \
+  STARLING_UPDATE(LinearStep<T, 2, 2>)              \
+  STARLING_ACCUM_UPDATE(T, false)                   \
   STARLING_ACCUM_UPDATE(T, true)
 
 STARLING_UPDATES(float)

@@ -14,10 +14,10 @@ namespace starling::rules {
 /// done, are such sums; so they run in the fused update of every backend, and an algorithm needs no kernel of its own.
 template <class T>
 struct LinearTerms {
-  T p = 0;          ///< of the mixed parameters
-  T s[2] = {};      ///< of the states as they were
-  T g = 0;          ///< of the gradient, decay included
-  T made[2] = {};   ///< of the new states: for p' alone
+  T p = 0;         ///< of the mixed parameters
+  T s[2] = {};     ///< of the states as they were
+  T g = 0;         ///< of the gradient, decay included
+  T made[2] = {};  ///< of the new states: for p' alone
 };
 template <class T>
 struct LinearCoefficients {

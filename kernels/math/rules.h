@@ -141,9 +141,9 @@ struct AdamStep {
   }
 };
 
-/// Adam whose second moment leaves out the part of the noise that a mean over N ranks would not have (the square-root rule of Malladi et al.
-/// 2022, arXiv 2205.10287, where noise dominates, and Adam where it does not). m and v corrected for bias, σ² = max(v - m², 0)/(1 - c) and
-/// c = (1-β1)/(1+β1): v becomes max(v - (1 - 1/N)σ², v/N) in the denominator.
+/// Adam whose second moment leaves out the part of the noise that a mean over N ranks would not have (the square-root rule of Malladi et
+/// al. 2022, arXiv 2205.10287, where noise dominates, and Adam where it does not). m and v corrected for bias, σ² = max(v - m², 0)/(1 - c)
+/// and c = (1-β1)/(1+β1): v becomes max(v - (1 - 1/N)σ², v/N) in the denominator.
 template <class T, bool kDecoupled>
 struct NoiseCorrectedAdamStep {
   using Real = T;
@@ -168,7 +168,7 @@ struct NoiseCorrectedAdamStep {
 template <bool kDecoupled>
 struct Adam {
   AdamSettings settings;
-  double noise_correction = 1.0;   ///< N; 1: off
+  double noise_correction = 1.0;    ///< N; 1: off
   bool noise_of_all_ranks = false;  ///< N is the number of ranks, which know_ranks() tells
 
   void know_ranks(int ranks) {
@@ -182,10 +182,9 @@ struct Adam {
     const AdamCoefficients<T> c = settings.coefficients<T>(lr, s, kDecoupled);
     if (noise_correction == 1.0) return run(AdamStep<T, kDecoupled>{c});
     const double at = static_cast<double>(s), share = (1.0 - settings.beta1) / (1.0 + settings.beta1);
-    run(NoiseCorrectedAdamStep<T, kDecoupled>{c, static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))),
-                                              static_cast<T>(1.0 / (1.0 - std::pow(settings.beta2, at))),
-                                              static_cast<T>((1.0 - 1.0 / noise_correction) / (1.0 - share)),
-                                              static_cast<T>(1.0 / noise_correction), static_cast<T>(lr)});
+    run(NoiseCorrectedAdamStep<T, kDecoupled>{
+        c, static_cast<T>(1.0 / (1.0 - std::pow(settings.beta1, at))), static_cast<T>(1.0 / (1.0 - std::pow(settings.beta2, at))),
+        static_cast<T>((1.0 - 1.0 / noise_correction) / (1.0 - share)), static_cast<T>(1.0 / noise_correction), static_cast<T>(lr)});
   }
 };
 

@@ -14,9 +14,10 @@ template <bool kDecoupled>
 std::unique_ptr<OptimizerRule> make_adam(ConfigSection& config) {
   rules::Adam<kDecoupled> rule{read_adam_settings(config, kDecoupled ? 0.1 : 0.0)};
   std::string word;
-  rule.noise_correction = config.number_or_word("noise_correction", 1.0, Range::at_least(1.0), {"ranks"}, word,
-                                                "N: leave out of the second moment the noise that a mean over N ranks would not have; 1: off; "
-                                                "ranks: as many as the run has");
+  rule.noise_correction =
+      config.number_or_word("noise_correction", 1.0, Range::at_least(1.0), {"ranks"}, word,
+                            "N: leave out of the second moment the noise that a mean over N ranks would not have; 1: off; "
+                            "ranks: as many as the run has");
   rule.noise_of_all_ranks = !word.empty();
   if (rule.noise_of_all_ranks) rule.noise_correction = 1.0;  // until the ranks are known
   return std::make_unique<RuleKernel<rules::Adam<kDecoupled>, cpu::IsaLaunch>>(rule);

@@ -141,13 +141,15 @@ TEST_CASE("comm/algorithm: a text is a type, the resolved object has every defau
   CHECK(algorithm_of("slow_average", &resolved).step_keys.front().steps == 8);
   CHECK(resolved == nlohmann::json{{"type", "slow_average"}, {"period", 8}, {"momentum", 0.5}});
   CHECK(algorithm_of(nlohmann::json(), &resolved).name == "gossip");
-  CHECK(resolved == nlohmann::json{{"type", "gossip"}, {"order", "awc"}, {"interval", 1}, {"global_every", 0}, {"mix_states", 0}, {"mixing", 1.0}});
+  CHECK(resolved ==
+        nlohmann::json{{"type", "gossip"}, {"order", "awc"}, {"interval", 1}, {"global_every", 0}, {"mix_states", 0}, {"mixing", 1.0}});
   CHECK(algorithm_of(resolved).name == "gossip");
   const auto contains = [](const std::string& text, const std::string& part) {
     CAPTURE(text);
     CHECK(text.find(part) != std::string::npos);
   };
-  contains(error_of({{"type", "gossip"}, {"period", 4}}), "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, slowmo");
+  contains(error_of({{"type", "gossip"}, {"period", 4}}),
+           "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, slowmo");
   contains(error_of({{"type", "slow_average"}, {"perod", 4}}), "did you mean 'period'");
   contains(error_of({{"type", "slow_average"}, {"period", 0}}), "sync.algorithm.period: expected an integer 1 … 1000000, found 0");
   contains(error_of("slow_averag"), "did you mean 'slow_average'");

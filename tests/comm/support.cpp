@@ -95,7 +95,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
   std::unique_ptr<Topology> topology;
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
-  if (algorithm_plan.topology != TopologyKind::kNone) topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
+  if (algorithm_plan.topology != TopologyKind::kNone)
+    topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
   const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
@@ -135,7 +136,8 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     for (Parameter* parameter : order) {
       const auto p = static_cast<std::size_t>(parameter->index);
       set_numbers(parameter->grad, [&](std::int64_t i) {
-        return loss_scale * ((1.0 + job.rank_curvature * rank) * curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
+        return loss_scale *
+               ((1.0 + job.rank_curvature * rank) * curvature(p) * (before[p][static_cast<std::size_t>(i)] - target(rank, first[p] + i)));
       });
       if (p == 2 && overflows(job, rank, step)) backend.fill(parameter->grad.slice(5, Shape{1}), std::numeric_limits<double>::infinity());
       if (rank == job.slow_rank) std::this_thread::sleep_for(std::chrono::microseconds(700));

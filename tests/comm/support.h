@@ -68,8 +68,7 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
 using AfterStep = std::function<void(int, std::vector<std::vector<double>>&)>;
 std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step = {});
 
-std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks,
-                                             TopologyKind kind = TopologyKind::kDoublyStochastic);
+std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks, TopologyKind kind = TopologyKind::kDoublyStochastic);
 /// The job's model and losses, for plain rewritings.
 const std::vector<Shape>& job_shapes();
 double start_value(int rank, bool apart, std::int64_t i);

@@ -135,7 +135,8 @@ TEST_CASE("kernels/optimizer: accum_adamw leaves the accumulator zero after each
   }
 }
 
-TEST_CASE("kernels/optimizer: Adam's correction for the noise of a rank's own gradients is off at 1, and never steps less or beyond sqrt(N)") {
+TEST_CASE(
+    "kernels/optimizer: Adam's correction for the noise of a rank's own gradients is off at 1, and never steps less or beyond sqrt(N)") {
   const auto after = [](double n, double ranks) {
     const auto rule = make_rule("adam", {{"noise_correction", n}});
     rule->know_ranks(static_cast<int>(ranks));

@@ -292,8 +292,8 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
           const double mean = config["data"]["normalize"]["mean"][c], std_dev = config["data"]["normalize"]["std"][c];
           x[c * (pixels / channels) + i / channels] = (image[i] / 255.0 - mean) / std_dev;
         }
-        at[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)),
-                                config["loss"]["label_smoothing"], 1.0 / static_cast<double>(K * batch), gradient);
+        at[rank].add_gradient(x, static_cast<int>(data.label(starling::Dataset::Split::kTrain, sample)), config["loss"]["label_smoothing"],
+                              1.0 / static_cast<double>(K * batch), gradient);
       }
       gradients.push_back(gradient);
     }

@@ -34,7 +34,8 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
     std::set<std::string> names;
     for (const auto& [name, value] : saved.items()) names.insert(name);
     for (const auto& [name, value] : given.items()) names.insert(name);
-    if (names.erase("type") != 0 && !path.empty()) compare(saved.value("type", nlohmann::json()), given.value("type", nlohmann::json()), path + ".type", source);
+    if (names.erase("type") != 0 && !path.empty())
+      compare(saved.value("type", nlohmann::json()), given.value("type", nlohmann::json()), path + ".type", source);
     for (const std::string& name : names) {
       compare(saved.value(name, nlohmann::json()), given.value(name, nlohmann::json()), path.empty() ? name : path + "." + name, source);
     }
