@@ -61,7 +61,8 @@ class Gossip final : public Bucketwise {
       with_global_rounds_ = std::make_unique<WithGlobalRounds>(*site.topology, settings.global_every);
       site_.topology = with_global_rounds_.get();
     }
-    site_.mixer.open({site_.buckets, site_.topology, site_.overlap, site_.start_at_begin, settings.adapt_then_combine});
+    site_.mixer.open(
+        {site_.buckets, site_.topology, site_.overlap, site_.start_at_begin && !settings.adapt_then_combine, settings.adapt_then_combine});
     if (settings.mix_states > 0 && ranks() > 1) {
       for (std::size_t k = 0; !site_.buckets.empty() && k < site_.buckets[0].states.size(); ++k) {
         std::vector<Tensor> numbers;

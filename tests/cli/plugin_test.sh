@@ -42,7 +42,7 @@ verify "to the bits of the run that did not stop" cmp "$work/straight/model.safe
 verify "its states are in the checkpoint" grep -aq '"sync.slow_momentum.3.weight"' "$work/slow/checkpoints/step-25/rank-3.safetensors"
 verify "the resolved config shows its default" bash -c 'python3 -c "import json; a = json.load(open(\"$work/slow/config.json\"))[\"sync\"][\"algorithm\"]; assert a == {\"type\": \"slow_average\", \"period\": 3, \"momentum\": 0.5}"'
 check "resume with another setting is refused by its key" 2 "sync.algorithm.momentum" slow --set steps=30 --set sync.algorithm.momentum=0.7 --output "$work/slow" --resume latest
-check "its key with another algorithm" 2 "sync.algorithm.period: is not a key of gossip, but of slow_average" \
+check "its key with another algorithm" 2 "sync.algorithm.period: is not a key of gossip, but of diloco, local_sgd, slow_average, slowmo" \
   "$work/$program" ../config.json --set sync.algorithm.period=3 --dry-run
 check "a period that does not divide the steps is told" 0 "^sync.algorithm.period: 3 steps do not divide the run.s 20: its last 2 end without" slow --dry-run
 check "a period beyond the last step" 2 "sync.algorithm.period: is 21, but the run has 20 steps" slow --set sync.algorithm.period=21 --dry-run

@@ -153,6 +153,49 @@ TEST_CASE("nccl/training: steps that are issued and steps that are replayed have
   }
 }
 
+TEST_CASE("nccl/training: every family has the bits of steps through host memory, and is replayed where its work repeats") {
+  const json sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}}, heavy = with(sgd, {{"precision", "fp16"}});
+  struct Variant {
+    json algorithm;
+    const char* topology;
+    bool repeats;
+    json patch = json::object();
+  };
+  const Variant variants[] = {
+      {{{"type", "gossip"}, {"order", "atc"}}, "one-peer-exp", true},
+      {{{"type", "gossip"}, {"order", "atc"}}, "complete", true, heavy},
+      {{{"type", "gossip"}, {"interval", 2}, {"global_every", 2}, {"mix_states", 2}}, "one-peer-exp", false},
+      {{{"type", "gossip"}, {"global_above", 1e-6}, {"check_every", 2}}, "ring", false},
+      {{{"type", "gossip"}, {"global_every", 3}}, "one-peer-exp", true},
+      {{{"type", "qgm"}}, "one-peer-exp", true, sgd},
+      {{{"type", "qgm"}, {"order", "awc"}}, "static-ring", true, heavy},
+      {{{"type", "decentlam"}}, "static-ring", true, heavy},
+      {{{"type", "gradient_tracking"}}, "one-peer-exp", false, heavy},
+      {{{"type", "momentum_tracking"}}, "one-peer-exp", false, sgd},
+      {{{"type", "exact_diffusion"}}, "one-peer-exp", true},
+      {{{"type", "push_sum"}}, "directed-exp", false},
+      {{{"type", "allreduce"}, {"delay", true}, {"average", false}}, "ring", true},
+      {{{"type", "local_sgd"}, {"period", 3}, {"start", 2}, {"states", "average"}}, "ring", false, sgd},
+      {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "one-peer-exp", false},
+      {{{"type", "diloco"}, {"period", 4}, {"delay", 2}}, "ring", false},
+  };
+  constexpr int kRanks = 4;
+  for (const Variant& variant : variants) {
+    CAPTURE(variant.algorithm.dump());
+    const json keys{{"sync", {{"algorithm", variant.algorithm}, {"topology", {{"type", variant.topology}}}}}};
+    const json config = with(with(with(graph_config(12), {{"data", {{"limit", 60}}}, {"batch_size", 2}}), keys), variant.patch);
+    const std::vector<GraphOutcome> wanted = train(kRanks, eager(config), {.way = Way::kStaged});
+    for (const Way way : {Way::kNccl, Way::kPeers}) {
+      CAPTURE(static_cast<int>(way));
+      same(train(kRanks, eager(config), {.way = way}), wanted);
+      const std::vector<GraphOutcome> replayed = train(kRanks, config, {.way = way});
+      CHECK((replayed[0].why_not == "") == variant.repeats);
+      CHECK((replayed[0].launches > 0) == variant.repeats);
+      same(replayed, wanted);
+    }
+  }
+}
+
 TEST_CASE("nccl/training: an overflow on one rank alone") {
   const json config = with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
   RunOptions options;
