@@ -267,8 +267,9 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                     }};
               },
           .period = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0 ? 1 : 0,
-          .predict = [](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
-                        double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes); },
+          .predict = [atc = settings.adapt_then_combine](
+                         const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
+                         double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes, !atc); },
           .make =
               [settings](const AlgorithmSite& site) {
                 const bool kept = !site.buckets.empty() && !site.buckets[0].sync.empty();
