@@ -139,6 +139,12 @@ struct AlgorithmPlan {
   int scratch = 0;        ///< copies of the parameters that it works in and does not keep, beside what neighbours send
   int mixed = 1;          ///< tensors of the parameters' size that an exchange brings from each neighbour
   bool messages = false;  ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
+  /// The model needs so many buckets, which the key is about; 0: any number does.
+  struct LeastBuckets {
+    std::string key;
+    std::int64_t count = 0;
+  } least_buckets = {};
+  bool counts_updates = false;  ///< it counts the optimizer's steps by itself, which in fp16 each rank does too: refused there
   /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
   struct StepKey {
     std::string key;

@@ -16,10 +16,7 @@ StatesAt read_states(ConfigSection& config) {
 
 Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
     : Algorithm(site), means_(site), outer_(site), inner_(std::move(inner)), states_(states) {
-  if (states == StatesAt::kReset && site.check_overflow) {
-    fail(ExitCode::kUsage, "config", {.key = "sync.algorithm.states"},
-         "is reset, but fp16 counts each rank's updates by itself; allowed: local, average, or another precision");
-  }
+  require(states != StatesAt::kReset || !site.check_overflow, "algorithm", "states are reset though each rank counts its own updates");
   if (site.transport.size() > 1) site.transport.prepare({});
   mean_ = make_linear_rule(0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });
 }

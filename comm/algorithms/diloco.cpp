@@ -25,11 +25,7 @@ class DiLoCo final : public Averages {
  public:
   DiLoCo(const AlgorithmSite& site, const OuterSettings& settings)
       : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
-    if (settings.fragments > buckets()) {
-      fail(ExitCode::kUsage, "config", {.key = "sync.algorithm.fragments"},
-           "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb", settings.fragments, buckets(),
-           buckets() == 1 ? "" : "s", buckets());
-    }
+    require(settings.fragments <= buckets(), "diloco", "{} fragments of {} buckets", settings.fragments, buckets());
     // p is x, the states are s and a, g is the sum of Δ.
     const double mu = settings.momentum, nu = settings.lr, alpha = settings.blend, share = means_.share();
     const bool nesterov = settings.nesterov;
@@ -137,6 +133,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   return {.title = "DiLoCo",
           .states = states,
           .scratch = settings.delay > 0 ? 0 : 1,
+          .least_buckets = {"fragments", settings.fragments},
+          .counts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }

@@ -73,6 +73,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
           .messages = settings.by_topology,
+          .counts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
           .means_before = settings.start,
           .make = [settings](const AlgorithmSite& site) {

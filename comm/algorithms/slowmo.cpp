@@ -79,6 +79,7 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
           .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
           .states = states,
           .scratch = gossip ? 1 : 0,
+          .counts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
 }

@@ -157,6 +157,10 @@ void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const
     sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
                config.lr_scale, plan.label());
   }
+  if (plan.counts_updates && config.compute == DType::kFloat16) {
+    sync.error("algorithm.states",
+               "is reset, but in fp16 each rank counts its updates by itself; allowed: local, average, or another precision");
+  }
   const std::string fault = plan.rule_fault ? plan.rule_fault(*config.rule) : "";
   if (!fault.empty()) sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
   if (config.auto_bucket && !plan.predict) {
@@ -365,7 +369,16 @@ std::string describe_config() {
 }
 
 ShapeTrace trace_shapes(const TrainConfig& config) {
-  return trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
+  ShapeTrace trace = trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
+  const AlgorithmPlan::LeastBuckets& least = config.algorithm.least_buckets;
+  const auto buckets =
+      static_cast<std::int64_t>(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size());
+  if (least.count > buckets) {
+    fail(ExitCode::kUsage, "config", {.key = "sync.algorithm." + least.key},
+         "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb", least.count, buckets, buckets == 1 ? "" : "s",
+         buckets);
+  }
+  return trace;
 }
 
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
