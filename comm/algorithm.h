@@ -136,9 +136,10 @@ struct AlgorithmPlan {
     std::int64_t numbers = 0;  ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
   };
   std::vector<State> states = {};
-  int scratch = 0;        ///< copies of the parameters that it works in and does not keep, beside what neighbours send
-  int mixed = 1;          ///< tensors of the parameters' size that an exchange brings from each neighbour
-  bool messages = false;  ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
+  int scratch = 0;            ///< copies of the parameters that it works in and does not keep, beside what neighbours send
+  int mixed = 1;              ///< tensors of the parameters' size that an exchange brings from each neighbour
+  bool mixes_states = false;  ///< and the optimizer's states beside them
+  bool messages = false;      ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
   /// The model needs so many buckets, which the key is about; 0: any number does.
   struct LeastBuckets {
     std::string key;

@@ -19,7 +19,8 @@
 namespace starling {
 namespace {
 
-constexpr double kStable = 1.0 - 1e-9;
+/// Up to so many numbers of all ranks together the map is made as a matrix.
+constexpr std::size_t kMatrix = 256;
 /// Periods that the growth is read off, fewer where there are many ranks. Of the first quarter, in which what dies out fast still counts,
 /// nothing is read.
 int periods_for(std::size_t ranks, std::size_t rounds) {
@@ -45,13 +46,30 @@ void remove_mean(Numbers& z) {
   }
 }
 
-}  // namespace
+/// One period of the topology.
+void run_period(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, Numbers& z) {
+  for (const MixingMatrix& round : rounds) {
+    model.step(z, [&](std::vector<double>& x) { round.apply(x, 1); });
+  }
+  remove_mean(z);  // roundings alone would let it in
+}
 
-double growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, const Topology& topology) {
-  if (!plan.growth || topology.ranks() == 1) return 0.0;
-  const DisagreementModel model = plan.growth(rule);
-  const std::vector<MixingMatrix> rounds = one_period(topology);
-  const auto ranks = static_cast<std::size_t>(topology.ranks());
+/// Of the map as a matrix, whose columns are what it makes of the unit vectors.
+double radius_of_matrix(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, std::size_t ranks) {
+  const std::size_t tensors = static_cast<std::size_t>(model.states) + 1, size = tensors * ranks;
+  std::vector<double> matrix(size * size);
+  for (std::size_t column = 0; column < size; ++column) {
+    Numbers z(tensors, std::vector<double>(ranks, 0.0));
+    z[column / ranks][column % ranks] = 1.0;
+    remove_mean(z);
+    run_period(model, rounds, z);
+    for (std::size_t row = 0; row < size; ++row) matrix[row * size + column] = z[row / ranks][row % ranks];
+  }
+  return dense_radius(std::move(matrix), size);
+}
+
+/// By how much random starts grow in many periods.
+double radius_by_trial(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, std::size_t ranks) {
   const int periods = periods_for(ranks, rounds.size()), settling = periods / 4;
   // Several starts at once: one may lie beside what grows most.
   double largest = 0.0;
@@ -65,35 +83,44 @@ double growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, con
     }
     remove_mean(z);
     double logarithm = 0.0;
-    std::int64_t steps = 0;
-    for (int period = 0; period < periods; ++period) {
-      for (const MixingMatrix& round : rounds) {
-        model.step(z, [&](std::vector<double>& x) { round.apply(x, 1); });
-        if (period >= settling) ++steps;
-      }
-      remove_mean(z);  // roundings alone would let it in
+    bool gone = false;
+    for (int period = 0; period < periods && !gone; ++period) {
+      run_period(model, rounds, z);
       const double length = norm(z);
-      if (length == 0.0 || !std::isfinite(length)) break;
+      gone = length == 0.0 || !std::isfinite(length);
+      if (gone) break;
       if (period >= settling) logarithm += std::log(length);
       for (std::vector<double>& of : z) {
         for (double& x : of) x /= length;
       }
     }
-    if (steps > 0 && norm(z) > 0.0) largest = std::max(largest, std::exp(logarithm / static_cast<double>(steps)));
+    if (!gone) largest = std::max(largest, std::exp(logarithm / (periods - settling)));
   }
   return largest;
 }
 
+}  // namespace
+
+Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, const Topology& topology) {
+  if (!plan.growth || topology.ranks() == 1) return {};
+  const DisagreementModel model = plan.growth(rule);
+  const std::vector<MixingMatrix> rounds = one_period(topology);
+  const auto ranks = static_cast<std::size_t>(topology.ranks());
+  const bool estimated = (static_cast<std::size_t>(model.states) + 1) * ranks > kMatrix;
+  const double radius = estimated ? radius_by_trial(model, rounds, ranks) : radius_of_matrix(model, rounds, ranks);
+  return {std::pow(radius, 1.0 / static_cast<double>(rounds.size())), estimated};
+}
+
 void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const std::string& optimizer, const Topology& topology,
                   const std::string& topology_name, const RankLayout& site) {
-  const double growth = growth_per_step(plan, rule, topology);
-  if (growth < kStable) return;
+  const Growth growth = growth_per_step(plan, rule, topology);
+  if (!growth.grows()) return;
   std::vector<std::string> graphs, others;
   for (const std::string& name : topologies().names()) {
     try {
       ConfigSection empty(nlohmann::json::object(), "defaults");
       const std::unique_ptr<Topology> other = topologies().make(name, "type", empty, site);
-      if (kind_fault(*other, plan.topology).empty() && growth_per_step(plan, rule, *other) < kStable) graphs.push_back(name);
+      if (kind_fault(*other, plan.topology).empty() && !growth_per_step(plan, rule, *other).grows()) graphs.push_back(name);
     } catch (const std::exception&) {  // does not take these ranks
     }
   }
@@ -101,7 +128,7 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
     const auto& fit = other.optimizers;
     if (other.topology == TopologyKind::kNone || !kind_fault(topology, other.topology).empty() ||
         (!fit.empty() && std::find(fit.begin(), fit.end(), optimizer) == fit.end()) ||
-        (other.rule_fault && !other.rule_fault(rule).empty()) || growth_per_step(other, rule, topology) >= kStable)
+        (other.rule_fault && !other.rule_fault(rule).empty()) || growth_per_step(other, rule, topology).grows())
       continue;
     others.push_back(other.name);
   }
@@ -109,7 +136,7 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
        "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies "
        "that "
        "fit: {}; algorithms that fit this one: {}",
-       plan.label(), growth, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
+       plan.label(), growth.per_step, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
        fmt::join(others, ", "));
 }
 

@@ -49,7 +49,8 @@ std::vector<double> centred_identity(int ranks) {
   return x;
 }
 
-/// ρ(A) of a dense n × n matrix: A is squared 40 times, with its size taken out and kept as a logarithm.
+}  // namespace
+
 double dense_radius(std::vector<double> a, std::size_t n) {
   double log_norm = 0.0;  // of A^(2^s), while `a` is that power divided by its norm
   double power = 1.0;
@@ -72,6 +73,8 @@ double dense_radius(std::vector<double> a, std::size_t n) {
     power *= 2.0;
   }
 }
+
+namespace {
 
 /// Multiplications that one period takes for one number a rank.
 double period_work(const std::vector<MixingMatrix>& rounds) {

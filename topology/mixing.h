@@ -105,6 +105,9 @@ std::vector<MixingMatrix> one_period(const Topology& topology);
 /// why not.
 std::string mixing_fault(const std::vector<MixingMatrix>& rounds);
 
+/// ρ(A) of a dense n × n matrix, by rows: A is squared 40 times (ρ = lim ‖A^m‖^(1/m)), with its size taken out and kept as a logarithm.
+double dense_radius(std::vector<double> a, std::size_t n);
+
 /// ρ(P - J/n), P the product of the rounds: how much disagreement one period leaves. Up to 64 ranks by repeated squaring of the dense
 /// matrix (ρ = lim ‖A^m‖^(1/m), m = 2^40), above by Arnoldi's method from a random vector. The rounds must be doubly stochastic.
 double disagreement_radius(const std::vector<MixingMatrix>& rounds);

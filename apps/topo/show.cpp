@@ -203,9 +203,9 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   if (fault.empty() && plan.rule_fault) fault = plan.rule_fault(*rule);
   if (!fault.empty()) return fmt::format("{}: not for this, {}\n", plan.label(), fault);
   if (!plan.growth) return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label());
-  const double growth = growth_per_step(plan, *rule, topology);
-  return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(), options.momentum, growth,
-                     growth < 1.0 ? "" : ", which training refuses");
+  const Growth growth = growth_per_step(plan, *rule, topology);
+  return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(), options.momentum, growth.per_step,
+                     !growth.grows() ? "" : ", which training refuses");
 }
 
 }  // namespace
@@ -213,9 +213,9 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
 void show(const ShowOptions& options) {
   const ChosenTopology chosen = choose_topology(options.choice);
   if (options.json) return write_json(chosen, stdout, "standard output");
-  if (options.svg.empty()) {
-    return write_standard_output(report_text(chosen) + (options.algorithm.empty() ? "" : growth_text(options, *chosen.topology)));
-  }
+  const std::string growth = options.algorithm.empty() ? "" : growth_text(options, *chosen.topology);
+  if (options.svg.empty()) return write_standard_output(report_text(chosen) + growth);
+  if (!growth.empty()) write_standard_output(growth);
   const std::string title = fmt::format("{}, {} rank{}", chosen.name, options.choice.ranks, options.choice.ranks == 1 ? "" : "s");
   const std::string picture = topology_svg(*chosen.topology, chosen.report, title);
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(options.svg.c_str(), "wb"), &std::fclose);

@@ -28,6 +28,7 @@ void Means::start(int bucket, const Tensor& numbers, const StepInfo& info) {
   numbers_[b] = numbers;
   if (transport_.size() == 1) return;
   if (!sums_[b]) sums_[b] = Tensor(numbers.backend(), numbers.shape(), numbers.dtype());
+  const StreamScope scope(numbers.backend(), StreamKind::kUpdate);  // where they were written
   tickets_[b] = transport_.start_sum(numbers, sums_[b], {info.step, bucket, info.step});
 }
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "comm/algorithms/updater.h"
+
 namespace starling {
 namespace {
 
@@ -53,8 +55,7 @@ std::int64_t ConsensusControl::next_round(bool global) {
 void ConsensusControl::start_measuring() {
   // A step checks what it mixed, or what was mixed last before it.
   measuring_ = (step_ + interval_ - 1) / check_every_ > (step_ - 1 + check_every_) / check_every_ - 1;
-  const StreamScope scope(backend_, StreamKind::kUpdate);
-  if (measuring_) backend_.fill(own_, 0.0);
+  if (measuring_) on_update_stream(backend_, [&] { backend_.fill(own_, 0.0); });
 }
 
 void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
@@ -82,25 +83,25 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
 void ConsensusControl::start_sums() {
   measuring_ = false;
   if (!checks(step_)) return;
-  {
-    const StreamScope scope(backend_, StreamKind::kUpdate);
-    backend_.copy(own_, sums_);  // own numbers may be measured anew before the sum is made
-  }
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  backend_.copy(own_, sums_);  // own numbers may be measured anew before the sum is made
   ticket_ = transport_.start_sum(sums_, sums_, {step_, 0, step_});
   summing_ = true;
 }
 
 void ConsensusControl::judge() {
   std::array<double, 2> sums{};
-  backend_.copy_to_host(sums_, sums.data());
+  on_update_stream(backend_, [&] { backend_.copy_to_host(sums_, sums.data()); });
   if (sums[1] > 0.0 && std::sqrt(sums[0] / sums[1]) > above_) global_next_ = true;
   summing_ = false;
 }
 
 void ConsensusControl::save() {
   std::array<double, kSaved> values{};
-  backend_.copy_to_host(own_, values.data());
-  backend_.copy_to_host(sums_, values.data() + 2);
+  on_update_stream(backend_, [&] {
+    backend_.copy_to_host(own_, values.data());
+    backend_.copy_to_host(sums_, values.data() + 2);
+  });
   values[4] = summing_ ? 1.0 : 0.0;
   values[5] = global_next_ ? 1.0 : 0.0;
   values[6] = static_cast<double>(rounds_);
@@ -110,9 +111,11 @@ void ConsensusControl::save() {
 
 void ConsensusControl::restore() {
   std::array<double, kSaved> values{};
-  backend_.copy_to_host(saved_, values.data());
-  backend_.copy_from_host(values.data(), own_);
-  backend_.copy_from_host(values.data() + 2, sums_);
+  on_update_stream(backend_, [&] {
+    backend_.copy_to_host(saved_, values.data());
+    backend_.copy_from_host(values.data(), own_);
+    backend_.copy_from_host(values.data() + 2, sums_);
+  });
   summing_ = values[4] != 0.0;
   global_next_ = values[5] != 0.0;
   rounds_ = static_cast<std::int64_t>(values[6]);

@@ -38,10 +38,7 @@ class DecentLaM final : public Bucketwise {
 
  protected:
   void update(int b) override {
-    {
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
-      site_.backend.copy(bucket(b).parameters, before(b));
-    }
+    on_update_stream(site_.backend, [&] { site_.backend.copy(bucket(b).parameters, before(b)); });
     updater_.update(b, info_, {}, {.rule = descend_.get()});
     site_.mixer.publish(b, info_.step, info_.step);
   }

@@ -57,6 +57,7 @@ class DiLoCo final : public Averages {
   void finish() override {
     Averages::finish();
     for (int b = 0; b < buckets(); ++b) settle(b);  // Δ̄ under way is saved
+    outer_.join();
   }
 
  protected:
@@ -83,10 +84,8 @@ class DiLoCo final : public Averages {
   void send(int b) {
     const auto i = static_cast<std::size_t>(b);
     const Bucket& of = bucket(b);
-    {
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
-      site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters}, .weight = {1.0, -1.0}, .terms = 2, .out = deltas_[i]});
-    }
+    const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters}, .weight = {1.0, -1.0}, .terms = 2, .out = deltas_[i]});
     if (site_.transport.size() > 1) {
       tickets_[i] = site_.transport.start_sum(deltas_[i], deltas_[i], {info_.step, b, info_.step});
     }

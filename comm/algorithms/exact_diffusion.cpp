@@ -32,10 +32,9 @@ class ExactDiffusion final : public Bucketwise {
   }
   void update(int b) override {
     const Tensor &x = bucket(b).parameters, &previous = state(b, 0);
-    {
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    on_update_stream(site_.backend, [&] {
       site_.backend.weighted_sum({.in = {x, previous}, .weight = {1.0, -1.0}, .terms = 2, .out = previous});
-    }
+    });
     updater_.update(b, info_);
     updater_.update(b, info_, {}, {.rule = correct_.get(), .states = {previous}, .gradient = x, .always = true});
     site_.mixer.publish(b, info_.step, info_.step);

@@ -28,11 +28,12 @@ class WithGlobalRounds final : public Topology {
   WithGlobalRounds(const Topology& inner, std::int64_t every) : Topology(inner.ranks()), inner_(inner), every_(every) {
     all_ = group_of_all(ranks());
   }
-  /// So many of the inner rounds that both come to an end together.
+  /// So many of the inner rounds that both come to an end together; 0 where nobody would plan so many ahead.
   std::int64_t period() const override {
     if (every_ == 1) return 1;
     if (inner_.period() == 0) return 0;
-    return std::lcm(every_ - 1, inner_.period()) / (every_ - 1) * every_;
+    const std::int64_t both = std::lcm(every_ - 1, inner_.period()) / (every_ - 1) * every_;
+    return both > kMostRounds ? 0 : both;
   }
 
  protected:
@@ -42,6 +43,7 @@ class WithGlobalRounds final : public Topology {
   }
 
  private:
+  static constexpr std::int64_t kMostRounds = 4096;
   const Topology& inner_;
   std::int64_t every_;
   Group all_;
@@ -55,7 +57,9 @@ class Gossip final : public Bucketwise {
   Gossip(const AlgorithmSite& site, const GossipSettings& settings, std::function<bool(std::int64_t)> quiet, Tensor control)
       : Bucketwise(site), settings_(settings), when_{settings.interval}, quiet_(std::move(quiet)) {
     if (settings.global_above > 0.0 && ranks() > 1) {
-      control_.emplace(site, settings.global_above, settings.check_every, settings.interval, std::move(control));
+      // Where steps without an exchange come in between, every mix is measured: which is the last before a check is not known.
+      const std::int64_t apart = quiet_ ? settings.check_every + settings.interval : settings.interval;
+      control_.emplace(site, settings.global_above, settings.check_every, apart, std::move(control));
       site_.topology = &control_->topology();
     } else if (settings.global_every > 0 && ranks() > 1) {
       with_global_rounds_ = std::make_unique<WithGlobalRounds>(*site.topology, settings.global_every);
@@ -251,9 +255,13 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
   const GossipSettings settings = read_gossip(config);
   std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
   if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
+  if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
+  if (settings.mix_states > 0) keys.push_back({"mix_states", settings.mix_states * settings.interval});
+  const bool repeats = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,
           .encoded_exchange = !settings.adapt_then_combine,
           .states = states_of(settings),
+          .mixes_states = settings.mix_states > 0,
           .messages = settings.adapt_then_combine,
           .step_keys = keys,
           .growth =
@@ -266,7 +274,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                       if (atc) mix(z[0]);
                     }};
               },
-          .period = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0 ? 1 : 0,
+          .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
           .predict = [atc = settings.adapt_then_combine](
                          const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
                          double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes, !atc); },

@@ -46,7 +46,6 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
                                            add(z[0], -1.0, z[2]);
                                          }};
               },
-          .period = 1,
           .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
 }
 

@@ -33,6 +33,12 @@ class LocalSgd final : public Averages {
     }
   }
 
+  double take_wait_seconds() override {
+    double seconds = Averages::take_wait_seconds();
+    for (const auto& side : sides_) seconds += side->mixer().take_wait_seconds();
+    return seconds;
+  }
+
  protected:
   bool meets(int, std::int64_t t) const override { return t >= settings_.start && (t + 1 - settings_.start) % settings_.period == 0; }
   void start(int b) override {
@@ -72,6 +78,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   settings.states = read_states(config);
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
+          .mixes_states = settings.by_topology && settings.states == StatesAt::kAverage,
           .messages = settings.by_topology,
           .counts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}, {"start", settings.start, false}},

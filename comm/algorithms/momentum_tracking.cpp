@@ -55,7 +55,6 @@ AlgorithmPlan plan_momentum_tracking(ConfigSection&) {
                       add(z[0], 1.0, z[1]);
                     }};
               },
-          .period = 1,
           .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
 }
 

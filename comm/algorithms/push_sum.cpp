@@ -36,9 +36,8 @@ class PushSum final : public Bucketwise {
   void update(int b) override {
     const double weight = own(weights_);
     if (weight != 1.0) {
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
       const Tensor& x = bucket(b).parameters;
-      site_.backend.weighted_sum({.in = {x}, .weight = {weight}, .terms = 1, .out = x});
+      on_update_stream(site_.backend, [&] { site_.backend.weighted_sum({.in = {x}, .weight = {weight}, .terms = 1, .out = x}); });
     }
     updater_.update(b, info_);
     site_.mixer.publish(b, info_.step, info_.step);

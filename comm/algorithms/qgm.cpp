@@ -62,10 +62,7 @@ class QuasiGlobalMomentum final : public Bucketwise {
     if (!atc_) site_.mixer.begin(info_.step, info_.step - 1);
   }
   void update(int b) override {
-    {
-      const StreamScope scope(site_.backend, StreamKind::kUpdate);
-      site_.backend.copy(bucket(b).parameters, before(b));
-    }
+    on_update_stream(site_.backend, [&] { site_.backend.copy(bucket(b).parameters, before(b)); });
     if (atc_) {
       move(b, {});
     } else {

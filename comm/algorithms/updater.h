@@ -9,6 +9,15 @@
 
 namespace starling {
 
+/// Calls f() on the update stream, after the work that the compute stream holds too: for operations beside the updates.
+template <class F>
+void on_update_stream(Backend& backend, F&& f) {
+  const Event computed = backend.record();
+  const StreamScope scope(backend, StreamKind::kUpdate);
+  backend.wait(computed);
+  f();
+}
+
 /// An update that is not the run's rule on the bucket's parameters and the step's gradient. What is named here takes their places.
 struct UpdateWork {
   const OptimizerRule* rule = nullptr;  ///< with `states`

@@ -260,15 +260,16 @@ class NcclTransport final : public Transport {
   }
 
   /// Issues work to the communication stream, behind what the compute and the update stream hold: what is sent is final then, and a receive
-  /// buffer that an update reads is not overwritten before that update is through. A sum waits for the compute stream alone: no update
-  /// issued since that one joined writes what it reads, and behind updates the sums of a backward pass would come one update later each.
+  /// buffer that an update reads is not overwritten before that update is through. A sum started on the compute stream waits for that
+  /// alone: no update issued since that one joined writes what it reads, and behind updates the sums of a backward pass would come one
+  /// update later each. One started on the update stream sums what updates wrote.
   template <class Operations>
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = backend_.capturing();
     require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
-    if (!work.sum) updated = mark(StreamKind::kUpdate);
+    if (!work.sum || backend_.stream() == StreamKind::kUpdate) updated = mark(StreamKind::kUpdate);
     Event before;  // in a capture: exchanges from before the graph are through before its own begin
     if (captured) {
       watchdog_.expect_graphs();  // a communicator belongs to the graph from the first call on

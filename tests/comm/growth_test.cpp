@@ -21,7 +21,7 @@ std::unique_ptr<OptimizerRule> sgd(double momentum) {
 
 double growth(const nlohmann::json& algorithm, const nlohmann::json& topology, int ranks, double momentum = 0.9) {
   register_builtin_algorithms();
-  return growth_per_step(algorithm_of(algorithm), *sgd(momentum), *test::make_test_topology(topology, ranks));
+  return growth_per_step(algorithm_of(algorithm), *sgd(momentum), *test::make_test_topology(topology, ranks)).per_step;
 }
 
 const nlohmann::json kD2 = {{"type", "exact_diffusion"}, {"lazy", false}};
@@ -46,6 +46,27 @@ TEST_CASE("comm/growth: DecentLaM and D2 grow on graphs that change or mix too f
     CHECK(growth("gossip", {{"type", topology}}, ranks) < 1.0);
   }
   CHECK(growth(kD2, {{"type", "static-ring"}}, 8, 0.0) == doctest::Approx(1.0).epsilon(1e-3));
+}
+
+TEST_CASE("comm/growth: what settles slowly on 64 ranks is not taken for growth") {
+  const nlohmann::json ring{{"type", "static-ring"}};
+  const double matrix = (1.0 + 2.0 * std::cos(2.0 * M_PI / 64.0)) / 3.0;  // the second eigenvalue
+  CHECK(growth("gossip", ring, 64) == doctest::Approx(matrix).epsilon(1e-9));
+  // y is mixed as x is and moves x: the same eigenvalue twice, in one Jordan block.
+  CHECK(growth("gradient_tracking", ring, 64, 0.0) == doctest::Approx(matrix).epsilon(1e-6));
+  CHECK(growth("gradient_tracking", ring, 64) == doctest::Approx(matrix).epsilon(1e-6));
+  CHECK(growth("exact_diffusion", ring, 64) < 1.0);
+  CHECK(growth("decentlam", ring, 64) < 1.0);
+}
+
+TEST_CASE("comm/growth: above the size of a matrix it is an estimate, which refuses nothing within its error") {
+  register_builtin_algorithms();
+  const nlohmann::json ring{{"type", "static-ring"}};
+  const Growth slow = growth_per_step(algorithm_of("exact_diffusion"), *sgd(0.9), *test::make_test_topology(ring, 128));
+  CHECK(slow.estimated);
+  CHECK(slow.per_step == doctest::Approx(1.0).epsilon(0.01));
+  CHECK(!slow.grows());
+  CHECK(growth_per_step(algorithm_of(kD2), *sgd(0.0), *test::make_test_topology({{"type", "one-peer-exp"}}, 128)).grows());
 }
 
 TEST_CASE("comm/growth: gossip's disagreement falls as the slower of the matrix and the momentum") {

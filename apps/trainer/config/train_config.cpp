@@ -178,6 +178,11 @@ void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& s
   config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
   if (config.auto_topology) {
     if (!plan.predict) topology.error("type", "is auto, but {} does not say what a step takes; allowed: a type", plan.label());
+    // It may choose all-reduce, whose gradients are means already.
+    if (config.lr_scale != 1.0 || config.rule->corrects_noise()) {
+      topology.error("type", "is auto, which may choose all-reduce, but {} is for a rank's own gradients; allowed: a type",
+                     config.lr_scale != 1.0 ? "sync.lr_scale" : "optimizer.noise_correction");
+    }
     topology.finish();
     config.topology_name = "auto";
     return;

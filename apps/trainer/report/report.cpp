@@ -25,7 +25,7 @@ std::string topology_text(const TrainConfig& config, const RankLayout& site) {
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
   text +=
       report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
-  const double growth = growth_per_step(config.algorithm, *config.rule, *config.topology);
+  const double growth = growth_per_step(config.algorithm, *config.rule, *config.topology).per_step;
   if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
   return text;
 }
@@ -188,12 +188,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     if (state.numbers > 0) continue;  // a few
     need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
   }
-  need.receive *= config.algorithm.mixed;
+  const double in_place = need.receive;  // of the parameters
+  need.receive *= config.algorithm.mixed + (config.algorithm.mixes_states ? static_cast<double>(config.rule->state_names().size()) : 0.0);
   need.sync += flat * config.algorithm.scratch;
   if (config.topology && config.transport.reads_parameters && !config.algorithm.messages && site.ranks_per_node > 1) {
     need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
     // On GPUs sums of groups still want a place.
-    if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive = 0.0;
+    if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive -= in_place;
   }
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.tensors) {
