@@ -11,7 +11,11 @@
 
 #include "core/error.h"
 #include "kernels/cpu/update.h"
+#include "kernels/math/adagrad.h"
 #include "kernels/math/linear.h"
+#include "kernels/math/lion.h"
+#include "kernels/math/nadam.h"
+#include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 
@@ -54,8 +58,8 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 }
 
 bool runs_on_gpu(const OptimizerRule& rule) {
-  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(
-             rule) ||
+  return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
+                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion>(rule) ||
          find_gpu_update(rule);
 }
 

@@ -28,6 +28,10 @@ void register_builtin_optimizers() {
     register_sgd();
     register_adam();
     register_accum_adam();
+    register_rmsprop();
+    register_adagrad();
+    register_nadam();
+    register_lion();
     return true;
   }();
   (void)once;

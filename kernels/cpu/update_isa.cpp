@@ -1,7 +1,11 @@
 // Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused multiply-add (kernels/CMakeLists.txt), so all
 // copies give the same bits.
 #include "kernels/cpu/isa.h"
+#include "kernels/math/adagrad.h"
 #include "kernels/math/linear.h"
+#include "kernels/math/lion.h"
+#include "kernels/math/nadam.h"
+#include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 
@@ -33,6 +37,14 @@ void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span) 
   STARLING_UPDATE(LinearStep<T, 2, 0>)              \
   STARLING_UPDATE(LinearStep<T, 2, 1>)              \
   STARLING_UPDATE(LinearStep<T, 2, 2>)              \
+  STARLING_UPDATE(RmspropStep<T, false, false>)     \
+  STARLING_UPDATE(RmspropStep<T, false, true>)      \
+  STARLING_UPDATE(RmspropStep<T, true, false>)      \
+  STARLING_UPDATE(RmspropStep<T, true, true>)       \
+  STARLING_UPDATE(AdagradStep<T>)                   \
+  STARLING_UPDATE(NadamStep<T, false>)              \
+  STARLING_UPDATE(NadamStep<T, true>)               \
+  STARLING_UPDATE(LionStep<T>)                      \
   STARLING_ACCUM_UPDATE(T, false)                   \
   STARLING_ACCUM_UPDATE(T, true)
 

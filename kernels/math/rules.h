@@ -31,6 +31,12 @@ namespace starling::rules {
 STARLING_HD float square_root(float x) { return ::sqrtf(x); }
 STARLING_HD double square_root(double x) { return ::sqrt(x); }
 
+/// What is added to a denominator: never zero, which would make 0/0 of elements without gradient.
+template <class T>
+T epsilon(double eps) {
+  return std::max(static_cast<T>(eps), std::numeric_limits<T>::min());
+}
+
 /// No rule: p as mixed. For a step that only mixes.
 template <class T>
 struct MixStep {
@@ -104,7 +110,7 @@ struct AdamSettings {
             static_cast<T>(1.0 - beta2),
             static_cast<T>(lr / (1.0 - std::pow(beta1, s))),
             static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(beta2, s))),
-            std::max(static_cast<T>(eps), std::numeric_limits<T>::min()),  // a zero would make 0/0 of elements without gradient
+            epsilon<T>(eps),
             static_cast<T>(decoupled ? 1.0 - lr * weight_decay : weight_decay)};
   }
 };

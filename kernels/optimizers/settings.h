@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "core/config.h"
 #include "kernels/math/rules.h"
 
@@ -8,6 +10,15 @@ namespace starling {
 /// Reads `betas`, `eps` and `weight_decay`, the keys of the Adam family.
 rules::AdamSettings read_adam_settings(ConfigSection& config, double default_weight_decay);
 
+struct Betas {
+  double first, second;
+};
+/// Reads `betas`, two numbers.
+Betas read_betas(ConfigSection& config, Betas fallback, const std::string& doc);
+
+/// Reads `eps`.
+double read_eps(ConfigSection& config, double fallback);
+
 /// Reads `weight_decay`.
 double read_weight_decay(ConfigSection& config, double fallback);
 
@@ -15,5 +26,9 @@ double read_weight_decay(ConfigSection& config, double fallback);
 void register_sgd();
 void register_adam();
 void register_accum_adam();
+void register_rmsprop();
+void register_adagrad();
+void register_nadam();
+void register_lion();
 
 }  // namespace starling

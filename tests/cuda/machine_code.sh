@@ -36,6 +36,9 @@ facts='
     if (name ~ /SgdStepI.Lb0E/) reads = writes = 0
     if (name ~ /SgdStepI.Lb1E/) reads = writes = 1
     if (name ~ /8AdamStep|NoiseCorrectedAdamStep/) reads = writes = 2
+    if (match(name, /RmspropStepI.Lb[01]ELb[01]E/)) reads = writes = 1 + substr(name, RSTART + 15, 1) + substr(name, RSTART + 19, 1)
+    if (name ~ /AdagradStepI|LionStepI/) reads = writes = 1
+    if (name ~ /NadamStepI/) reads = writes = 2
     if (match(name, /LinearStepI.Li[0-9]ELi[0-9]E/)) { reads = substr(name, RSTART + 14, 1) + 0; writes = substr(name, RSTART + 18, 1) + 0 }
     if (name ~ /AccumPhaseE0E/) { reads = 2; writes = 1 }
     if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes optimizers.json beside this file: updates and learning rates in fp64 by PyTorch and decent-dp.
 
-Needs torch and decent-dp. Two parameters of SIZE numbers each; the first one is decayed, the second one is not.
+Needs torch and decent-dp; Lion, which neither has, is written out here. Two parameters of SIZE numbers each; the first one is decayed, the second one is not.
 """
 
 import importlib.metadata
@@ -34,8 +34,28 @@ def updates(make, x, gradients):
     return result
 
 
+class Lion(torch.optim.Optimizer):
+    """Chen et al. 2023, arXiv 2302.06675, algorithm 2."""
+
+    def __init__(self, params, lr, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            (beta1, beta2), lr = group["betas"], group["lr"]
+            for p in group["params"]:
+                m = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
+                update = (beta1 * m + (1 - beta1) * p.grad).sign()
+                p.sub_(lr * (update + group["weight_decay"] * p))
+                m.copy_(beta2 * m + (1 - beta2) * p.grad)
+
+
 def optimizer_cases(x, gradients):
     optim = torch.optim
+    rmsprop, centered = {"alpha": 0.9, "momentum": 0.8}, {"alpha": 0.95, "eps": 1e-4, "momentum": 0.9, "centered": True}
+    adagrad = {"lr_decay": 0.1, "eps": 1e-4, "initial_accumulator_value": 0.3}
+    decoupled = {"eps": 1e-4, "momentum_decay": 0.1, "decoupled_weight_decay": True}
     kinds = [
         ("sgd", optim.SGD, {}, {}),
         ("sgd", optim.SGD, {"momentum": 0.9}, {"momentum": 0.9}),
@@ -45,6 +65,17 @@ def optimizer_cases(x, gradients):
         ("accum_adam", AccumAdam, {"accum_iter": 3}, {"accum_iter": 3}),
         ("accum_adamw", AccumAdamW, {"accum_iter": 3}, {"accum_iter": 3}),
         ("accum_adamw", AccumAdamW, {"accum_iter": 1}, {"accum_iter": 1}),
+        ("rmsprop", optim.RMSprop, {}, {}),
+        ("rmsprop", optim.RMSprop, rmsprop, rmsprop),
+        ("rmsprop", optim.RMSprop, {"centered": True}, {"centered": True}),
+        ("rmsprop", optim.RMSprop, centered, centered),
+        ("adagrad", optim.Adagrad, {}, {}),
+        ("adagrad", optim.Adagrad, adagrad, adagrad),
+        ("nadam", optim.NAdam, {}, {}),
+        ("nadam", optim.NAdam, {"betas": [0.8, 0.95]}, {"betas": (0.8, 0.95)}),
+        ("nadam", optim.NAdam, decoupled, decoupled),
+        ("lion", Lion, {}, {}),
+        ("lion", Lion, {"betas": [0.8, 0.95]}, {"betas": (0.8, 0.95)}),
     ]
     cases = []
     for name, kind, config, arguments in kinds:
@@ -86,6 +117,7 @@ def schedule_cases():
 
 
 def main():
+    torch.set_default_dtype(torch.float64)  # of the product that NAdam keeps
     torch.manual_seed(7)
     x = rounded(torch.randn(2, SIZE, dtype=torch.float64))
     gradients = rounded(torch.randn(STEPS, 2, SIZE, dtype=torch.float64))

@@ -24,6 +24,8 @@ struct Reference {
   std::int64_t accum_iter = 1;
   double noise_ranks = 1;
   int states = 0, made = 0;  ///< of a rule of sums, type "linear"
+  double alpha = 0.99, lr_decay = 0, initial = 0, momentum_decay = 4e-3;
+  bool centered = false, decoupled = false;
 
   /// Numbers without meaning, all of them different.
   static Linear coefficients(double lr) {
@@ -50,11 +52,39 @@ struct Reference {
     return result;
   }
 
+  double rmsprop(double p, double g, State& state, double lr) const {
+    state.v = alpha * state.v + (1 - alpha) * g * g;
+    state.m = alpha * state.m + (1 - alpha) * g;
+    const double square = centered ? std::max(state.v - state.m * state.m, 0.0) : state.v;
+    state.u = momentum * state.u + g / (std::sqrt(square) + eps);
+    return p - lr * state.u;
+  }
+
+  double adagrad(double p, double g, State& state, double lr, std::int64_t s) const {
+    state.v += g * g;
+    return p - lr / (1 + static_cast<double>(s - 1) * lr_decay) * g / (std::sqrt(initial + state.v) + eps);
+  }
+
+  double nadam(double p, double g, State& state, double lr, std::int64_t s) const {
+    const auto mu = [&](std::int64_t i) { return beta1 * (1 - 0.5 * std::pow(0.96, static_cast<double>(i) * momentum_decay)); };
+    double product = 1;
+    for (std::int64_t i = 1; i <= s; ++i) product *= mu(i);
+    state.m = beta1 * state.m + (1 - beta1) * g;
+    state.v = beta2 * state.v + (1 - beta2) * g * g;
+    const double m = mu(s + 1) * state.m / (1 - product * mu(s + 1)) + (1 - mu(s)) * g / (1 - product);
+    return p - lr * m / (std::sqrt(state.v / (1 - std::pow(beta2, s))) + eps);
+  }
+
+  double lion(double p, double g, State& state, double lr) const {
+    const double c = beta1 * state.m + (1 - beta1) * g;
+    state.m = beta2 * state.m + (1 - beta2) * g;
+    return c == 0 ? p : p - std::copysign(lr, c);
+  }
+
   double step(double p, double g, State& state, bool decay, double lr, std::int64_t s) const {
     if (type == "linear") return linear(p, g, state, decay, lr);
     const double wd = decay ? weight_decay : 0;
-    const bool decoupled = type == "adamw" || type == "accum_adamw";
-    if (decoupled) {
+    if (type == "adamw" || type == "accum_adamw" || type == "lion" || decoupled) {
       p *= 1 - lr * wd;
     } else {
       g += wd * p;
@@ -63,6 +93,10 @@ struct Reference {
       state.u = s == 1 ? g : momentum * state.u + g;
       return p - lr * (nesterov ? g + momentum * state.u : state.u);
     }
+    if (type == "rmsprop") return rmsprop(p, g, state, lr);
+    if (type == "adagrad") return adagrad(p, g, state, lr, s);
+    if (type == "nadam") return nadam(p, g, state, lr, s);
+    if (type == "lion") return lion(p, g, state, lr);
     if (type == "adam" || type == "adamw") {
       state.m = beta1 * state.m + (1 - beta1) * g;
       state.v = beta2 * state.v + (1 - beta2) * g * g;
@@ -90,10 +124,15 @@ struct Reference {
     if (type == "sgd") {
       result["momentum"] = momentum;
       result["nesterov"] = nesterov;
+    } else if (type == "rmsprop") {
+      result.update({{"alpha", alpha}, {"momentum", momentum}, {"centered", centered}});
+    } else if (type == "adagrad") {
+      result.update({{"lr_decay", lr_decay}, {"initial_accumulator_value", initial}});
     } else {
       result["betas"] = {beta1, beta2};
-      result["eps"] = eps;
     }
+    if (type == "nadam") result.update({{"momentum_decay", momentum_decay}, {"decoupled_weight_decay", decoupled}});
+    if (type != "sgd" && type != "lion") result["eps"] = eps;
     if (noise_ranks != 1) result["noise_correction"] = noise_ranks;
     if (type.starts_with("accum")) result["accum_iter"] = accum_iter;
     return result;
@@ -113,6 +152,15 @@ inline std::vector<Reference> reference_rules() {
       {.type = "accum_adamw", .weight_decay = 0.1, .accum_iter = 1},
       {.type = "adam", .weight_decay = 0.1, .noise_ranks = 8},
       {.type = "adamw", .beta1 = 0.7, .weight_decay = 0.1, .noise_ranks = 2.5},
+      {.type = "rmsprop", .weight_decay = 0.1},
+      {.type = "rmsprop", .momentum = 0.9, .weight_decay = 0.1, .alpha = 0.9},
+      {.type = "rmsprop", .eps = 1e-3, .weight_decay = 0.1, .centered = true},
+      {.type = "rmsprop", .momentum = 0.8, .eps = 1e-3, .weight_decay = 0.1, .alpha = 0.8, .centered = true},
+      {.type = "adagrad", .weight_decay = 0.1},
+      {.type = "adagrad", .eps = 1e-3, .weight_decay = 0.1, .lr_decay = 0.2, .initial = 0.5},
+      {.type = "nadam", .weight_decay = 0.1},
+      {.type = "nadam", .beta1 = 0.7, .weight_decay = 0.1, .momentum_decay = 0.3, .decoupled = true},
+      {.type = "lion", .beta2 = 0.99, .weight_decay = 0.1},
       {.type = "linear", .states = 0, .made = 0},
       {.type = "linear", .states = 1, .made = 0},
       {.type = "linear", .states = 1, .made = 1},

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
+#include "kernels/math/nadam.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
@@ -92,7 +94,7 @@ TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp in fp64") {
     CHECK(kept == 3);
     ++cases;
   }
-  CHECK(cases == 16);
+  CHECK(cases == 38);
 }
 
 TEST_CASE("kernels/optimizer: accum_adam with K = 1 equals adam bit for bit") {
@@ -167,16 +169,94 @@ TEST_CASE(
   CHECK(!of_ranks->corrects_noise());
 }
 
+TEST_CASE("kernels/optimizer: adagrad's sum is torch's after every step, its initial value included") {
+  const auto rule = make_rule("adagrad", {{"initial_accumulator_value", 0.25}});
+  Bucket<double> bucket(32, 1);
+  bucket.gradient.assign(32, 0.5);
+  for (std::int64_t s = 1; s <= 3; ++s) {
+    bucket.update(*rule, 0.01, s);
+    CHECK(bucket.states[0] == std::vector<double>(32, 0.25 + 0.25 * static_cast<double>(s)));
+  }
+}
+
+TEST_CASE("kernels/optimizer: nadam's product of momenta at any step, in time that does not grow with it") {
+  for (const double beta1 : {0.0, 0.5, 0.9, 0.999}) {
+    for (const double decay : {0.0, 1e-9, 4e-3, 0.3, 20.0}) {
+      rules::Nadam rule;
+      rule.settings.beta1 = beta1;
+      rule.momentum_decay = decay;
+      double product = 1, worst = 0;
+      for (std::int64_t s = 1; s <= 3000; ++s) {
+        product *= rule.momentum(s);
+        worst = std::max(worst, std::abs(rule.momentum_product(s) - product));
+      }
+      CHECK(worst < 1e-14);
+    }
+  }
+  CHECK(1.0 - rules::Nadam().momentum_product(1'000'000'000'000) == 1.0);
+  // At step 10^12 what is left is Adam with a constant momentum: its first gradient after zeros moves by (1 - β1) + β1 (1 - β1).
+  const auto rule = make_rule("nadam", {{"betas", {0.5, 0.0}}});
+  Bucket<double> bucket(32, 2);
+  bucket.gradient.assign(32, 3.0);
+  bucket.update(*rule, 0.5, 1'000'000'000'000);
+  CHECK(bucket.x[31] == doctest::Approx(-0.5 * (0.5 + 0.25)).epsilon(1e-8));
+}
+
+TEST_CASE("kernels/optimizer: lion moves by the sign, not at all where there is none, and does not hide NaN") {
+  const auto rule = make_rule("lion", {{"weight_decay", 0.5}});
+  Bucket<float> bucket(64, 1);
+  bucket.decay = {1, 0};
+  bucket.x.assign(64, 1.0f);
+  bucket.gradient[1] = bucket.gradient[33] = 1e-20f;
+  bucket.gradient[2] = bucket.gradient[34] = -1e20f;
+  bucket.gradient[3] = std::numeric_limits<float>::quiet_NaN();
+  bucket.update(*rule, 0.25, 1);
+  CHECK(bucket.x[0] == 0.875f);
+  CHECK(bucket.x[1] == 0.625f);
+  CHECK(bucket.x[2] == 1.125f);
+  CHECK(std::isnan(bucket.x[3]));
+  CHECK(bucket.x[32] == 1.0f);
+  CHECK(bucket.x[33] == 0.75f);
+  CHECK(bucket.x[34] == 1.25f);
+}
+
+TEST_CASE("kernels/optimizer: a centered rmsprop stays finite where the gradient never changes") {
+  const auto rule = make_rule("rmsprop", {{"alpha", 0.5}, {"centered", true}, {"eps", 1e-3}});
+  Bucket<float> bucket(kN, 2);
+  bucket.gradient = normal_numbers<float>(kN, 4);
+  bool below = false;
+  for (std::int64_t s = 1; s <= 100; ++s) {
+    bucket.update(*rule, 0.01, s);
+    for (std::size_t i = 0; i < kN; ++i) {
+      below = below || bucket.states[0][i] < bucket.states[1][i] * bucket.states[1][i];
+      REQUIRE(std::isfinite(bucket.x[i]));
+    }
+  }
+  CHECK(below);
+}
+
 TEST_CASE("kernels/optimizer: names of states and bytes per parameter") {
   using Names = std::vector<std::string>;
   CHECK(make_rule("sgd", nlohmann::json::object())->state_names() == Names{});
   CHECK(make_rule("sgd", {{"momentum", 0.9}})->state_names() == Names{"momentum_buffer"});
   CHECK(make_rule("adamw", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
   CHECK(make_rule("accum_adam", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq", "accum_grad"});
+  CHECK(make_rule("rmsprop", nlohmann::json::object())->state_names() == Names{"square_avg"});
+  CHECK(make_rule("rmsprop", {{"momentum", 0.9}})->state_names() == Names{"square_avg", "momentum_buffer"});
+  CHECK(make_rule("rmsprop", {{"centered", true}})->state_names() == Names{"square_avg", "grad_avg"});
+  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->state_names() == Names{"square_avg", "momentum_buffer", "grad_avg"});
+  CHECK(make_rule("adagrad", nlohmann::json::object())->state_names() == Names{"sum"});
+  CHECK(make_rule("nadam", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("lion", nlohmann::json::object())->state_names() == Names{"exp_avg"});
   CHECK(make_rule("sgd", nlohmann::json::object())->bytes_per_parameter(4) == 12);
   CHECK(make_rule("sgd", {{"momentum", 0.9}})->bytes_per_parameter(4) == 20);
   CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("adamw", nlohmann::json::object())->bytes_per_parameter(8) == 56);
+  CHECK(make_rule("rmsprop", nlohmann::json::object())->bytes_per_parameter(4) == 20);
+  CHECK(make_rule("rmsprop", {{"centered", true}, {"momentum", 0.9}})->bytes_per_parameter(4) == 36);
+  CHECK(make_rule("adagrad", nlohmann::json::object())->bytes_per_parameter(4) == 20);
+  CHECK(make_rule("nadam", nlohmann::json::object())->bytes_per_parameter(4) == 28);
+  CHECK(make_rule("lion", nlohmann::json::object())->bytes_per_parameter(4) == 20);
   // K = 4: the first step moves 24, the two in the middle 28, the last one 36.
   CHECK(make_rule("accum_adamw", nlohmann::json::object())->bytes_per_parameter(4) == 29);
 }
@@ -191,6 +271,14 @@ TEST_CASE("kernels/optimizer: defaults") {
   CHECK(resolved("sgd") == nlohmann::json{{"momentum", 0.0}, {"nesterov", false}, {"weight_decay", 0.0}});
   CHECK(resolved("adam") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"noise_correction", 1.0}, {"weight_decay", 0.0}});
   CHECK(resolved("accum_adamw") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.1}, {"accum_iter", 4}});
+  CHECK(resolved("rmsprop") ==
+        nlohmann::json{{"alpha", 0.99}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"momentum", 0.0}, {"centered", false}});
+  CHECK(resolved("adagrad") ==
+        nlohmann::json{{"lr_decay", 0.0}, {"eps", 1e-10}, {"weight_decay", 0.0}, {"initial_accumulator_value", 0.0}});
+  CHECK(resolved("nadam") ==
+        nlohmann::json{
+            {"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"momentum_decay", 4e-3}, {"decoupled_weight_decay", false}});
+  CHECK(resolved("lion") == nlohmann::json{{"betas", {0.9, 0.99}}, {"weight_decay", 0.0}});
 }
 
 TEST_CASE("kernels/optimizer: bad settings are refused by key") {
@@ -209,14 +297,29 @@ TEST_CASE("kernels/optimizer: bad settings are refused by key") {
   names("adamw", {{"accum_iter", 2}}, "accum_iter");
   names("accum_adamw", {{"accum_iter", 0}}, "accum_iter");
   names("accum_adamw", {{"accum_iter", 1.5}}, "accum_iter");
+  names("rmsprop", {{"alpha", 1.0}}, "alpha");
+  names("rmsprop", {{"eps", 0}}, "eps");
+  names("rmsprop", {{"momentum", 1.0}}, "momentum");
+  names("rmsprop", {{"centered", 1}}, "centered");
+  names("rmsprop", {{"betas", {0.9, 0.99}}}, "betas");
+  names("adagrad", {{"lr_decay", -1}}, "lr_decay");
+  names("adagrad", {{"eps", 0}}, "eps");
+  names("adagrad", {{"initial_accumulator_value", -1}}, "initial_accumulator_value");
+  names("nadam", {{"momentum_decay", -1}}, "momentum_decay");
+  names("nadam", {{"betas", {0.9, 1.0}}}, "betas");
+  names("nadam", {{"noise_correction", 2}}, "noise_correction");
+  names("lion", {{"betas", {0.9}}}, "as [0.9, 0.99]");
+  names("lion", {{"eps", 1e-8}}, "eps");
   names("adamv", nlohmann::json::object(), "did you mean 'adam");
 }
 
 TEST_CASE("kernels/optimizer: elements without gradient and state stay finite, however small eps is") {
-  const auto rule = make_rule("adamw", {{"eps", 1e-60}});
-  Bucket<float> bucket(32, 2);
-  bucket.update(*rule, 0.1, 1);
-  CHECK(bucket.x == std::vector<float>(32, 0.0f));
+  for (const std::string type : {"adamw", "rmsprop", "adagrad", "nadam"}) {
+    const auto rule = make_rule(type, {{"eps", 1e-60}});
+    Bucket<float> bucket(32, rule->state_names().size());
+    bucket.update(*rule, 0.1, 1);
+    CHECK(bucket.x == std::vector<float>(32, 0.0f));
+  }
 }
 
 }  // namespace starling::test

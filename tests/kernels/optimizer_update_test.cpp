@@ -12,6 +12,10 @@
 #include "core/backend.h"
 #include "core/error.h"
 #include "kernels/cpu/update.h"
+#include "kernels/math/adagrad.h"
+#include "kernels/math/lion.h"
+#include "kernels/math/nadam.h"
+#include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/open_backend.h"
@@ -149,6 +153,18 @@ TEST_CASE("kernels/optimizer: every instruction set gives the same bits") {
   check_instruction_sets<float>(rules::AccumAdam<true>{settings, 3});
   check_instruction_sets<float>(rules::AccumAdam<false>{settings, 1});
   check_instruction_sets<double>(rules::AccumAdam<false>{settings, 3});
+  for (const double momentum : {0.0, 0.9}) {
+    for (const bool centered : {false, true}) {
+      check_instruction_sets<float>(rules::Rmsprop{0.9, 1e-6, momentum, 0.1, centered});
+      check_instruction_sets<double>(rules::Rmsprop{0.9, 1e-6, momentum, 0.1, centered});
+    }
+  }
+  check_instruction_sets<float>(rules::Adagrad{0.1, 1e-6, 0.1, 0.5});
+  check_instruction_sets<double>(rules::Adagrad{0.1, 1e-6, 0.1, 0.5});
+  check_instruction_sets<float>(rules::Nadam{settings, 0.1, false});
+  check_instruction_sets<double>(rules::Nadam{settings, 0.1, true});
+  check_instruction_sets<float>(rules::Lion{0.9, 0.99, 0.1});
+  check_instruction_sets<double>(rules::Lion{0.9, 0.99, 0.1});
 }
 
 TEST_CASE("kernels/optimizer: cutting a bucket into spans changes no bit") {

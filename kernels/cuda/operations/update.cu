@@ -12,7 +12,11 @@
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
+#include "kernels/math/adagrad.h"
 #include "kernels/math/linear.h"
+#include "kernels/math/lion.h"
+#include "kernels/math/nadam.h"
+#include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
 
 // Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
@@ -93,7 +97,8 @@ struct StepScalars {
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
-  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear>(rule);
+  return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
+                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion>(rule);
 }
 
 void CudaBackend::update(const Update& call) {

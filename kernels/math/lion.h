@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/host_device.h"
+
+namespace starling::rules {
+
+/// Lion (Chen et al. 2023, arXiv 2302.06675), with decoupled weight decay. State: m.
+template <class T>
+struct LionStep {
+  using Real = T;
+  static constexpr int kStates = 1;
+  static constexpr unsigned kReads = 1, kWrites = 1;
+  T lr, beta1, one_minus_beta1, beta2, one_minus_beta2;
+  T weight_decay;  ///< the factor 1 - lr·wd
+
+  STARLING_HD T operator()(T p, T g, T* state, bool decay) const {
+    p = p * (decay ? weight_decay : T(1));
+    const T c = beta1 * state[0] + one_minus_beta1 * g;
+    state[0] = beta2 * state[0] + one_minus_beta2 * g;
+    // What has no sign stays: 0 moves nothing, and NaN is not hidden.
+    return p - lr * (c > T(0) ? T(1) : c < T(0) ? T(-1) : c);
+  }
+};
+
+struct Lion {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.0;
+
+  std::vector<std::string> state_names() const { return {"exp_avg"}; }
+
+  template <class T, class Run>
+  void step(double lr, std::int64_t, Run&& run) const {
+    run(LionStep<T>{static_cast<T>(lr), static_cast<T>(beta1), static_cast<T>(1.0 - beta1), static_cast<T>(beta2),
+                    static_cast<T>(1.0 - beta2), static_cast<T>(1.0 - lr * weight_decay)});
+  }
+};
+
+}  // namespace starling::rules
