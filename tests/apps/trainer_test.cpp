@@ -78,6 +78,22 @@ void refuses(const char* patch, std::initializer_list<const char*> parts) {
   CHECK(text.find('\n') == std::string::npos);
 }
 
+TEST_CASE("trainer: the learning rate that an optimizer has where the config gives none") {
+  register_builtins();
+  const auto rate = [](const char* type) {
+    nlohmann::json config = small_config();
+    config["optimizer"] = {{"type", type}};
+    return read_train_config(config, "test.json", {4, 4}).lr;
+  };
+  CHECK(rate("sgd") == 0.1);
+  CHECK(rate("adamw") == 0.001);
+  CHECK(rate("accum_adam") == 0.001);
+  CHECK(rate("rmsprop") == 0.01);
+  CHECK(rate("adagrad") == 0.01);
+  CHECK(rate("nadam") == 0.002);
+  CHECK(rate("lion") == 0.0001);
+}
+
 /// Algorithms of the tests.
 void register_test_algorithms() {
   register_builtins();
