@@ -50,4 +50,36 @@ void check_cast(const Cast& args) {
           "{} entries for {} elements; one for each {} is needed", args.blocks.elements(), args.x.elements(), kCastBlock);
 }
 
+std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::int64_t block) {
+  const auto size = static_cast<std::int64_t>(size_of(dtype));
+  const std::int64_t blocks = elements == 0 ? 0 : block == 0 ? 1 : (elements + block - 1) / block;
+  switch (code) {
+    case Code::kNone: return elements * size;
+    case Code::kBf16: return elements * 2;
+    case Code::kInt8: return elements + blocks * 4;
+    case Code::kMinMax8: return elements + blocks * 8;
+  }
+  return 0;
+}
+
+namespace {
+
+void check_message(const char* operation, const Tensor& numbers, const Tensor& message, Code code, std::int64_t block) {
+  require(numbers && (numbers.dtype() == DType::kFloat32 || numbers.dtype() == DType::kFloat64), operation, "numbers must be fp32 or fp64");
+  require(numbers.elements() % 4 == 0 && block >= 0 && block % 32 == 0, operation,
+          "{} elements in blocks of {}; elements must be a multiple of 4, and blocks of 32", numbers.elements(), block);
+  const std::int64_t bytes = message_bytes(code, numbers.dtype(), numbers.elements(), block);
+  require(message && message.dtype() == DType::kUInt8 && message.elements() == bytes, operation,
+          "a message of {} bytes for {} elements; needed: {}", message ? message.elements() : 0, numbers.elements(), bytes);
+}
+
+}  // namespace
+
+void check_encode(const Encode& args) { check_message("encode", args.x, args.message, args.code, args.block); }
+
+void check_decode(const Decode& args) {
+  require(args.terms >= 1 && args.terms <= 8, "decode", "{} messages; at most 8", args.terms);
+  for (int k = 0; k < args.terms; ++k) check_message("decode", args.out, args.messages[static_cast<std::size_t>(k)], args.code, args.block);
+}
+
 }  // namespace starling

@@ -91,6 +91,17 @@ struct Kernels {
   void (*widen)(const T* x, R* y, Index n) = nullptr;
   void (*narrow)(const R* x, T* y, Index n) = nullptr;
 
+  // --- Numbers in fewer bytes (codec_isa.cpp), fp32 and fp64 only. A block's head is what kernels/math/codec.h has it to be.
+  /// Of n numbers as fp32: lowers *least and raises *most to theirs, or without `min_max` sets them to ∓max|x|. Both become NaN where a
+  /// number is.
+  void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
+  /// head: optional.
+  void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes, float* head) = nullptr;
+  /// sum += weight · decoded, of numbers that share a head.
+  void (*decode8)(bool min_max, const float* head, const std::uint8_t* codes, Index n, T weight, T* sum) = nullptr;
+  void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
+  void (*decode16)(const BFloat16* codes, Index n, T weight, T* sum) = nullptr;
+
   // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
   void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last);
   void (*max_pool_backward)(const T* dy, const std::int32_t* index, T* dx, const Geometry& g, Index first, Index last);
@@ -139,7 +150,8 @@ void load(Isa isa, Kernels<Float16>& table);
   void name(Kernels<Float16>&);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
                              STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
-                         void add_pool(Kernels<double>&); void add_plain(Kernels<double>&); void add_conv16(Kernels<float>&);)
+                         void add_pool(Kernels<double>&); void add_codec(Kernels<float>&); void add_codec(Kernels<double>&);
+                         void add_plain(Kernels<double>&); void add_conv16(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
 #define STARLING_DEFINE_ADDERS(name)                  \
   void name(Kernels<float>& table) { set(table); }    \

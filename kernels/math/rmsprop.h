@@ -45,8 +45,8 @@ struct Rmsprop {
 
   std::vector<std::string> state_names() const {
     std::vector<std::string> names{"square_avg"};
-    if (momentum != 0.0) names.push_back("momentum_buffer");
-    if (centered) names.push_back("grad_avg");
+    if (momentum != 0.0) names.emplace_back("momentum_buffer");
+    if (centered) names.emplace_back("grad_avg");
     return names;
   }
 

@@ -176,6 +176,8 @@ struct Adam {
   AdamSettings settings;
   double noise_correction = 1.0;    ///< N; 1: off
   bool noise_of_all_ranks = false;  ///< N is the number of ranks, which know_ranks() tells
+  /// Not null: m and v stay as they are, v being that of so many updates, and p goes along m. For algorithms that make m themselves.
+  const std::int64_t* frozen_at = nullptr;
 
   void know_ranks(int ranks) {
     if (noise_of_all_ranks) noise_correction = ranks;
@@ -185,7 +187,12 @@ struct Adam {
 
   template <class T, class Run>
   void step(double lr, std::int64_t s, Run&& run) const {
-    const AdamCoefficients<T> c = settings.coefficients<T>(lr, s, kDecoupled);
+    AdamCoefficients<T> c = settings.coefficients<T>(lr, s, kDecoupled);
+    if (frozen_at) {
+      c.beta1 = c.beta2 = T(1);
+      c.one_minus_beta1 = c.one_minus_beta2 = T(0);
+      c.inverse_root = static_cast<T>(1.0 / std::sqrt(1.0 - std::pow(settings.beta2, static_cast<double>(*frozen_at))));
+    }
     if (noise_correction == 1.0) return run(AdamStep<T, kDecoupled>{c});
     const double at = static_cast<double>(s), share = (1.0 - settings.beta1) / (1.0 + settings.beta1);
     run(NoiseCorrectedAdamStep<T, kDecoupled>{

@@ -45,6 +45,15 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            augmentation({5, 9, 7, 3}, 2),
            augmentation({3, 8, 8, 1}, 0),
            augmentation({2, 12, 12, 4}, 4),
+           coded_sum(96, Code::kInt8, 32),
+           coded_sum(96, Code::kMinMax8, 32),
+           coded_sum(1000, Code::kInt8, 256),
+           coded_sum(1000, Code::kMinMax8, 256, true),
+           coded_sum(40000, Code::kInt8, 0),
+           coded_sum(70000, Code::kMinMax8, 0),
+           coded_sum(140000, Code::kInt8, 65568, true),
+           coded_sum(132, Code::kBf16, 0),
+           coded_sum(132, Code::kNone, 0),
            fused_update({.rule = "sgd"}),
            fused_update({.rule = "adamw", .n = 4128, .terms = 0}),
            fused_update({.rule = "adamw", .terms = 2, .step = 5}),
@@ -69,6 +78,8 @@ void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
   table.push_back(batch_norm(large * 49, 2048, true, true, true));
   table.push_back(global_pooling({small, 8, 8, 64}));
   table.push_back(global_pooling({large, 7, 7, 2048}));
+  table.push_back(coded_sum(1152 * batch, Code::kInt8, 256));
+  table.push_back(coded_sum(1152 * batch, Code::kMinMax8, 256));
   table.push_back(cross_entropy(small, 10, 0.0));
   table.push_back(cross_entropy(large, 1000, 0.1));
   table.push_back(sums_of_rows(small, 10));

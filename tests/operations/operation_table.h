@@ -45,6 +45,7 @@ struct Operation {
   double carried = 0.0;     ///< roundings of low-precision numbers that its results carry on, beside their own
   /// What each pass moves and computes is the sum over its operations (Accesses), but where it is said here.
   double forward_bytes = 0.0;   ///< in place of that sum
+  bool aligned = false;         ///< takes only tensors that begin at a multiple of 16 bytes
   double backward_again = 0.0;  ///< elements of activations that the backward pass reads once more
 
   Role input_role(std::size_t i) const { return i < input_roles.size() ? input_roles[i] : Role::kActivation; }

@@ -84,6 +84,10 @@ Operation dropout(Index n, double p);
 /// Between activations and parameters: a change of type where these are of two.
 Operation cast(Index n, Role from, Role to);
 
+// codecs.cpp
+/// Two arrays, encoded, decoded and added up.
+Operation coded_sum(Index n, Code code, Index block, bool accumulate = false);
+
 // embedding.cpp
 Operation embedding(Index tokens, Index rows, Index columns);
 

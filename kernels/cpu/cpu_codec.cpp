@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/codec.h"
+
+// Numbers in fewer bytes, and back.
+namespace starling {
+
+using cpu::Index;
+using cpu::kElementGrain;
+
+namespace {
+
+/// A message's parts: codes, and behind them the heads of its blocks.
+struct MessageLayout {
+  Index n, block, blocks;
+  int head;  ///< floats a block
+
+  MessageLayout(Code code, Index elements, Index block_size)
+      : n(elements),
+        block(block_size == 0 ? std::max<Index>(elements, 1) : block_size),
+        blocks((elements + block - 1) / block),
+        head(code == Code::kMinMax8 ? math::MinMax8Code::kHead : math::Int8Code::kHead) {}
+  Index size(Index b) const { return std::min(block, n - b * block); }
+  template <class Byte>
+  auto heads(Byte* message) const {
+    return reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const float*, float*>>(message + n);
+  }
+};
+
+}  // namespace
+
+void CpuBackend::encode(const Encode& args) {
+  check_encode(args);
+  const auto run = [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    auto* message = args.message.data<std::uint8_t>();
+    const Index n = args.x.elements();
+    if (args.code == Code::kNone) {
+      return threads_.parallel_for(n, kElementGrain, [&](Index begin, Index end) {
+        std::memcpy(message + begin * Index{sizeof(T)}, x + begin, static_cast<std::size_t>(end - begin) * sizeof(T));
+      });
+    }
+    if (args.code == Code::kBf16) {
+      auto* codes = reinterpret_cast<BFloat16*>(message);
+      return threads_.parallel_for(n, kElementGrain,
+                                   [&](Index begin, Index end) { kernels<T>().encode16(x + begin, end - begin, codes + begin); });
+    }
+    const bool min_max = args.code == Code::kMinMax8;
+    const MessageLayout layout(args.code, n, args.block);
+    const auto of_block = [&](Index b, Index begin, Index end, float least, float most) {
+      const Index first = b * layout.block;
+      kernels<T>().encode8(min_max, least, most, x + first + begin, end - begin, message + first + begin,
+                           begin == 0 ? layout.heads(message) + b * layout.head : nullptr);
+    };
+    constexpr float kNone = std::numeric_limits<float>::infinity();
+    const Index grain = std::max<Index>(1, kElementGrain / layout.block);
+    if (layout.block <= kElementGrain) {
+      return threads_.parallel_for(layout.blocks, grain, [&](Index begin, Index end) {
+        for (Index b = begin; b < end; ++b) {
+          float least = kNone, most = -kNone;
+          kernels<T>().range(min_max, x + b * layout.block, layout.size(b), &least, &most);
+          of_block(b, 0, layout.size(b), least, most);
+        }
+      });
+    }
+    for (Index b = 0; b < layout.blocks; ++b) {  // long ones: threads share each
+      const Index pieces = (layout.size(b) + kElementGrain - 1) / kElementGrain;
+      std::vector<float> least(static_cast<std::size_t>(pieces), kNone), most(static_cast<std::size_t>(pieces), -kNone);
+      const auto in_pieces = [&](auto&& f) {
+        threads_.parallel_for(pieces, 1, [&](Index begin, Index end) {
+          for (Index p = begin; p < end; ++p) f(p, p * kElementGrain, std::min(layout.size(b), (p + 1) * kElementGrain));
+        });
+      };
+      in_pieces([&](Index p, Index begin, Index end) {
+        const auto at = static_cast<std::size_t>(p);
+        kernels<T>().range(min_max, x + b * layout.block + begin, end - begin, &least[at], &most[at]);
+      });
+      float low = kNone, high = -kNone;
+      for (std::size_t p = 0; p < least.size(); ++p) {  // NaN stays
+        low = least[p] < low || std::isnan(least[p]) ? least[p] : low;
+        high = most[p] > high || std::isnan(most[p]) ? most[p] : high;
+        if (std::isnan(low)) break;
+      }
+      in_pieces([&](Index, Index begin, Index end) { of_block(b, begin, end, low, high); });
+    }
+  };
+  threads_.enter();
+  args.x.dtype() == DType::kFloat32 ? run(float{}) : run(double{});
+}
+
+void CpuBackend::decode(const Decode& args) {
+  check_decode(args);
+  const auto run = [&](auto type) {
+    using T = decltype(type);
+    T* out = args.out.data<T>();
+    const Index n = args.out.elements();
+    const MessageLayout layout(args.code, n, args.block);
+    constexpr Index kPiece = 1024;  // stays in the first cache while the messages go over it
+    const auto add = [&](std::size_t k, Index begin, Index end, T* sum) {
+      const auto* message = args.messages[k].template data<std::uint8_t>();
+      const T weight = static_cast<T>(args.weight[k]);
+      switch (args.code) {
+        case Code::kNone: {
+          const T* numbers = reinterpret_cast<const T*>(message);
+          const T* from = numbers + begin;
+          return kernels<T>().weighted_sum(&from, &weight, 1, sum, end - begin, true);
+        }
+        case Code::kBf16: return kernels<T>().decode16(reinterpret_cast<const BFloat16*>(message) + begin, end - begin, weight, sum);
+        default: break;
+      }
+      for (Index at = begin; at < end;) {
+        const Index b = at / layout.block, last = std::min(end, (b + 1) * layout.block);
+        kernels<T>().decode8(args.code == Code::kMinMax8, layout.heads(message) + b * layout.head, message + at, last - at, weight,
+                             sum + (at - begin));
+        at = last;
+      }
+    };
+    threads_.parallel_for(n, kElementGrain, [&](Index from, Index to) {
+      for (Index begin = from; begin < to; begin += kPiece) {
+        const Index end = std::min(to, begin + kPiece);
+        T sum[kPiece];
+        for (Index i = begin; i < end; ++i) sum[i - begin] = args.accumulate ? out[i] : T(0);
+        for (std::size_t k = 0; k < static_cast<std::size_t>(args.terms); ++k) add(k, begin, end, sum);
+        const T divisor = static_cast<T>(args.divisor);
+        for (Index i = begin; i < end; ++i) out[i] = args.divisor == 1.0 ? sum[i - begin] : sum[i - begin] / divisor;
+      }
+    });
+  };
+  threads_.enter();
+  args.out.dtype() == DType::kFloat32 ? run(float{}) : run(double{});
+}
+
+}  // namespace starling

@@ -1,0 +1,255 @@
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/device/pointwise.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/codec.h"
+
+// Numbers in fewer bytes, and back, with the CPU's bits. A warp encodes a block: it reads the numbers for their range and once more, from
+// the caches, to write the codes. Decoding is elementwise over several messages at once.
+namespace starling::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMost = 8;   ///< messages
+constexpr int kGroup = 4;  ///< numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
+
+struct alignas(4) Codes {
+  std::uint8_t v[kGroup];
+};
+struct alignas(8) Low {
+  BFloat16 v[kGroup];
+};
+template <class T>
+struct Messages {
+  const std::uint8_t* of[kMost];
+  T weight[kMost];
+  int terms;
+};
+
+/// The range of what `threads` threads, of which this is `thread`, find in n numbers; each its own part.
+template <class T>
+__device__ void own_range(const T* x, Index n, int thread, int threads, float& least, float& most) {
+  bool none = false;
+  for (Index i = Index{thread} * kGroup; i < n; i += Index{threads} * kGroup) {
+    T value[kGroup];
+    load<kGroup>(x + i, value);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) {
+      const float v = static_cast<float>(value[k]);
+      least = v < least ? v : least;
+      most = v > most ? v : most;
+      none = none || v != v;
+    }
+  }
+  if (none) least = most = std::numeric_limits<float>::quiet_NaN();
+}
+/// NaN where one of them is.
+__device__ __forceinline__ void join_ranges(float low, float high, float& least, float& most) {
+  least = low < least || low != low ? low : least;
+  most = high > most || high != high ? high : most;
+}
+__device__ __forceinline__ void range_of_warp(float& least, float& most) {
+  for (int lanes = kWarp / 2; lanes > 0; lanes /= 2) {
+    const float low = __shfl_xor_sync(0xffffffffu, least, lanes), high = __shfl_xor_sync(0xffffffffu, most, lanes);
+    join_ranges(low, high, least, most);
+  }
+}
+
+template <class Code8, class T>
+__device__ __forceinline__ void encode_group(const Code8& code, const T* x, std::uint8_t* codes) {
+  T value[kGroup];
+  load<kGroup>(x, value);
+  Codes result;
+#pragma unroll
+  for (int k = 0; k < kGroup; ++k) result.v[k] = code.encode(static_cast<float>(value[k]));
+  *reinterpret_cast<Codes*>(codes) = result;
+}
+
+/// A warp for each block.
+template <class Code8, class T>
+__global__ void __launch_bounds__(kThreads)
+    encode_blocks(const T* x, Index n, Index block, Index blocks, std::uint8_t* codes, float* heads) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const Index warps = Index{gridDim.x} * (kThreads / kWarp);
+  for (Index b = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; b < blocks; b += warps) {
+    const Index first = b * block, size = first + block < n ? block : n - first;
+    float least = std::numeric_limits<float>::infinity(), most = -least;
+    own_range(x + first, size, lane, kWarp, least, most);
+    range_of_warp(least, most);
+    const Code8 code = Code8::of(least, most);
+    if (lane == 0) code.put(heads + b * Code8::kHead);
+    for (Index i = Index{lane} * kGroup; i < size; i += Index{kWarp} * kGroup) encode_group(code, x + first + i, codes + first + i);
+  }
+}
+
+/// One block of threads finds a long block's range and leaves it in the head; encode_long() makes the code of it and the codes. Long blocks
+/// are there for messages that are to be as others' are; one of them is read by one multiprocessor.
+template <class T>
+__global__ void __launch_bounds__(kThreads) range_of_long(const T* x, Index n, float* range) {
+  __shared__ float low[kThreads / kWarp], high[kThreads / kWarp];
+  float least = std::numeric_limits<float>::infinity(), most = -least;
+  own_range(x, n, static_cast<int>(threadIdx.x), kThreads, least, most);
+  range_of_warp(least, most);
+  if (threadIdx.x % kWarp == 0) low[threadIdx.x / kWarp] = least, high[threadIdx.x / kWarp] = most;
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  for (int w = 1; w < kThreads / kWarp; ++w) join_ranges(low[w], high[w], least, most);
+  range[0] = least, range[1] = most;
+}
+template <class Code8, class T>
+__global__ void __launch_bounds__(kThreads) encode_long(const T* x, Index n, const float* range, std::uint8_t* codes, float* head) {
+  const Code8 code = Code8::of(range[0], range[1]);
+  if (blockIdx.x == 0 && threadIdx.x == 0) code.put(head);
+  const Index threads = Index{gridDim.x} * kThreads;
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) encode_group(code, x + i, codes + i);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFloat16* codes) {
+  const Index threads = Index{gridDim.x} * kThreads;
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
+    T value[kGroup];
+    load<kGroup>(x + i, value);
+    Low result;
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) result.v[k] = static_cast<BFloat16>(static_cast<float>(value[k]));
+    *reinterpret_cast<Low*>(codes + i) = result;
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* codes) {
+  const Index threads = Index{gridDim.x} * kThreads;
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
+    T value[kGroup];
+    load<kGroup>(x + i, value);
+    store<kGroup>(value, codes + i);
+  }
+}
+
+/// What codes stand for, four at a time.
+template <class Code8>
+struct Bytes {
+  template <class T>
+  __device__ static void add(const std::uint8_t* message, Index n, Index i, Index block, T weight, T (&sum)[kGroup]) {
+    const Code8 code = Code8::from(reinterpret_cast<const float*>(message + n) + i / block * Code8::kHead);
+    const Codes codes = *reinterpret_cast<const Codes*>(message + i);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) sum[k] += weight * static_cast<T>(code.decode(codes.v[k]));
+  }
+};
+struct Halves {
+  template <class T>
+  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kGroup]) {
+    const Low low = *reinterpret_cast<const Low*>(message + i * 2);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) sum[k] += weight * static_cast<T>(static_cast<float>(low.v[k]));
+  }
+};
+struct Whole {
+  template <class T>
+  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kGroup]) {
+    T value[kGroup];
+    load<kGroup>(reinterpret_cast<const T*>(message) + i, value);
+#pragma unroll
+    for (int k = 0; k < kGroup; ++k) sum[k] += weight * value[k];
+  }
+};
+
+template <class Kind, class T>
+__global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
+  const Index threads = Index{gridDim.x} * kThreads;
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
+    T sum[kGroup] = {};
+    if (accumulate) load<kGroup>(out + i, sum);
+#pragma unroll
+    for (int m = 0; m < kMost; ++m) {  // unrolled: arguments that are found by a number are copied to memory
+      if (m >= messages.terms) break;
+      Kind::add(messages.of[m], n, i, block, messages.weight[m], sum);
+    }
+    if (divisor != T(1)) {
+#pragma unroll
+      for (int k = 0; k < kGroup; ++k) sum[k] = sum[k] / divisor;
+    }
+    store<kGroup>(sum, out + i);
+  }
+}
+
+template <class F>
+void of_type(const Tensor& numbers, F&& f) {
+  numbers.dtype() == DType::kFloat32 ? f(float{}) : f(double{});
+}
+unsigned grid_for(Index n) { return blocks_for((n + kGroup - 1) / kGroup, kThreads, 1); }
+
+}  // namespace
+
+void CudaBackend::encode(const Encode& args) {
+  check_encode(args);
+  const Index n = args.x.elements();
+  if (n == 0) return;
+  auto* message = args.message.data<std::uint8_t>();
+  require(packable(args.x.raw(), args.message.raw()), "cuda", "encode: the numbers and the message must begin at a multiple of 16 bytes");
+  of_type(args.x, [&](auto type) {
+    using T = decltype(type);
+    const T* x = args.x.data<T>();
+    if (args.code == Code::kNone) {
+      return launch(encode_none<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n, reinterpret_cast<T*>(message));
+    }
+    if (args.code == Code::kBf16) {
+      return launch(encode_low<T>, {{grid_for(n)}, {kThreads}, handle()}, x, n, reinterpret_cast<BFloat16*>(message));
+    }
+    math::with_code(args.code == Code::kMinMax8, [&](auto kind) {
+      using Code8 = decltype(kind);
+      auto* heads = reinterpret_cast<float*>(message + n);
+      constexpr Index kLong = 65536;
+      const Index block = args.block == 0 ? n : args.block, blocks = (n + block - 1) / block;
+      if (block <= kLong) {
+        return launch(encode_blocks<Code8, T>, {{blocks_for(blocks, kThreads / kWarp, 1)}, {kThreads}, handle()}, x, n, block, blocks,
+                      message, heads);
+      }
+      const Tensor range(*this, Shape{2}, DType::kFloat32);
+      for (Index b = 0; b < blocks; ++b) {
+        const Index first = b * block, size = std::min(block, n - first);
+        launch(range_of_long<T>, {{1}, {kThreads}, handle()}, x + first, size, range.data<float>());
+        launch(encode_long<Code8, T>, {{grid_for(size)}, {kThreads}, handle()}, x + first, size, range.data<float>(), message + first,
+               heads + b * Code8::kHead);
+      }
+    });
+  });
+}
+
+void CudaBackend::decode(const Decode& args) {
+  check_decode(args);
+  const Index n = args.out.elements();
+  if (n == 0) return;
+  of_type(args.out, [&](auto type) {
+    using T = decltype(type);
+    T* out = args.out.data<T>();
+    Messages<T> messages{};
+    messages.terms = args.terms;
+    bool aligned = packable(out);
+    for (int k = 0; k < args.terms; ++k) {
+      const Tensor& message = args.messages[static_cast<std::size_t>(k)];
+      messages.of[k] = message.data<std::uint8_t>();
+      messages.weight[k] = static_cast<T>(args.weight[static_cast<std::size_t>(k)]);
+      aligned = aligned && packable(messages.of[k]);
+    }
+    require(aligned, "cuda", "decode: the numbers and the messages must begin at a multiple of 16 bytes");
+    const Index block = args.block == 0 ? n : args.block;
+    const auto with = [&](auto kind) {
+      launch(decode_all<decltype(kind), T>, {{grid_for(n)}, {kThreads}, handle()}, messages, n, block, static_cast<T>(args.divisor),
+             args.accumulate, out);
+    };
+    switch (args.code) {
+      case Code::kNone: return with(Whole{});
+      case Code::kBf16: return with(Halves{});
+      case Code::kInt8: return with(Bytes<math::Int8Code>{});
+      case Code::kMinMax8: return with(Bytes<math::MinMax8Code>{});
+    }
+  });
+}
+
+}  // namespace starling::cuda
