@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/exchange_plan.h"
 #include "core/error.h"
 
 namespace starling {
@@ -71,6 +72,11 @@ void register_builtin_algorithms() {
     algorithms().add("momentum_tracking", plan_momentum_tracking, "momentum corrected by how ranks differ; two exchanges a step");
     algorithms().add("exact_diffusion", plan_exact_diffusion, "removes the bias of ranks with other data (with lazy false: D2)");
     algorithms().add("push_sum", plan_push_sum, "gossip over one-way graphs whose ranks may receive unequally much");
+    algorithms().add("choco", plan_choco,
+                     "gossip in 8 bits whose encoding errors fade: ranks send how far they went from what others believe");
+    algorithms().add("low_precision", plan_low_precision, "Bagua's ring in 8 bits, with a replica of every neighbour");
+    algorithms().add("bytegrad", plan_bytegrad, "average gradients over all ranks in 8 bits");
+    algorithms().add("qadam", plan_qadam, "Adam whose ranks average momenta in 8 bits, once the second moment stays");
     algorithms().add("local_sgd", plan_local_sgd,
                      "ranks train alone and average their models every few steps (post-local SGD with a start)");
     algorithms().add("slowmo", plan_slowmo, "as local_sgd, with a momentum over the averages; between them alone or with gossip");
@@ -107,16 +113,23 @@ std::vector<AlgorithmPlan> known_algorithms() {
   return result;
 }
 
+int AlgorithmPlan::State::copies_on(const Topology* topology, int rank) const {
+  if (!per_neighbour) return copies;
+  if (!topology || topology->ranks() == 1) return 0;
+  return 1 + static_cast<int>(as_messages(plan_exchange(topology->round(0), rank, true), rank).receive_from.size());
+}
+
 std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const AlgorithmSite& site) {
   for (Bucket& bucket : site.buckets) {
     if (!bucket.sync.empty()) continue;
     for (const AlgorithmPlan::State& state : plan.states) {
-      for (int copy = 0; copy < state.copies; ++copy) {
+      const int copies = state.copies_on(site.topology, site.transport.rank());
+      for (int copy = 0; copy < copies; ++copy) {
         if (state.numbers > 0 && &bucket != site.buckets.data()) continue;
         const Shape shape = state.numbers > 0 ? Shape{state.numbers} : bucket.parameters.shape();
         Tensor numbers(site.backend, shape, state.dtype.value_or(bucket.parameters.dtype()));
         site.backend.fill(numbers, 0.0);
-        bucket.sync.push_back({state.copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy), std::move(numbers)});
+        bucket.sync.push_back({copies == 1 ? state.name : fmt::format("{}.{}", state.name, copy), std::move(numbers)});
       }
     }
   }

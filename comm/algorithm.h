@@ -39,6 +39,12 @@ struct ClipSettings {
   bool per_bucket = false;
 };
 
+/// How some of the parameters are updated otherwise than the rest.
+struct RuleGroup {
+  const OptimizerRule* rule = nullptr;
+  double lr_scale = 1.0;  ///< factor on the learning rate
+};
+
 /// What an algorithm works on; all outlive it.
 struct AlgorithmSite {
   Backend& backend;
@@ -53,6 +59,7 @@ struct AlgorithmSite {
   bool check_overflow = false;  ///< fp16: a step whose gradients are not all finite mixes, but does not update (needs in_backward = false)
   /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
   bool start_at_begin = false;
+  std::vector<RuleGroup> groups = {};  ///< of Bucket::runs, `rule` being the first; empty: `rule` alone
 };
 
 /// One step's numbers, the same on all ranks.
@@ -78,6 +85,8 @@ class Algorithm {
   /// Completes or drops whatever is in flight; afterwards the parameters are x(t+1), and the next step behaves as if nothing had happened
   /// (gossip keeps what it received, so that evaluation and checkpoints change no bit).
   virtual void finish() = 0;
+  /// At the end of this algorithm's part of a run, where another goes on: as finish(), and what was still to be used later is used now.
+  virtual void conclude() { finish(); }
   /// After a resume at step t: starts again the exchange that was in flight.
   virtual void resume(std::int64_t step) = 0;
   /// With check_overflow, after backward_done: fp64 [2] on the device, whose second element is 1 where this step's update was skipped.
@@ -126,14 +135,17 @@ struct AlgorithmPlan {
   std::vector<std::string> optimizers = {};  ///< those that fit; empty: any
   /// Why settings of an optimizer that fits do not; its result is empty where they do.
   std::function<std::string(const OptimizerRule&)> rule_fault = {};
-  bool encoded_exchange = false;  ///< takes a `sync.exchange` that encodes what travels
+  std::string default_topology = {};                ///< `sync.topology.type` where the config has none; empty: base-2
+  std::optional<Encoding> encoding = std::nullopt;  ///< takes a `sync.exchange` that encodes what travels, in this way
 
   /// Tensors kept beside every bucket from step to step: zero at first, saved in checkpoints, counted by --dry-run.
   struct State {
     std::string name;
     int copies = 1;                             ///< several are saved as name.0, name.1, …
     std::optional<DType> dtype = std::nullopt;  ///< empty: the parameters'
-    std::int64_t numbers = 0;  ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
+    std::int64_t numbers = 0;    ///< so many for the whole run, kept with the first bucket; 0: as many as each bucket's elements
+    bool per_neighbour = false;  ///< a copy for the rank itself and one for each that it hears from in round 0; none of a single rank
+    int copies_on(const Topology* topology, int rank) const;
   };
   std::vector<State> states = {};
   int scratch = 0;            ///< copies of the parameters that it works in and does not keep, beside what neighbours send
@@ -145,7 +157,9 @@ struct AlgorithmPlan {
     std::string key;
     std::int64_t count = 0;
   } least_buckets = {};
-  bool counts_updates = false;  ///< it counts the optimizer's steps by itself, which in fp16 each rank does too: refused there
+  std::string fp16_fault = {};    ///< why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what would
+  bool restarts_updates = false;  ///< it counts the optimizer's steps anew now and then: no other algorithm may go on from there
+  std::int64_t ranks_per_node = 0;  ///< given by the config, and to divide the ranks; 0: not
   /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
   struct StepKey {
     std::string key;

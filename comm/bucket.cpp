@@ -96,6 +96,30 @@ void Bucket::flip() {
   for (const BucketSlot& slot : layout->slots) slot.parameter->value = parameters.slice(slot.offset, slot.parameter->shape);
 }
 
+void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
+                const std::vector<bool>& decays) {
+  for (Bucket& bucket : buckets) {
+    std::vector<std::uint8_t> entries(static_cast<std::size_t>(bucket.decay.elements()));
+    backend.copy_to_host(bucket.decay, entries.data());
+    bucket.runs.clear();
+    for (const BucketSlot& slot : bucket.layout->slots) {
+      const std::size_t group = group_of(*slot.parameter);
+      const std::int64_t elements = slot.decay_entries() * kDecayBlock;
+      if (decays[group]) std::fill_n(entries.begin() + slot.offset / kDecayBlock, slot.decay_entries(), kDecays);
+      if (!bucket.runs.empty() && bucket.runs.back().group == group) {
+        bucket.runs.back().elements = slot.offset + elements - bucket.runs.back().first;
+      } else {
+        bucket.runs.push_back({slot.offset, elements, group});
+      }
+    }
+    if (!bucket.runs.empty())
+      bucket.runs.back().elements = bucket.layout->elements - bucket.runs.back().first;  // with the bucket's padding
+    if (bucket.runs.size() == 1 && bucket.runs[0].group == 0) bucket.runs.clear();
+    backend.copy_from_host(entries.data(), bucket.decay);
+    if (!bucket.low_gradients.decay.empty()) bucket.low_gradients.decay = entries;
+  }
+}
+
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
     if (bucket.low) backend.cast({bucket.parameters, bucket.low});

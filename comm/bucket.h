@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,6 +58,12 @@ struct SyncState {
   Tensor numbers;    ///< as many as the bucket's elements; or a few, of the whole run
 };
 
+/// Parameters that lie side by side in a bucket and belong to one group (AlgorithmSite::groups).
+struct BucketRun {
+  std::int64_t first = 0, elements = 0;  ///< multiples of 32
+  std::size_t group = 0;
+};
+
 /// The flat buffers of one bucket.
 struct Bucket {
   const BucketLayout* layout = nullptr;
@@ -67,6 +75,7 @@ struct Bucket {
   Tensor decay;                 ///< uint8, one per 32 elements
   Tensor low;                   ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
   LowGradients low_gradients;   ///< where backward passes may leave gradients in low precision
+  std::vector<BucketRun> runs;  ///< all of the bucket, in order; empty: it is of one group, the first
 
   /// What an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
@@ -78,6 +87,9 @@ struct Bucket {
 /// operand and `compute` is bf16 or fp16; and grad_low, where the backend has a use for it too) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
                                  DType compute = DType::kFloat32);
+/// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever their shape.
+void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
+                const std::vector<bool>& decays);
 /// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 

@@ -100,4 +100,18 @@ Exchange plan_exchange(const Round& round, int rank, bool flat) {
   return {};
 }
 
+Exchange as_messages(const Exchange& exchange, int rank) {
+  require(exchange.kind != Exchange::Kind::kNodes, "exchange", "a round over nodes as messages; plan it flat");
+  if (exchange.kind != Exchange::Kind::kGroupSum) return exchange;
+  Exchange messages;
+  messages.kind = Exchange::Kind::kNeighbours;
+  for (const int member : exchange.group) {
+    if (member != rank) messages.send_to.push_back(member);
+  }
+  messages.receive_from = messages.send_to;
+  messages.weights.assign(messages.send_to.size(), exchange.weights[0]);
+  messages.self_weight = exchange.self_weight + exchange.weights[0];  // the sum held this rank's own once
+  return messages;
+}
+
 }  // namespace starling

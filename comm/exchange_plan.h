@@ -10,4 +10,7 @@ namespace starling {
 /// shard. `flat`: a round over nodes is taken as its matrix over ranks, where no link is worth sparing.
 Exchange plan_exchange(const Round& round, int rank, bool flat = false);
 
+/// The same as messages between any two: for encoded numbers, which nobody sums on the way. Not for rounds over nodes.
+Exchange as_messages(const Exchange& exchange, int rank);
+
 }  // namespace starling

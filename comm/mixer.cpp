@@ -1,12 +1,13 @@
 #include "comm/mixer.h"
 
 #include "comm/mixers/bf16.h"
+#include "comm/mixers/encoded.h"
 #include "core/error.h"
 
 namespace starling {
 
-Mixer::Mixer(Backend& backend, Transport& transport, bool parameters_are_summed)
-    : backend_(backend), transport_(transport), parameters_are_summed_(parameters_are_summed), wait_(backend) {}
+Mixer::Mixer(Backend& backend, Transport& transport, Groups groups)
+    : backend_(backend), transport_(transport), groups_(groups), wait_(backend) {}
 
 void Mixer::open(const MixSite& site) {
   const Topology* topology = transport_.size() > 1 ? site.topology : nullptr;
@@ -18,10 +19,11 @@ void Mixer::open(const MixSite& site) {
   start_at_begin_ = site.start_at_begin;
   incoming_.clear();
   incoming_.resize(site.buckets.size());
-  const bool flat = !site.messages && share(site.buckets);
+  const bool flat = (!site.messages && share(site.buckets)) || groups_ == Groups::kMessages;
   schedule_ = ExchangeSchedule(topology, transport_.rank(), flat);
   if (topology) {
-    const std::vector<std::vector<int>> groups = summed_groups(*topology, flat, !parameters_are_summed_);
+    std::vector<std::vector<int>> groups;
+    if (groups_ != Groups::kMessages) groups = summed_groups(*topology, flat, groups_ == Groups::kSummedEncoded);
     sums_ = !groups.empty();
     transport_.prepare(groups);
   }
@@ -68,6 +70,11 @@ void Mixer::settle() {
 
 void Mixer::resume(std::int64_t step, std::int64_t round) {
   settle();
+  const Event loaded = backend_.record();  // what is sent is read on the update stream
+  {
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    backend_.wait(loaded);
+  }
   for (std::size_t b = 0; b < incoming_.size(); ++b) {
     const int bucket = static_cast<int>(b);
     incoming_[b].round = -1;
@@ -105,9 +112,11 @@ MixerKinds& mixers() {
   static MixerKinds kinds = [] {
     MixerKinds builtin("exchange format");
     builtin.add(
-        "fp32", [] { return MixerKind{[](Backend& backend, Transport& transport) { return transport.make_mixer(backend); }}; },
+        "fp32",
+        [] { return MixerKind{[](Backend& backend, Transport& transport, const Encoding&) { return transport.make_mixer(backend); }}; },
         "parameters as they are, by messages or read where they lie");
     builtin.add("bf16", bf16_mixer, "half the bytes; differences of rounded numbers keep the ranks' mean");
+    builtin.add("int8", int8_mixer, "a quarter of the bytes, by the same differences, so the mean stays");
     return builtin;
   }();
   return kinds;

@@ -47,8 +47,13 @@ struct MixSite {
 /// kind of mixer's, in comm/mixers.
 class Mixer {
  public:
-  /// `parameters_are_summed`: sums of groups are those of the parameters, for which a transport may want communicators.
-  Mixer(Backend& backend, Transport& transport, bool parameters_are_summed = true);
+  /// What travels to a group of several ranks.
+  enum class Groups : std::uint8_t {
+    kSummed,         ///< sums of the parameters, for which a transport may want communicators
+    kSummedEncoded,  ///< sums of what they are encoded to
+    kMessages,       ///< messages between any two, also in a round over nodes
+  };
+  Mixer(Backend& backend, Transport& transport, Groups groups = Groups::kSummed);
   virtual ~Mixer() = default;
   Mixer(const Mixer&) = delete;
   Mixer& operator=(const Mixer&) = delete;
@@ -108,7 +113,7 @@ class Mixer {
   void start_round(int bucket, std::int64_t step, std::int64_t round);
   void settle(int bucket);
 
-  bool parameters_are_summed_;
+  Groups groups_;
   std::vector<Bucket>* buckets_ = nullptr;
   bool overlap_ = true, start_at_begin_ = false;
   ExchangeSchedule schedule_{nullptr, 0, false};
@@ -117,11 +122,21 @@ class Mixer {
   ExchangeWait wait_;
 };
 
+/// How numbers travel that are encoded: keys of the algorithms that have such exchanges.
+struct Encoding {
+  std::int64_t block = 256;  ///< numbers that share a range; 0: a whole message
+  double step = 1.0;         ///< γ: the part of the decoded differences that a rank goes
+  int residual = -1;         ///< with error feedback: which of Bucket::sync keeps what encoding left out
+  DType dtype = DType::kFloat32;
+  /// Nothing but the format itself.
+  bool plain() const { return step == 1.0 && residual < 0 && dtype == DType::kFloat32; }
+};
+
 /// A way to mix, by the number format of what travels (`sync.exchange`), and what that means for a run.
 struct MixerKind {
-  std::function<std::unique_ptr<Mixer>(Backend&, Transport&)> make;
+  std::function<std::unique_ptr<Mixer>(Backend&, Transport&, const Encoding&)> make;
   double wire = 1.0;     ///< the part of the parameters' bytes that travels
-  bool encodes = false;  ///< what travels is made of fp32 parameters; neighbours' own are not read
+  bool encodes = false;  ///< what travels is made of the parameters; neighbours' own are not read
 };
 using MixerKinds = Registry<MixerKind>;
 MixerKinds& mixers();

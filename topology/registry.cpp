@@ -55,9 +55,9 @@ std::string topologies_that_take(const RankLayout& site, TopologyKind kind) {
   return result;
 }
 
-std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site) {
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site, const std::string& standard) {
   require(site.ranks >= 1 && site.ranks_per_node >= 1, "topology", "a site of {} ranks, {} per node", site.ranks, site.ranks_per_node);
-  const std::string type = section.text("type", "base-2", "the schedule of mixing matrices: see docs/topologies.md");
+  const std::string type = section.text("type", standard, "the schedule of mixing matrices: see docs/topologies.md");
   RankLayout actual = site;
   // Every type may be given it, so that a config can change its type alone; those that use it also note the default.
   if (section.has("ranks_per_node")) {
@@ -69,8 +69,8 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
   return topology;
 }
 
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind) {
-  std::unique_ptr<Topology> topology = make_unchecked_topology(section, site);
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind, const std::string& standard) {
+  std::unique_ptr<Topology> topology = make_unchecked_topology(section, site, standard);
   if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""), kind);
   return topology;
 }

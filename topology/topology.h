@@ -71,11 +71,12 @@ TopologyRegistry& topologies();
 /// Adds complete, ring, one-peer-exp, … once; safe to call again.
 void register_builtin_topologies();
 enum class TopologyKind : std::uint8_t;
-/// Reads `type` (default base-2) and the type's keys from the section, makes the topology and checks it (check.h), as what an algorithm
-/// that asks for `kind` may have.
-std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind);
+/// Reads `type` (default: `standard`) and the type's keys from the section, makes the topology and checks it (check.h), as what an
+/// algorithm that asks for `kind` may have.
+std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind,
+                                        const std::string& standard = "base-2");
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site);
 /// The same without the check: for a topology that is part of another, or whose check gives a report that is needed.
-std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site);
+std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const RankLayout& site, const std::string& standard = "base-2");
 
 }  // namespace starling

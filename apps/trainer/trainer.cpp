@@ -5,11 +5,30 @@
 
 #include "apps/trainer/state/model_file.h"
 #include "comm/agreement.h"
+#include "comm/averaging.h"
 #include "comm/scheduler.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/trace.h"
 
 namespace starling {
+namespace {
+
+/// 0: none matches.
+std::size_t group_of(const TrainConfig& config, const Parameter& parameter) {
+  for (std::size_t k = 0; k < config.groups.size(); ++k) {
+    if (std::regex_search(parameter.name, config.groups[k].match)) return k + 1;
+  }
+  return 0;
+}
+
+std::vector<RuleGroup> rule_groups(const TrainConfig& config) {
+  std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
+  for (const ParameterGroup& group : config.groups) groups.push_back({group.rule.get(), group.lr_scale});
+  return groups;
+}
+
+}  // namespace
 
 Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend, Transport& transport)
     : config_(config),
@@ -25,22 +44,15 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   agree_on_plan(plan_, config.dtype, transport);
   buckets_ =
       make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
+  if (!config.groups.empty()) {
+    std::vector<bool> decays{false};
+    for (const ParameterGroup& group : config.groups) decays.push_back(group.own_decay);
+    set_groups(
+        backend, buckets_, [&](const Parameter& parameter) { return group_of(config, parameter); }, decays);
+  }
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
-  mixer_ = config.mixer.make(backend, transport);
-  algorithm_ = make_algorithm(config.algorithm, {.backend = backend,
-                                                 .transport = transport,
-                                                 .mixer = *mixer_,
-                                                 .rule = *config.rule,
-                                                 .buckets = buckets_,
-                                                 .topology = config.topology.get(),
-                                                 .clip = config.clip,
-                                                 .in_backward = config.in_backward,
-                                                 .overlap = config.overlap,
-                                                 .check_overflow = scaler_ != nullptr,
-                                                 .start_at_begin = graphs_.start_at_begin()});
-  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config.allow_unused);
-  graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
+  open_part(0);
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
@@ -60,6 +72,88 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
 }
 
 Trainer::~Trainer() = default;
+
+Trainer::Part Trainer::part(std::size_t k) const {
+  if (k == 0) return {config_.algorithm, config_.topology.get(), 0};
+  const SyncPhase& phase = config_.phases[k - 1];
+  return {phase.algorithm, phase.topology.get(), phase.first_step(length_)};
+}
+
+std::size_t Trainer::part_of(std::int64_t t) const {
+  std::size_t k = config_.phases.size();
+  while (k > 0 && part(k).first > t) --k;
+  return k;
+}
+
+void Trainer::open_part(std::size_t k) {
+  part_ = k;
+  const auto& [plan, topology, first] = part(k);
+  Encoding encoding = plan.encoding.value_or(Encoding());
+  encoding.dtype = config_.dtype;
+  const bool whole = config_.mixer.encodes && !plan.encoding;  // another part's exchanges are those that are encoded
+  mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer).make(backend_, transport_, encoding);
+  algorithm_ = make_algorithm(plan, {.backend = backend_,
+                                     .transport = transport_,
+                                     .mixer = *mixer_,
+                                     .rule = *config_.rule,
+                                     .buckets = buckets_,
+                                     .topology = topology,
+                                     .clip = config_.clip,
+                                     .in_backward = config_.in_backward,
+                                     .overlap = config_.overlap,
+                                     .check_overflow = scaler_ != nullptr,
+                                     .start_at_begin = graphs_.start_at_begin(),
+                                     .groups = rule_groups(config_)});
+  scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config_.allow_unused);
+  graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
+}
+
+void Trainer::close_part(const std::vector<Tensor>& parameters) {
+  scheduler_.reset();
+  algorithm_.reset();
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {  // other ranks may have read the old ones where they lay
+    Bucket& bucket = buckets_[b];
+    bucket.spare = parameters[b];
+    bucket.flip();
+    bucket.spare = Tensor();
+    bucket.sync.clear();
+  }
+  mixer_.reset();
+}
+
+void Trainer::switch_to(std::size_t k) {
+  algorithm_->conclude();
+  const double weight = algorithm_->mean_weight();
+  std::vector<Tensor> parameters, others;
+  for (const Bucket& bucket : buckets_) {
+    Tensor share = bucket.parameters;
+    if (weight != 1.0) {
+      share = Tensor(backend_, share.shape(), share.dtype());
+      backend_.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = share});
+    }
+    parameters.push_back(share);
+    for (const Tensor& state : bucket.states) others.push_back(state);
+  }
+  for (const ModelBuffer* buffer : config_.model->buffers()) {
+    if (is_floating(buffer->value.dtype())) others.push_back(buffer->value);
+  }
+  const std::vector<Tensor> means = mean_model(transport_, parameters), other_means = mean_model(transport_, others);
+  for (std::size_t i = 0; i < others.size(); ++i) backend_.copy(other_means[i], others[i]);
+  backend_.synchronize();
+  close_part(means);
+  config_.model->refresh_low();
+  if (scaler_ && transport_.size() > 1) {
+    LossScaleState state = scaler_->settle();
+    double most[2] = {-state.scale, static_cast<double>(state.optimizer_step)};
+    transport_.world().max(most, 2);
+    state.clean_steps = 0;  // equal on all ranks from here on
+    state.scale = -most[0];
+    state.optimizer_step = static_cast<std::int64_t>(most[1]);
+    scaler_->restore(state);
+  }
+  open_part(k);
+  log::info("step {}: from here on {}", step_, part(k).algorithm.label());
+}
 
 void Trainer::initialise() {
   together(transport_, [&] {
@@ -85,6 +179,17 @@ void Trainer::initialise() {
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
+  // A checkpoint right before a switch is of the part that ends there.
+  const std::int64_t step = steps_in(file, source);
+  if (const std::size_t k = part_of(std::max<std::int64_t>(step, 1) - 1); k != part_) {
+    std::vector<Tensor> fresh;
+    for (const Bucket& bucket : buckets_) {
+      fresh.emplace_back(backend_, bucket.parameters.shape(), bucket.parameters.dtype());
+      backend_.fill(fresh.back(), 0.0);  // the padding, which no file has
+    }
+    close_part(fresh);
+    open_part(k);
+  }
   RunCounters counters;
   together(transport_, [&] { counters = load_state(file, source, *config_.model, buckets_, *config_.rule); });
   config_.model->refresh_low();
@@ -95,11 +200,12 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   seconds_ = counters.train_seconds;
   loader_epoch_ = step_ / length_.steps_per_epoch;
   loader_->start(loader_epoch_, step_ % length_.steps_per_epoch * config_.accumulate);
-  algorithm_->resume(step_);
+  algorithm_->resume(step_ - part(part_).first);
 }
 
 double Trainer::rate(std::int64_t step) const {
-  return schedule_->lr(step) * (step < config_.algorithm.means_before ? 1.0 : config_.lr_scale);
+  const Part of = part(part_of(step));
+  return schedule_->lr(step) * (step - of.first < of.algorithm.means_before ? 1.0 : config_.lr_scale);
 }
 
 void Trainer::issue_step() {
@@ -110,9 +216,10 @@ void Trainer::issue_step() {
     if (length_.batches_per_epoch % config_.accumulate != 0) loader_->skip_to_epoch(epoch_now);
     loader_epoch_ = epoch_now;
   }
+  if (const std::size_t k = part_of(step_); k != part_) switch_to(k);
   lr_ = rate(step_);
   largest_lr_ = std::max(largest_lr_, lr_);
-  StepInfo info{.step = step_, .optimizer_step = step_ + 1, .lr = lr_, .largest_lr = largest_lr_};
+  StepInfo info{.step = step_ - part(part_).first, .optimizer_step = step_ + 1, .lr = lr_, .largest_lr = largest_lr_};
   std::optional<ScaleChoices> choices;
   if (scaler_ && graphs_.takes_choices(info)) {
     choices = scaler_->choices();

@@ -38,6 +38,8 @@ class Trainer {
   void step();
   /// Waits for the exchanges in flight; what they brought is kept for the next step.
   void finish() { algorithm_->finish(); }
+  /// The algorithm that steps are taken with now, and its topology's name.
+  const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
   /// Tests the mean model, and calls `meanwhile` while the model's tensors still are the mean. Collective, with no exchange in flight.
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile);
   /// This rank's part of a checkpoint. No exchange may be in flight.
@@ -63,6 +65,21 @@ class Trainer {
   Transport& transport() { return transport_; }
 
  private:
+  /// A stretch of the run with one algorithm: 0 is the config's own, the others are its phases.
+  struct Part {
+    const AlgorithmPlan& algorithm;
+    const Topology* topology;
+    std::int64_t first;  ///< step
+  };
+  Part part(std::size_t k) const;
+  /// The part that step t belongs to.
+  std::size_t part_of(std::int64_t t) const;
+  /// Makes the algorithm of a part, whose step 0 is the run's step `first`.
+  void open_part(std::size_t k);
+  /// Drops the algorithm and what it kept; each bucket's parameters lie in these tensors from now on.
+  void close_part(const std::vector<Tensor>& parameters);
+  /// Collective: ends the part that goes on, makes the ranks one, and opens the next.
+  void switch_to(std::size_t k);
   void issue_step();
   double rate(std::int64_t step) const;
   /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info` it fills in fp16's numbers.
@@ -78,6 +95,7 @@ class Trainer {
   BucketPlan plan_;
   std::vector<Bucket> buckets_;
   std::unique_ptr<Schedule> schedule_;
+  std::size_t part_ = 0;
   std::unique_ptr<Mixer> mixer_;
   std::unique_ptr<Algorithm> algorithm_;
   std::unique_ptr<BucketScheduler> scheduler_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/nodes.h"
 #include "comm/algorithms/updater.h"
 #include "comm/low_gradients.h"
 #include "comm/planner/predict.h"
@@ -17,9 +18,16 @@ namespace {
 /// are updated in order, without ever blocking the backward pass. Where only streams wait, an update is issued behind its sum at once.
 class AllReduce final : public Algorithm {
  public:
-  AllReduce(const AlgorithmSite& site, bool average, bool delay)
-      : Algorithm(site), delay_(delay), updater_(site, average ? 1.0 / site.transport.size() : 1.0), tickets_(site.buckets.size()) {
-    if (site.transport.size() > 1) site.transport.prepare({});  // sums over all ranks alone: now the transport knows what goes which way
+  /// `per_node` above 1: nodes take their mean first, in memory of their own.
+  AllReduce(const AlgorithmSite& site, bool average, bool delay, int per_node)
+      : Algorithm(site), delay_(delay), updater_(site, share_of(site, average, per_node > 1)), tickets_(site.buckets.size()) {
+    if (per_node > 1) {
+      by_nodes_ = mean_by_nodes(site.transport, per_node);
+      for (const Bucket& bucket : site.buckets) means_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
+    } else if (site.transport.size() > 1) {
+      site.transport.prepare({});
+    }
+    // sums over all ranks alone: now the transport knows what goes which way
     streams_wait_ = site.backend.device() == DeviceType::kCuda && site.transport.why_not_captured().empty();
   }
 
@@ -58,11 +66,17 @@ class AllReduce final : public Algorithm {
   }
 
  private:
+  static double share_of(const AlgorithmSite& site, bool average, bool of_means) {
+    if (of_means) return average ? 1.0 : site.transport.size();
+    return average ? 1.0 / site.transport.size() : 1.0;
+  }
   void start(std::size_t b) {
     if (site_.transport.size() == 1) return;
     widen_gradients(site_.backend, site_.buckets[b]);  // what ranks send each other is fp32
     const Tensor& gradients = site_.buckets[b].gradients;
-    tickets_[b] = site_.transport.start_sum(gradients, gradients, {info_.step, static_cast<int>(b), info_.step});
+    const ExchangeLabel label{info_.step, static_cast<int>(b), info_.step};
+    tickets_[b] = means_.empty() ? site_.transport.start_sum(gradients, gradients, label)
+                                 : site_.transport.start_exchange(by_nodes_, gradients, {means_[b]}, label);
     if (!site_.overlap || streams_wait_) wait_once(b);
   }
 
@@ -72,6 +86,9 @@ class AllReduce final : public Algorithm {
     if (!tickets_[bucket]) return;
     wait(tickets_[bucket], static_cast<int>(bucket));
     tickets_[bucket] = 0;
+    if (means_.empty()) return;
+    const StreamScope scope(site_.backend, StreamKind::kUpdate);
+    site_.backend.copy(means_[bucket], site_.buckets[bucket].gradients);
   }
 
   void update_next() {
@@ -83,24 +100,37 @@ class AllReduce final : public Algorithm {
   bool delay_;  ///< sums start after the pass
   Updater updater_;
   std::vector<Ticket> tickets_;  ///< per bucket; 0: nothing in flight
-  bool streams_wait_ = false;    ///< Transport::wait() costs the host nothing
+  Exchange by_nodes_;
+  std::vector<Tensor> means_;  ///< by bucket, where they are made by nodes; otherwise sums are in place
+  bool streams_wait_ = false;  ///< Transport::wait() costs the host nothing
   std::size_t started_ = 0, updated_ = 0;
   StepInfo info_;
 };
 
 }  // namespace
 
-std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, true, false); }
+std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, true, false, 1); }
 
 AlgorithmPlan plan_all_reduce(ConfigSection& config) {
   const bool average = config.boolean("average", true, "the mean of all ranks' gradients; false: their sum");
   const bool delay = config.boolean("delay", false, "sums start after the backward pass, not in it");
+  const bool chunks = config.boolean("scatter_gather", false, "each rank adds up its chunk of a bucket, then all get it: the same bits");
+  const bool nodes = config.boolean("hierarchical", false, "a node's ranks first, then the nodes: equal up to the order of sums");
+  const std::int64_t given = read_ranks_per_node(config);
+  if (chunks && nodes) config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
   return {.title = "all-reduce",
+          .scratch = chunks || nodes ? 1 : 0,
+          .ranks_per_node = nodes ? given : 0,
           .means_before = AlgorithmPlan::kAlways,
           .period = 1,
           .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
                         double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
-          .make = [=](const AlgorithmSite& site) { return std::make_unique<AllReduce>(site, average, delay); }};
+          .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
+            if (chunks && site.transport.size() > 1) return make_scatter_gather(site, average, delay);
+            const int per_node = nodes ? ranks_per_node(site, given) : 1;
+            // One node alone, or ranks that are nodes: there is nothing to do first.
+            return std::make_unique<AllReduce>(site, average, delay, per_node < site.transport.size() ? per_node : 1);
+          }};
 }
 
 }  // namespace starling

@@ -14,6 +14,11 @@ StatesAt read_states(ConfigSection& config) {
   return text == "average" ? StatesAt::kAverage : text == "reset" ? StatesAt::kReset : StatesAt::kLocal;
 }
 
+std::string fp16_fault(StatesAt states) {
+  if (states != StatesAt::kReset) return {};
+  return "states is reset, but in fp16 each rank counts its updates by itself; allowed: states local or average, or another precision";
+}
+
 Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
     : Algorithm(site), means_(site), outer_(site), inner_(std::move(inner)), states_(states) {
   require(states != StatesAt::kReset || !site.check_overflow, "algorithm", "states are reset though each rank counts its own updates");
@@ -24,7 +29,7 @@ Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner,
 void Averages::begin(const StepInfo& info) {
   if (info.step == 0) first_step();
   info_ = info;
-  info_.optimizer_step -= reset_at_;
+  if (reset_at_ > 0) info_.optimizer_step = info.step + 1 - reset_at_;
   inner_->begin(info_);
 }
 
@@ -53,7 +58,7 @@ void Averages::backward_done() {
     }
   }
   if (!met) return;
-  if (states_ == StatesAt::kReset) reset_at_ += info_.optimizer_step;
+  if (states_ == StatesAt::kReset) reset_at_ = info_.step + 1;
   outer_.join();
 }
 
@@ -99,6 +104,7 @@ class AfterWarmup final : public Algorithm {
   void bucket_ready(int bucket) override { now_->bucket_ready(bucket); }
   void backward_done() override { now_->backward_done(); }
   void finish() override { now_->finish(); }
+  void conclude() override { now_->conclude(); }
   void resume(std::int64_t step) override {
     now_ = step < start_ ? before_.get() : after_.get();
     now_->resume(step);

@@ -13,6 +13,8 @@ namespace starling {
 enum class StatesAt { kLocal, kAverage, kReset };
 /// The key `states`.
 StatesAt read_states(ConfigSection& config);
+/// AlgorithmPlan::fp16_fault.
+std::string fp16_fault(StatesAt states);
 
 /// Ranks that train by an inner algorithm and meet after some steps. What they do then is the derived class's.
 class Averages : public Algorithm {
@@ -60,7 +62,7 @@ class Averages : public Algorithm {
  private:
   std::unique_ptr<Bucketwise> inner_;
   StatesAt states_;
-  std::int64_t reset_at_ = 0;            ///< updates done when the states were last zeroed
+  std::int64_t reset_at_ = 0;            ///< steps done when the states were last zeroed; 0: never
   std::unique_ptr<OptimizerRule> mean_;  ///< p' = g / n
 };
 

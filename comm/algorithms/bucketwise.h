@@ -16,17 +16,19 @@ namespace starling {
 /// with. An exchange that is used in the step in which it starts ends in complete(): it has the rest of the backward pass to arrive.
 class Bucketwise : public Algorithm {
  public:
-  explicit Bucketwise(const AlgorithmSite& site) : Algorithm(site), updater_(site) {}
+  explicit Bucketwise(const AlgorithmSite& site, double gradient_share = 1.0) : Algorithm(site), updater_(site, gradient_share) {}
 
   void begin(const StepInfo& info) final {
     info_ = info;
     start_step();
   }
   void bucket_ready(int bucket) final {
-    if (updater_.in_backward()) update(bucket);
+    if (in_backward()) update(bucket);
+    gradient_ready(bucket);
   }
   void backward_done() final {
-    if (!updater_.in_backward()) {
+    if (!in_backward()) {
+      have_gradients();
       if (updater_.needs_all_gradients()) updater_.measure_all(info_);
       for (int b = 0; b < buckets(); ++b) update(b);
     }
@@ -37,10 +39,13 @@ class Bucketwise : public Algorithm {
   void resume(std::int64_t) override {}  // and all that the next needs is in the buckets
   Tensor control() const override { return updater_.overflow_control(); }
   /// Whether a bucket is updated when bucket_ready() returns.
-  bool in_backward() const { return updater_.in_backward(); }
+  virtual bool in_backward() const { return updater_.in_backward(); }
 
  protected:
   virtual void start_step() {}
+  /// For gradients that others take part in: one is ready; and, where updates come after the pass, all are, before they are measured.
+  virtual void gradient_ready(int) {}
+  virtual void have_gradients() {}
   virtual void update(int bucket) = 0;
   virtual void complete() {}
 

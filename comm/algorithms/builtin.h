@@ -15,6 +15,10 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection& config);
 AlgorithmPlan plan_momentum_tracking(ConfigSection& config);
 AlgorithmPlan plan_exact_diffusion(ConfigSection& config);
 AlgorithmPlan plan_push_sum(ConfigSection& config);
+AlgorithmPlan plan_choco(ConfigSection& config);
+AlgorithmPlan plan_low_precision(ConfigSection& config);
+AlgorithmPlan plan_bytegrad(ConfigSection& config);
+AlgorithmPlan plan_qadam(ConfigSection& config);
 AlgorithmPlan plan_local_sgd(ConfigSection& config);
 AlgorithmPlan plan_slowmo(ConfigSection& config);
 AlgorithmPlan plan_diloco(ConfigSection& config);
@@ -22,6 +26,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config);
 AlgorithmPlan plan_gossip(ConfigSection& config);
 /// The mean gradient over all ranks, the baseline (semantics.md section 4).
 AlgorithmPlan plan_all_reduce(ConfigSection& config);
+/// The same by chunks, which each rank adds up and sends to all.
+std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay);
 /// With default keys, for algorithms that begin with it.
 std::unique_ptr<Algorithm> make_all_reduce(const AlgorithmSite& site);
 

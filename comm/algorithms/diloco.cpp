@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -41,6 +42,7 @@ class DiLoCo final : public Averages {
       }
     }
     tickets_.resize(deltas_.size());
+    under_way_.resize(deltas_.size());
   }
 
   void bucket_ready(int b) override {
@@ -53,6 +55,21 @@ class DiLoCo final : public Averages {
       if (sends(b, info_.step)) send(b);
     }
     for (int b = 0; !site_.overlap && b < buckets(); ++b) settle(b);
+  }
+  void conclude() override {
+    finish();
+    for (int b = 0; b < buckets(); ++b) {
+      if (under_way_[static_cast<std::size_t>(b)]) meet(b);
+    }
+    outer_.join();
+  }
+  void resume(std::int64_t step) override {
+    Averages::resume(step);
+    for (int b = 0; b < buckets(); ++b) {
+      for (std::int64_t t = std::max<std::int64_t>(0, step - settings_.delay); t < step; ++t) {
+        if (sends(b, t)) under_way_[static_cast<std::size_t>(b)] = true;
+      }
+    }
   }
   void finish() override {
     Averages::finish();
@@ -70,6 +87,7 @@ class DiLoCo final : public Averages {
   }
   void meet(int b) override {
     settle(b);
+    under_way_[static_cast<std::size_t>(b)] = false;
     Bucket& of = bucket(b);
     apply(b, *rule_, {of.sync[1].numbers, of.sync[0].numbers}, deltas_[static_cast<std::size_t>(b)], of.parameters);
   }
@@ -84,6 +102,7 @@ class DiLoCo final : public Averages {
   void send(int b) {
     const auto i = static_cast<std::size_t>(b);
     const Bucket& of = bucket(b);
+    under_way_[i] = true;
     const StreamScope scope(site_.backend, StreamKind::kUpdate);
     site_.backend.weighted_sum({.in = {of.sync[0].numbers, of.parameters}, .weight = {1.0, -1.0}, .terms = 2, .out = deltas_[i]});
     if (site_.transport.size() > 1) {
@@ -101,6 +120,7 @@ class DiLoCo final : public Averages {
   std::unique_ptr<OptimizerRule> rule_;
   std::vector<Tensor> deltas_;  ///< by bucket: Δ, then the sum of all ranks'
   std::vector<Ticket> tickets_;
+  std::vector<char> under_way_;  ///< a mean was started that no outer step has used
 };
 
 }  // namespace
@@ -133,7 +153,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
           .states = states,
           .scratch = settings.delay > 0 ? 0 : 1,
           .least_buckets = {"fragments", settings.fragments},
-          .counts_updates = settings.states == StatesAt::kReset,
+          .fp16_fault = fp16_fault(settings.states),
+          .restarts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }

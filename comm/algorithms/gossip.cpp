@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/compression.h"
 #include "comm/algorithms/consensus_control.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
@@ -253,14 +254,17 @@ std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipS
 
 AlgorithmPlan plan_gossip(ConfigSection& config) {
   const GossipSettings settings = read_gossip(config);
+  std::vector<AlgorithmPlan::State> states;
+  const Encoding encoding = read_encoding(config, states);
+  for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);  // the first bucket's alone: after the others
   std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
   if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
   if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
   if (settings.mix_states > 0) keys.push_back({"mix_states", settings.mix_states * settings.interval});
   const bool repeats = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,
-          .encoded_exchange = !settings.adapt_then_combine,
-          .states = states_of(settings),
+          .encoding = encoding,
+          .states = states,
           .mixes_states = settings.mix_states > 0,
           .messages = settings.adapt_then_combine,
           .step_keys = keys,
@@ -280,8 +284,8 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                          double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes, !atc); },
           .make =
               [settings](const AlgorithmSite& site) {
-                const bool kept = !site.buckets.empty() && !site.buckets[0].sync.empty();
-                return make_gossip(site, settings, {}, kept ? site.buckets[0].sync[0].numbers : Tensor());
+                const bool kept = !site.buckets.empty() && settings.global_above > 0.0;
+                return make_gossip(site, settings, {}, kept ? site.buckets[0].sync.back().numbers : Tensor());
               }};
 }
 

@@ -6,14 +6,65 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/nodes.h"
+#include "comm/low_gradients.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
 namespace {
 
+/// The run's rule on the mean gradient of a node's ranks, as torch's post-local hook has it. Sums start as gradients become ready.
+class NodeGradients final : public Bucketwise {
+ public:
+  NodeGradients(const AlgorithmSite& site, const NodeSum& node) : Bucketwise(site, node.share), exchange_(node.exchange) {
+    for (const Bucket& bucket : site.buckets) {
+      sums_.emplace_back(site.backend, bucket.gradients.shape(), bucket.gradients.dtype());
+    }
+    tickets_.resize(site.buckets.size());
+  }
+  bool in_backward() const override { return false; }
+  std::int64_t graph_period(std::string& why) const override {
+    why = site_.transport.why_not_captured();
+    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+  }
+
+ protected:
+  void gradient_ready(int b) override {
+    widen_gradients(site_.backend, bucket(b));
+    tickets_[static_cast<std::size_t>(b)] =
+        site_.transport.start_exchange(exchange_, bucket(b).gradients, {sums_[static_cast<std::size_t>(b)]}, {info_.step, b, info_.step});
+  }
+  void have_gradients() override {
+    for (int b = 0; b < buckets(); ++b) {
+      wait(tickets_[static_cast<std::size_t>(b)], b);
+      const StreamScope scope(site_.backend, StreamKind::kUpdate);
+      const Tensor &own = bucket(b).gradients, &sum = sums_[static_cast<std::size_t>(b)];
+      if (exchange_.kind == Exchange::Kind::kGroupSum) {
+        site_.backend.copy(sum, own);
+      } else {  // two ranks: what came is the other's
+        site_.backend.weighted_sum({.in = {sum}, .weight = {1.0}, .terms = 1, .out = own, .accumulate = true});
+      }
+    }
+    updater_.join();  // gradients are read on the compute stream
+  }
+  void update(int b) override { updater_.update(b, info_); }
+
+ private:
+  Exchange exchange_;
+  std::vector<Tensor> sums_;  ///< by bucket
+  std::vector<Ticket> tickets_;
+};
+
+std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, bool of_node, std::int64_t given) {
+  const int per_node = of_node ? ranks_per_node(site, given) : 1;
+  if (per_node == 1) return std::make_unique<Alone>(site);
+  return std::make_unique<NodeGradients>(site, sum_in_node(site.transport, per_node));
+}
+
 struct LocalSettings {
   std::int64_t period = 8, start = 0;
-  bool by_topology = false;
+  bool by_topology = false, node_gradients = false;
+  std::int64_t ranks_per_node = 0;
   StatesAt states = StatesAt::kLocal;
 };
 
@@ -22,7 +73,7 @@ struct LocalSettings {
 class LocalSgd final : public Averages {
  public:
   LocalSgd(const AlgorithmSite& site, const LocalSettings& settings)
-      : Averages(site, std::make_unique<Alone>(site), settings.states), settings_(settings) {
+      : Averages(site, inner_of(site, settings.node_gradients, settings.ranks_per_node), settings.states), settings_(settings) {
     if (!settings.by_topology) return;
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
@@ -75,18 +126,28 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   settings.start = config.integer("start", 0, Range::closed(0, 1e6), "before this step gradients are averaged instead, as by allreduce");
   settings.by_topology =
       config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
+  settings.node_gradients =
+      config.choice("gradients", "local", {"local", "node"}, "between averages: the rank's own, or the mean over its node") == "node";
+  settings.ranks_per_node = read_ranks_per_node(config);
   settings.states = read_states(config);
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
-          .mixes_states = settings.by_topology && settings.states == StatesAt::kAverage,
+          .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
+            return of_nodes && rule.corrects_noise() ? "noise_correction is for a rank's own gradients, and these are a node's" : "";
+          },
+          .scratch = settings.node_gradients ? 1 : 0,
+          .mixes_states = settings.by_topology&& settings.states == StatesAt::kAverage,
           .messages = settings.by_topology,
-          .counts_updates = settings.states == StatesAt::kReset,
+          .fp16_fault = fp16_fault(settings.states),
+          .restarts_updates = settings.states == StatesAt::kReset,
+          .ranks_per_node = settings.ranks_per_node,
           .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
           .means_before = settings.start,
-          .make = [settings](const AlgorithmSite& site) {
-            auto local = std::make_unique<LocalSgd>(site, settings);
-            return after_warmup(site, settings.start, settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
-          }};
+          .make =
+              [settings](const AlgorithmSite& site) {
+                auto local = std::make_unique<LocalSgd>(site, settings);
+                return after_warmup(site, settings.start, settings.start > 0 ? make_all_reduce(site) : nullptr, std::move(local));
+              }};
 }
 
 }  // namespace starling

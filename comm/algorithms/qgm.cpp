@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/compression.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/momentum.h"
 #include "kernels/optimizers/linear.h"
@@ -130,10 +131,13 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
   if (!own && !given.is_null() && given != "momentum")
     config.error("mu", "is {}; allowed: a number >= 0 and < 1, or momentum", given.dump());
   if (mu < 0.0 || mu >= 1.0) config.error("mu", "is {}; allowed: >= 0 and < 1, or momentum", mu);
+  std::vector<AlgorithmPlan::State> states;
+  const Encoding encoding = read_encoding(config, states);
   return {.title = "quasi-global momentum",
           .topology = TopologyKind::kDoublyStochastic,
           .optimizers = {"sgd"},
-          .encoded_exchange = !atc,
+          .encoding = encoding,
+          .states = states,
           .scratch = 1,
           .messages = atc,
           .growth = [=](const OptimizerRule& rule) { return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum); },

@@ -81,7 +81,8 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
           .scratch = gossip ? 1 : 0,
           .mixes_states = gossip && settings.gossip->mix_states > 0,
           .messages = gossip && settings.gossip->adapt_then_combine,
-          .counts_updates = settings.states == StatesAt::kReset,
+          .fp16_fault = fp16_fault(settings.states),
+          .restarts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
 }

@@ -71,9 +71,25 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.low = !work.numbers || work.numbers.raw() == b.parameters.raw() ? b.low : Tensor();
   args.lr = info.lr;
   args.step = info.optimizer_step;
-  backend.update({work.rule ? *work.rule : site_.rule, args});
+  if (work.rule || b.runs.empty()) {
+    backend.update({work.rule ? *work.rule : site_.rule, args});
+  } else {
+    for (const BucketRun& run : b.runs) update_run(run);
+  }
   args.received.clear();  // may be other ranks' memory
   if (!work.numbers) b.flip();
+}
+
+void Updater::update_run(const BucketRun& run) {
+  const RuleGroup& group = site_.groups[run.group];
+  const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
+  UpdateArgs args = args_;
+  for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low, &args.gradient_low}) *tensor = part(*tensor);
+  for (Tensor& state : args.states) state = part(state);
+  for (Tensor& received : args.received) received = part(received);
+  args.decay = args.decay.slice(run.first / kDecayBlock, Shape{run.elements / kDecayBlock});
+  args.lr = args_.lr * group.lr_scale;
+  site_.backend.update({*group.rule, args});
 }
 
 void Updater::join() {

@@ -55,6 +55,8 @@ class Updater {
   /// What the bucket's update reads; issued to the update stream.
   Tensor control_of(int bucket, const StepInfo& info);
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
+  /// What args_ says, of one group's part of the bucket.
+  void update_run(const BucketRun& run);
 
   AlgorithmSite site_;
   double gradient_share_;

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/mixers/encoded.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
 
@@ -13,7 +14,7 @@ namespace {
 class Bf16Mixer final : public MessageMixer {
  public:
   /// Groups' sums are of bf16 numbers, which no communicator of their own makes.
-  Bf16Mixer(Backend& backend, Transport& transport) : MessageMixer(backend, transport, false) {}
+  Bf16Mixer(Backend& backend, Transport& transport) : MessageMixer(backend, transport, Groups::kSummedEncoded) {}
 
   /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is shared, and buffers are of another kind.
   std::size_t buffers_for(const Exchange&) const override { return 0; }
@@ -111,7 +112,11 @@ Tensor Bf16Mixer::scratch(std::size_t k, const Tensor& encoded) {
 }  // namespace
 
 MixerKind bf16_mixer() {
-  return {[](Backend& backend, Transport& transport) { return std::make_unique<Bf16Mixer>(backend, transport); }, 0.5, true};
+  return {[](Backend& backend, Transport& transport, const Encoding& encoding) -> std::unique_ptr<Mixer> {
+            if (!encoding.plain()) return make_encoded_mixer(backend, transport, Code::kBf16, encoding);
+            return std::make_unique<Bf16Mixer>(backend, transport);
+          },
+          0.5, true};
 }
 
 }  // namespace starling

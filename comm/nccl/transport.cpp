@@ -467,6 +467,7 @@ class NcclTransport final : public Transport {
         for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) receive(arrived[k], exchange.receive_from[k], stream);
       });
       for (const Tensor& tensor : arrived) terms.push_back(decoded(tensor, sum.dtype()));
+      in_node_order(exchange, terms);
       add_up(terms, weights, mixed);
     }
     if (!comm) return gather_shards(node, shards, out, stream, work);

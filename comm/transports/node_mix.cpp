@@ -30,6 +30,7 @@ std::vector<double> node_weights(const Exchange& exchange) {
     weights = {exchange.own_share + moved, -moved};
   }
   weights.insert(weights.end(), exchange.shares.begin(), exchange.shares.end());
+  in_node_order(exchange, weights);
   return weights;
 }
 
@@ -37,6 +38,7 @@ NodeMix node_mix(const Exchange& exchange, const std::byte* mean, const std::byt
   NodeMix mix{{mean}, node_weights(exchange)};
   if (exchange.bf16_between) mix.terms.push_back(rounded_mean);
   mix.terms.insert(mix.terms.end(), arrived.begin(), arrived.end());
+  in_node_order(exchange, mix.terms);
   return mix;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,6 +21,14 @@ struct NodeMix {
   std::vector<const std::byte*> terms;
   std::vector<double> weights;
 };
+/// Terms or weights of a mix in full precision, its own first, come into the order of the nodes: where all weigh alike, every node adds up
+/// in one order and gets the same bits.
+template <class T>
+void in_node_order(const Exchange& exchange, std::vector<T>& terms) {
+  if (exchange.bf16_between) return;
+  const auto before = std::lower_bound(exchange.receive_from.begin(), exchange.receive_from.end(), exchange.group.front());
+  std::rotate(terms.begin(), terms.begin() + 1, terms.begin() + 1 + (before - exchange.receive_from.begin()));
+}
 /// The weights alone: of the mean, with bf16_between of the rounded mean, and of what arrived.
 std::vector<double> node_weights(const Exchange& exchange);
 /// `rounded_mean`: C(mean), decoded; null without bf16_between.

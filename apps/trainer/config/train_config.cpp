@@ -116,6 +116,41 @@ double default_rate(const std::string& optimizer) {
   return optimizer == "lion" ? 1e-4 : 1e-3;
 }
 
+/// After the rule's own keys, which a group's rule has too.
+void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::string& type) {
+  nlohmann::json keys = optimizer.resolved();
+  for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
+  const char* doc =
+      "[{\"match\", \"lr_scale\", \"weight_decay\"}, …]: parameters whose names a regular expression finds; the first that does wins";
+  for (ConfigSection& given : optimizer.sections("groups", false, doc)) {
+    ParameterGroup group;
+    const std::string match = given.required_text("match", "regular expression, found anywhere in a parameter's name: bn|bias");
+    try {
+      group.match = std::regex(match, std::regex::ECMAScript);
+    } catch (const std::regex_error& error) {
+      given.error("match", "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", match, error.what());
+    }
+    group.lr_scale = given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
+    nlohmann::json own = keys;
+    group.own_decay = given.has("weight_decay");
+    if (group.own_decay) {
+      own["weight_decay"] = given.number("weight_decay", 0.0, Range::at_least(0.0), "of these parameters, whatever their shape");
+    } else {
+      given.raw("weight_decay", "number", "");  // without, the optimizer's: the resolved config says null
+    }
+    ConfigSection section(own, given.path());
+    group.rule = optimizers().make(type, optimizer.path("type"), section);
+    given.finish();
+    const auto& parameters = config.model->parameters();
+    const auto found = [&](const Parameter* parameter) { return std::regex_search(parameter->name, group.match); };
+    if (std::none_of(parameters.begin(), parameters.end(), found)) {
+      given.error("match", "'{}' is in the name of no parameter; names are {}, …, {}", match, parameters.front()->name,
+                  parameters.back()->name);
+    }
+    config.groups.push_back(std::move(group));
+  }
+}
+
 void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
@@ -125,8 +160,10 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
   config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
+  read_groups(optimizer, config, type);
   if (!root.describing()) optimizer.finish();
   if (config.rule) config.rule->know_ranks(site.ranks);
+  for (const ParameterGroup& group : config.groups) group.rule->know_ranks(site.ranks);
   if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
 
   ConfigSection schedule = root.section("schedule", "how the learning rate changes");
@@ -143,48 +180,128 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
   };
 }
 
-/// What the algorithm says it does not go with.
-void check_algorithm(const ConfigSection& sync, const TrainConfig& config, const std::string& exchange) {
-  const AlgorithmPlan& plan = config.algorithm;
-  if (config.mixer.encodes && !plan.encoded_exchange) {
-    std::vector<std::string> others;
-    for (const AlgorithmPlan& other : known_algorithms()) {
-      if (other.encoded_exchange) others.push_back(other.name);
-    }
-    sync.error("exchange", "is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
-               plan.label(), fmt::join(others, ", "));
-  }
+std::string standard_topology(const AlgorithmPlan& plan) { return plan.default_topology.empty() ? "base-2" : plan.default_topology; }
+
+/// What the algorithm says it does not go with. `sync` is the section that has the algorithm: the whole run's, or that of a switch.
+void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan, const TrainConfig& config, const RankLayout& site) {
   const auto& fit = plan.optimizers;
   if (!fit.empty() && std::find(fit.begin(), fit.end(), config.optimizer) == fit.end()) {
     sync.error("algorithm", "{} does not go with the optimizer {}; allowed: {}", plan.label(), config.optimizer, fmt::join(fit, ", "));
+  }
+  if (!fit.empty() && !config.groups.empty()) {
+    sync.error("algorithm", "{} has the optimizer's formulas in its own, for all parameters alike; allowed: no optimizer.groups",
+               plan.label());
   }
   if (plan.means_before > 0 && config.rule->corrects_noise()) {
     sync.error("algorithm", "{} gives the optimizer means over the ranks, and noise_correction is for a rank's own gradients; allowed: 1",
                plan.label());
   }
-  if (plan.means_before == AlgorithmPlan::kAlways && config.lr_scale != 1.0) {
-    sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
-               config.lr_scale, plan.label());
+  if (!plan.fp16_fault.empty() && config.compute == DType::kFloat16) {
+    sync.error("algorithm", "{} does not go with fp16: {}", plan.label(), plan.fp16_fault);
   }
-  if (plan.counts_updates && config.compute == DType::kFloat16) {
-    sync.error("algorithm.states",
-               "is reset, but in fp16 each rank counts its updates by itself; allowed: local, average, or another precision");
+  if (plan.ranks_per_node > 0 && site.ranks % plan.ranks_per_node != 0) {
+    sync.error("algorithm.ranks_per_node", "is {} for {} ranks; allowed: what divides them", plan.ranks_per_node, site.ranks);
   }
   const std::string fault = plan.rule_fault ? plan.rule_fault(*config.rule) : "";
   if (!fault.empty()) sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
-  if (config.auto_bucket && !plan.predict) {
-    sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number", plan.label());
+}
+
+/// What keys of `sync` ask for, and the run's algorithms do not have.
+void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const std::string& exchange) {
+  std::vector<const AlgorithmPlan*> plans{&config.algorithm};
+  for (const SyncPhase& phase : config.phases) plans.push_back(&phase.algorithm);
+  const auto any = [&](auto&& has) {
+    return std::any_of(plans.begin(), plans.end(), [&](const AlgorithmPlan* plan) { return has(*plan); });
+  };
+  if (config.mixer.encodes && !any([](const AlgorithmPlan& plan) { return plan.encoding.has_value(); })) {
+    std::vector<std::string> others;
+    for (const AlgorithmPlan& other : known_algorithms()) {
+      if (other.encoding) others.push_back(other.name);
+    }
+    sync.error("exchange", "is {}, but {} exchanges in full precision; allowed: fp32, or one of these algorithms: {}", exchange,
+               plans[0]->label(), fmt::join(others, ", "));
+  }
+  for (const AlgorithmPlan* plan : plans) {
+    if (config.mixer.encodes || !plan->encoding || plan->encoding->plain()) continue;
+    sync.error("exchange", "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8", exchange,
+               plan->encoding->residual >= 0 ? "error_feedback" : "consensus_step");
+  }
+  if (config.lr_scale != 1.0 && !any([](const AlgorithmPlan& plan) { return plan.means_before != AlgorithmPlan::kAlways; })) {
+    sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
+               config.lr_scale, plans[0]->label());
+  }
+  if (config.auto_bucket && !config.algorithm.predict) {
+    sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number", config.algorithm.label());
   }
 }
 
-void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
+/// Makes and checks the topology of an algorithm that has one.
+std::unique_ptr<Topology> read_topology(ConfigSection& topology, const AlgorithmPlan& plan, const TrainConfig& config,
+                                        const RankLayout& site) {
+  std::unique_ptr<Topology> made = make_topology(topology, site, plan.topology, standard_topology(plan));
+  const std::string name = topology.resolved().value("type", "");
+  check_kind(*made, name, plan.topology, plan.label(), site);
+  check_growth(plan, *config.rule, config.optimizer, *made, name, site);
+  return made;
+}
+
+/// The phases after the first one, `sync.switch`. A topology that a phase does not give is that of the one before.
+void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
+  const char* doc =
+      "[{\"step\" or \"epoch\", \"algorithm\", \"topology\"}, …]: from there on ranks agree in another way, after one mean of all";
+  nlohmann::json before = config.resolved_topology;
+  for (ConfigSection& given : sync.sections("switch", false, doc)) {
+    SyncPhase phase;
+    if (given.has("step") == given.has("epoch")) given.error("step", "or epoch must say when; give one of them");
+    if (given.has("step")) {
+      phase.step = given.integer("step", 1, Range::closed(1, 1e12), "the first step of the new algorithm");
+    } else {
+      phase.epoch = given.number("epoch", 1.0, Range::positive(), "the same, in epochs");
+    }
+    if (!given.has("algorithm")) given.error("algorithm", "is missing; say what ranks do from there on");
+    const AlgorithmPlan& last = config.phases.empty() ? config.algorithm : config.phases.back().algorithm;
+    if (last.restarts_updates) {
+      given.error("algorithm",
+                  "follows {} with states reset, whose optimizer counts its steps anew; allowed there: states local or average",
+                  last.label());
+    }
+    ConfigSection algorithm = given.section("algorithm", "", "type");
+    phase.algorithm = read_algorithm(algorithm);
+    check_algorithm(given, phase.algorithm, config, site);
+    if (phase.algorithm.topology != TopologyKind::kNone) {
+      if (given.has("topology") || before.is_null()) {
+        ConfigSection topology = given.section("topology", "");
+        if (topology.text("type", standard_topology(phase.algorithm), "") == "auto")
+          topology.error("type", "is auto in a switch; allowed: a type");
+        phase.topology = read_topology(topology, phase.algorithm, config, site);
+        before = topology.resolved();
+      } else {
+        ConfigSection topology(before, given.path("topology"));
+        phase.topology = read_topology(topology, phase.algorithm, config, site);
+        before = topology.resolved();
+      }
+      phase.topology_name = before.value("type", "");
+    } else {
+      const nlohmann::json unused = given.raw("topology", "object", "");
+      if (!unused.is_null()) before = unused;
+    }
+    given.finish();
+    config.phases.push_back(std::move(phase));
+  }
+  if (!config.phases.empty() && (config.auto_topology || config.auto_bucket)) {
+    sync.error("switch",
+               "does not go with what is measured for the first algorithm alone; name a topology.type and a bucket_mb, or leave it out");
+  }
+}
+
+void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
   const AlgorithmPlan& plan = config.algorithm;
   if (plan.topology == TopologyKind::kNone) {
-    sync.raw("topology", "object", "not used by this algorithm");
+    config.resolved_topology = sync.raw("topology", "object", "not used by this algorithm");  // but maybe by one of sync.switch
     return;
   }
   ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
-  config.auto_topology = topology.text("type", "base-2", "see `--list topologies`") == "auto";
+  config.auto_topology = topology.text("type", standard_topology(plan), "see `--list topologies`") == "auto";
   if (config.auto_topology) {
     if (!plan.predict) topology.error("type", "is auto, but {} does not say what a step takes; allowed: a type", plan.label());
     // It may choose all-reduce, whose gradients are means already.
@@ -196,10 +313,9 @@ void read_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& s
     config.topology_name = "auto";
     return;
   }
-  config.topology = make_topology(topology, site, plan.topology);
-  config.topology_name = topology.resolved().value("type", "");
-  check_kind(*config.topology, config.topology_name, plan.topology, plan.label(), site);
-  check_growth(plan, *config.rule, config.optimizer, *config.topology, config.topology_name, site);
+  config.topology = read_topology(topology, plan, config, site);
+  config.resolved_topology = topology.resolved();
+  config.topology_name = config.resolved_topology.value("type", "");
 }
 
 void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
@@ -233,16 +349,16 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                           "MiB of parameters that close a bucket; auto: chosen by trial passes and measured exchanges");
   config.auto_bucket = word == "auto";
   config.bucket_bytes = kMebibyte * (config.auto_bucket ? 25.0 : bucket_mb);
-  const std::string exchange = sync.choice("exchange", "fp32", mixers().names(),
-                                           "number format of gossip on the wire; bf16 halves the bytes and keeps the ranks' mean to "
-                                           "rounding (a run in fp64 exchanges fp64)");
+  const std::string exchange =
+      sync.choice("exchange", "fp32", mixers().names(),
+                  "number format of gossip and qgm on the wire; bf16 halves the bytes, int8 quarters them, and both "
+                  "keep the ranks' mean to rounding (fp32 in a run in fp64: fp64)");
   config.mixer = mixers().make(exchange, "sync.exchange");
   std::string scale_word;
   config.lr_scale = sync.number_or_word("lr_scale", 1.0, Range::positive(), {"sqrt_ranks"}, scale_word,
                                         "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) config.lr_scale = std::sqrt(static_cast<double>(site.ranks));
-  if (!root.describing()) check_algorithm(sync, config, exchange);
-  if (config.mixer.encodes && config.dtype == DType::kFloat64) sync.error("exchange", "is {} in a run in fp64; allowed: fp32", exchange);
+  if (!root.describing()) check_algorithm(sync, config.algorithm, config, site);
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
@@ -261,9 +377,13 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   config.in_backward = update == "in_backward";
 
   if (!root.describing()) {
-    read_topology(sync, config, site);
+    read_first_topology(sync, config, site);
+    read_switch(sync, config, site);
+    check_exchanges(sync, config, exchange);
     sync.finish();
   } else {
+    sync.raw("switch", "list of objects",
+             "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in another way; see docs/algorithms.md");
     ConfigSection topology = sync.section("topology", "who mixes with whom");
     topology.text("type", "base-2", "see `--list topologies`; `auto`: chosen by measurement at the start");
   }
@@ -384,14 +504,17 @@ std::string describe_config() {
 
 ShapeTrace trace_shapes(const TrainConfig& config) {
   ShapeTrace trace = trace_shapes(*config.task, *config.model, config.pass_shape(), config.allow_unused);
-  const AlgorithmPlan::LeastBuckets& least = config.algorithm.least_buckets;
   const auto buckets =
       static_cast<std::int64_t>(plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size());
-  if (least.count > buckets) {
-    fail(ExitCode::kUsage, "config", {.key = "sync.algorithm." + least.key},
+  const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
+    const AlgorithmPlan::LeastBuckets& least = plan.least_buckets;
+    if (least.count <= buckets) return;
+    fail(ExitCode::kUsage, "config", {.key = path + ".algorithm." + least.key},
          "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb", least.count, buckets, buckets == 1 ? "" : "s",
          buckets);
-  }
+  };
+  check(config.algorithm, "sync");
+  for (std::size_t k = 0; k < config.phases.size(); ++k) check(config.phases[k].algorithm, fmt::format("sync.switch[{}]", k));
   return trace;
 }
 
@@ -408,11 +531,30 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
          config.accumulate, batches, batches);
   }
   const std::int64_t steps = run_length(config, site).total_steps;
-  for (const AlgorithmPlan::StepKey& key : config.algorithm.step_keys) {
-    if (key.steps <= steps) continue;
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.algorithm." + key.key},
-         "is {}, but the run has {} steps; allowed: <= {}", key.steps, steps, steps);
+  const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path, std::int64_t of) {
+    for (const AlgorithmPlan::StepKey& key : plan.step_keys) {
+      if (key.steps <= of) continue;
+      fail(ExitCode::kUsage, "config", {.file = source, .key = path + ".algorithm." + key.key},
+           "is {}, but {} has {} steps; allowed: <= {}", key.steps, config.phases.empty() ? "the run" : "its part of the run", of, of);
+    }
+  };
+  std::int64_t last = 0;
+  for (std::size_t k = 0; k <= config.phases.size(); ++k) {
+    const bool more = k < config.phases.size();
+    const std::int64_t next = more ? config.phases[k].first_step(run_length(config, site)) : steps;
+    if (more && (next <= last || next >= steps)) {
+      fail(ExitCode::kUsage, "config", {.file = source, .key = fmt::format("sync.switch[{}]", k)},
+           "begins at step {}, but the one before at step {}, and the run has {}; allowed: ascending steps below that", next, last, steps);
+    }
+    check_steps(k == 0 ? config.algorithm : config.phases[k - 1].algorithm, k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1),
+                next - last);
+    last = next;
   }
+}
+
+std::int64_t SyncPhase::first_step(const RunLength& length) const {
+  return epoch > 0.0 ? static_cast<std::int64_t>(std::ceil(epoch * static_cast<double>(length.steps_per_epoch) * (1.0 - 1e-12)))
+                     : step;  // 1.1 of 10 is 11
 }
 
 RunLength run_length(const TrainConfig& config, const RankLayout& site) {

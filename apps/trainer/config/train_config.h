@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,24 @@ struct Interval {
 enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 
 /// A whole config, read and checked: plain settings as values, everything with a `type` as the object it names.
+/// Parameters that are updated otherwise than the rest, by their names: an item of `optimizer.groups`. The first that matches wins.
+struct ParameterGroup {
+  std::regex match;
+  double lr_scale = 1.0;
+  bool own_decay = false;  ///< it gives a weight decay, which then applies whatever a parameter's shape
+  std::unique_ptr<OptimizerRule> rule;
+};
+
+/// A part of a run in which ranks agree in another way than before: an item of `sync.switch`.
+struct SyncPhase {
+  std::int64_t step = 0;  ///< the first
+  double epoch = 0.0;     ///< where it begins, if this is above 0
+  AlgorithmPlan algorithm;
+  std::string topology_name;
+  std::unique_ptr<Topology> topology;  ///< null for an algorithm that needs none
+  std::int64_t first_step(const struct RunLength& length) const;
+};
+
 struct TrainConfig {
   std::uint64_t seed = 1;
   std::string device, precision, init, trace;
@@ -62,6 +81,7 @@ struct TrainConfig {
 
   std::string optimizer;  ///< its type
   std::unique_ptr<OptimizerRule> rule;
+  std::vector<ParameterGroup> groups;  ///< `optimizer.groups`; a parameter that none matches is updated by `rule`
   double lr = 0.1;
   bool decay_all = false;
   std::function<std::unique_ptr<Schedule>(const ScheduleInputs&)> make_schedule;
@@ -70,6 +90,8 @@ struct TrainConfig {
   double lr_scale = 1.0;  ///< on the rate in steps whose gradient is the rank's own
   std::string topology_name;
   std::unique_ptr<Topology> topology;               ///< null for an algorithm that needs none, and until choose_by_measurement()
+  nlohmann::json resolved_topology;                 ///< with every key
+  std::vector<SyncPhase> phases;                    ///< after the first, which the members above have
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0;

@@ -16,28 +16,44 @@ namespace starling {
 
 namespace {
 
-std::string topology_text(const TrainConfig& config, const RankLayout& site) {
-  if (config.auto_topology) return "auto (chosen at the start, by measurement)";
-  if (!config.topology) return fmt::format("none ({})", config.algorithm.label());
-  const TopologyReport report = analyse(*config.topology);
-  std::string text = fmt::format("{}, {} ranks, ", config.topology_name, site.ranks);
-  text += config.topology->period() > 0 ? fmt::format("period {}, ", config.topology->period()) : "no period, ";
+/// A stretch of the run with one algorithm.
+struct RunPart {
+  const AlgorithmPlan& algorithm;
+  const Topology* topology;
+  const std::string& topology_name;
+};
+std::vector<RunPart> parts_of(const TrainConfig& config) {
+  std::vector<RunPart> parts{{config.algorithm, config.topology.get(), config.topology_name}};
+  for (const SyncPhase& phase : config.phases) parts.push_back({phase.algorithm, phase.topology.get(), phase.topology_name});
+  return parts;
+}
+
+std::string topology_text(const TrainConfig& config, const RunPart& part, const RankLayout& site) {
+  if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
+  const TopologyReport report = analyse(*part.topology);
+  std::string text = fmt::format("{}, {} ranks, ", part.topology_name, site.ranks);
+  text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period()) : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
   text +=
       report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
-  const double growth = growth_per_step(config.algorithm, *config.rule, *config.topology).per_step;
+  const double growth = growth_per_step(part.algorithm, *config.rule, *part.topology).per_step;
   if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
   return text;
 }
 
+std::string topology_text(const TrainConfig& config, const RankLayout& site) {
+  if (config.auto_topology) return "auto (chosen at the start, by measurement)";
+  return topology_text(config, parts_of(config)[0], site);
+}
+
 /// Receive buffers that a bucket needs: the most of any round and rank.
-std::size_t receive_buffers(const TrainConfig& config, const RankLayout& site) {
+std::size_t receive_buffers(const Topology* topology, const RankLayout& site) {
   if (site.ranks == 1) return 0;
-  if (!config.topology) return 1;
+  if (!topology) return 1;
   std::size_t most = 0;
-  const std::int64_t rounds = config.topology->period() > 0 ? config.topology->period() : 16;
+  const std::int64_t rounds = topology->period() > 0 ? topology->period() : 16;
   for (std::int64_t k = 0; k < rounds; ++k) {
-    const Round round = config.topology->round(k);
+    const Round round = topology->round(k);
     for (int rank = 0; rank < std::min(site.ranks, 64); ++rank) most = std::max(most, plan_exchange(round, rank).received());
   }
   return most;
@@ -103,8 +119,9 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
     std::vector<OperationWork> work;
     for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
     const bool mixes = config.topology != nullptr;
-    work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config, site)) : 0.0, config.dtype,
-                                config.compute, config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0));
+    work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0,
+                                config.dtype, config.compute,
+                                config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0));
     return floor_of(work, flops, device.bytes_per_second);
   };
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
@@ -137,12 +154,18 @@ std::string run_headline(const TrainConfig& config, const RankLayout& site, cons
 }
 
 std::string period_text(const TrainConfig& config, const RankLayout& site) {
-  const std::int64_t steps = run_length(config, site).total_steps;
+  const RunLength length = run_length(config, site);
+  const std::int64_t steps = length.total_steps;
   std::string text;
-  for (const AlgorithmPlan::StepKey& key : config.algorithm.step_keys) {
-    if (!key.period || key.steps < 2 || steps % key.steps == 0) continue;
-    text += fmt::format("sync.algorithm.{}: {} steps do not divide the run's {}: its last {} end without what comes after {}\n", key.key,
-                        key.steps, steps, steps % key.steps, key.steps);
+  for (std::size_t k = 0; k <= config.phases.size(); ++k) {
+    const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
+    const std::int64_t here = (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
+    for (const AlgorithmPlan::StepKey& key : (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).step_keys) {
+      if (!key.period || key.steps < 2 || here % key.steps == 0) continue;
+      text += fmt::format("{}.algorithm.{}: {} steps do not divide the {} {}: its last {} end without what comes after {}\n",
+                          k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
+                          config.phases.empty() ? "run's" : "part's", here, here % key.steps, key.steps);
+    }
   }
   return text;
 }
@@ -158,6 +181,11 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
+  const std::vector<RunPart> parts = parts_of(config);
+  for (std::size_t k = 1; k < parts.size(); ++k) {
+    out += fmt::format("from step {}: {} over {}\n", config.phases[k - 1].first_step(length), parts[k].algorithm.label(),
+                       topology_text(config, parts[k], site));
+  }
   out += fmt::format("buckets: {}\n", plan.buckets.size());
   double elements = 0.0;
   for (std::size_t i = 0; i < plan.buckets.size(); ++i) {
@@ -183,18 +211,26 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   need.states = flat * static_cast<double>(config.rule->state_names().size());
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
-  need.receive = flat * static_cast<double>(receive_buffers(config, site));
-  for (const AlgorithmPlan::State& state : config.algorithm.states) {
-    if (state.numbers > 0) continue;  // a few
-    need.sync += elements * static_cast<double>(state.copies) * static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
-  }
-  const double in_place = need.receive;  // of the parameters
-  need.receive *= config.algorithm.mixed + (config.algorithm.mixes_states ? static_cast<double>(config.rule->state_names().size()) : 0.0);
-  need.sync += flat * config.algorithm.scratch;
-  if (config.topology && config.transport.reads_parameters && !config.algorithm.messages && site.ranks_per_node > 1) {
-    need.parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
-    // On GPUs sums of groups still want a place.
-    if (config.device != "cuda" && site.ranks_per_node == site.ranks) need.receive -= in_place;
+  const double one = need.parameters;
+  for (const RunPart& part : parts_of(config)) {  // the most of any
+    const AlgorithmPlan& algorithm = part.algorithm;
+    double sync = flat * algorithm.scratch, parameters = one;
+    for (const AlgorithmPlan::State& state : algorithm.states) {
+      if (state.numbers > 0) continue;  // a few
+      sync += elements * static_cast<double>(state.copies_on(part.topology, 0)) *
+              static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
+    }
+    const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
+    const double tensors = algorithm.mixed + (algorithm.mixes_states ? static_cast<double>(config.rule->state_names().size()) : 0.0);
+    double receive = in_place * tensors;
+    if (part.topology && config.transport.reads_parameters && !algorithm.messages && site.ranks_per_node > 1) {
+      parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn
+      // On GPUs sums of groups still want a place.
+      if (config.device != "cuda" && site.ranks_per_node == site.ranks) receive -= in_place;
+    }
+    need.sync = std::max(need.sync, sync);
+    need.receive = std::max(need.receive, receive);
+    need.parameters = std::max(need.parameters, parameters);
   }
   need.activations = static_cast<double>(trace.activation_bytes);
   for (const TensorInfo& tensor : config.data.tensors) {

@@ -24,7 +24,10 @@ const std::set<std::string>& changeable_keys() {
 
 /// Keys that older checkpoints do not have, by path, with what they did then.
 const std::map<std::string, nlohmann::json>& later_keys() {
-  static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0}, {"sync.lr_scale", 1.0}};
+  static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0},
+                                                          {"sync.lr_scale", 1.0},
+                                                          {"sync.switch", nlohmann::json::array()},
+                                                          {"optimizer.groups", nlohmann::json::array()}};
   return keys;
 }
 
@@ -112,7 +115,7 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
     from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
   });
   RunCounters counters;
-  counters.step = std::atoll(metadata(file, source, "step").c_str());
+  counters.step = steps_in(file, source);
   counters.loss_sum = std::strtod(metadata(file, source, "loss_sum").c_str(), nullptr);
   counters.loss_count = std::atoll(metadata(file, source, "loss_count").c_str());
   counters.train_seconds = std::strtod(metadata(file, source, "train_seconds").c_str(), nullptr);
@@ -123,6 +126,8 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
   }
   return counters;
 }
+
+std::int64_t steps_in(const SafetensorsFile& file, const std::string& source) { return std::atoll(metadata(file, source, "step").c_str()); }
 
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source) {
   return parse_json(metadata(file, source, "config"), source);

@@ -30,6 +30,8 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
                        const OptimizerRule& rule);
 /// The resolved config of the run that made a checkpoint.
+/// Updates done.
+std::int64_t steps_in(const SafetensorsFile& file, const std::string& source);
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
 /// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from.
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,

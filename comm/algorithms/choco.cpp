@@ -1,0 +1,107 @@
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/bucketwise.h"
+#include "comm/algorithms/builtin.h"
+#include "comm/algorithms/compression.h"
+#include "comm/algorithms/momentum.h"
+#include "comm/exchange_plan.h"
+#include "comm/mixers/encoded.h"
+
+namespace starling {
+namespace {
+
+/// Choco-SGD (Koloskova et al. 2019, arXiv 1907.09356): what travels is how far a rank has gone from x̂, what all neighbours believe it to
+/// be, so that errors of encoding fade as ranks settle. Step t uses the exchange of step t - 1:
+///     x̂ += q        r += Σ_j W_ij q_j        x' = U(x + γ(r - x̂), g)        q = C(x' - x̂)        x̂(0) = r(0) = x(0)
+class Choco final : public Bucketwise {
+ public:
+  Choco(const AlgorithmSite& site, const Compressor& compressor, double step)
+      : Bucketwise(site), messages_(site.backend, site.transport, compressor.code, compressor.block), step_(step) {
+    site_.transport.prepare({});
+    if (ranks() > 1) exchange_ = as_messages(plan_exchange(site_.topology->round(0), site_.transport.rank(), true), site_.transport.rank());
+    exchanges_.resize(site.buckets.size());
+    std::int64_t largest = 0;
+    for (const Bucket& bucket : site.buckets) largest = std::max(largest, bucket.parameters.elements());
+    if (largest > 0) moved_ = Tensor(site.backend, Shape{largest}, site.buckets[0].parameters.dtype());
+  }
+
+  void finish() override {
+    for (int b = 0; b < buckets(); ++b) settle(b);
+    updater_.join();
+  }
+  void resume(std::int64_t step) override {
+    finish();
+    for (int b = 0; b < buckets(); ++b) {
+      exchanges_[static_cast<std::size_t>(b)].started = false;
+      if (step > 0) send(b, step - 1);
+    }
+  }
+  std::int64_t graph_period(std::string& why) const override {
+    if (ranks() > 1) why = "exchanges are under way between steps";
+    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+  }
+
+ protected:
+  void start_step() override {
+    if (info_.step != 0) return;
+    copy_parameters_to(kBelieved);
+    copy_parameters_to(kAround);
+  }
+  void update(int b) override {
+    Mix mix;
+    if (exchanges_[static_cast<std::size_t>(b)].started) {
+      settle(b);
+      messages_.add_up(b, 1.0, {}, state(b, kBelieved), true);
+      messages_.add_up(b, exchange_.self_weight, exchange_.weights, state(b, kAround), true);
+    }
+    if (ranks() > 1) mix = {.self_weight = 1.0, .received = {state(b, kAround), state(b, kBelieved)}, .weights = {step_, -step_}};
+    updater_.update(b, info_, mix);
+    send(b, info_.step);
+  }
+
+ private:
+  static constexpr std::size_t kBelieved = 0, kAround = 1;  ///< x̂ and r
+  struct UnderWay {
+    Ticket ticket = 0;
+    bool started = false;  ///< used by the next update
+  };
+
+  void send(int b, std::int64_t step) {
+    if (ranks() == 1) return;
+    const Tensor& x = bucket(b).parameters;
+    const Tensor moved = moved_.slice(0, Shape{x.elements()});
+    on_update_stream(site_.backend, [&] {
+      site_.backend.weighted_sum({.in = {x, state(b, kBelieved)}, .weight = {1.0, -1.0}, .terms = 2, .out = moved});
+    });
+    exchanges_[static_cast<std::size_t>(b)] = {messages_.send(exchange_, moved, {step, b, step}), true};
+    if (!site_.overlap) settle(b);
+  }
+  void settle(int b) {
+    Ticket& ticket = exchanges_[static_cast<std::size_t>(b)].ticket;
+    if (ticket) wait(ticket, b);
+    ticket = 0;
+  }
+
+  Exchange exchange_;
+  EncodedMessages messages_;
+  double step_;
+  std::vector<UnderWay> exchanges_;  ///< by bucket
+  Tensor moved_;                     ///< x' - x̂, of the largest bucket
+};
+
+}  // namespace
+
+AlgorithmPlan plan_choco(ConfigSection& config) {
+  const Compressor compressor = read_compressor(config, "int8");
+  const double step = read_consensus_step(config);
+  return {
+      .title = "Choco", .topology = TopologyKind::kSymmetricFixed, .states = {{"x_hat"}, {"r"}}, .make = [=](const AlgorithmSite& site) {
+        return std::make_unique<Choco>(site, compressor, step);
+      }};
+}
+
+}  // namespace starling

@@ -1,0 +1,78 @@
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/algorithms/bucketwise.h"
+#include "comm/algorithms/builtin.h"
+#include "comm/algorithms/compression.h"
+#include "comm/algorithms/encoded_mean.h"
+#include "comm/low_gradients.h"
+
+namespace starling {
+namespace {
+
+/// All-reduce by chunks: each rank adds up its own chunk of a bucket's gradients, and sends the result to all. A bucket's chunks are sent
+/// as soon as its last gradient is ready, or with `delay` after the pass; their sums follow when the backward pass is done. Encoded it is
+/// ByteGrad (Bagua; Gan et al. 2021, arXiv 2107.01499). Every rank gets the same bits.
+class ChunkedAllReduce final : public Algorithm {
+ public:
+  ChunkedAllReduce(const AlgorithmSite& site, const Compressor& compressor, double divisor, double share, bool delay)
+      : Algorithm(site), updater_(site, share), mean_(site, compressor, divisor), delay_(delay) {
+    site.transport.prepare({});
+  }
+
+  void begin(const StepInfo& info) override { info_ = info; }
+  void bucket_ready(int bucket) override {
+    if (site_.transport.size() == 1) {
+      if (updater_.in_backward()) updater_.update(bucket, info_);
+      return;
+    }
+    if (!delay_) start(bucket);
+  }
+  void backward_done() override {
+    const int buckets = static_cast<int>(site_.buckets.size());
+    const bool alone = site_.transport.size() == 1;
+    const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
+    for (int b = 0; !alone && delay_ && b < buckets; ++b) start(b);
+    for (int b = 0; !alone && b < buckets; ++b) mean_.gather(b, info_.step, waiting);
+    for (int b = 0; !alone && b < buckets; ++b) mean_.finish(b, waiting);
+    updater_.join();  // gradients are read on the compute stream
+    if (updater_.needs_all_gradients()) updater_.measure_all(info_);
+    for (int b = 0; (!alone || !updater_.in_backward()) && b < buckets; ++b) updater_.update(b, info_);
+    updater_.join();
+  }
+  void finish() override {}
+  void resume(std::int64_t) override {}
+  Tensor control() const override { return updater_.overflow_control(); }
+  std::int64_t graph_period(std::string& why) const override {
+    if (site_.transport.size() > 1) why = site_.transport.why_not_captured();
+    return why.empty() ? repeat_period(nullptr, site_.rule, 1, why) : 0;
+  }
+
+ private:
+  void start(int bucket) {
+    Bucket& of = site_.buckets[static_cast<std::size_t>(bucket)];
+    widen_gradients(site_.backend, of);
+    on_update_stream(site_.backend, [&] { mean_.start(bucket, of.gradients, info_.step); });
+  }
+
+  Updater updater_;
+  EncodedMean mean_;
+  bool delay_;
+  StepInfo info_;
+};
+
+}  // namespace
+
+std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool average, bool delay) {
+  return std::make_unique<ChunkedAllReduce>(site, Compressor{.code = Code::kNone}, 1.0, average ? 1.0 / site.transport.size() : 1.0, delay);
+}
+
+AlgorithmPlan plan_bytegrad(ConfigSection& config) {
+  const Compressor compressor = read_compressor(config, "minmax8");
+  return {.title = "ByteGrad", .scratch = 1, .means_before = AlgorithmPlan::kAlways, .period = 1, .make = [=](const AlgorithmSite& site) {
+            return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(), 1.0, false);
+          }};
+}
+
+}  // namespace starling

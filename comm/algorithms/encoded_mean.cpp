@@ -1,0 +1,166 @@
+#include "comm/algorithms/encoded_mean.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "core/operations.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kAlignment = 32;
+
+std::int64_t chunk_size(std::int64_t elements, int ranks) {
+  return ((elements + ranks - 1) / ranks + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+Exchange between(std::vector<int> to, std::vector<int> from) {
+  Exchange exchange;
+  exchange.kind = Exchange::Kind::kNeighbours;
+  exchange.send_to = std::move(to);
+  exchange.receive_from = std::move(from);
+  return exchange;
+}
+
+}  // namespace
+
+EncodedMean::EncodedMean(const AlgorithmSite& site, const Compressor& compressor, double divisor, std::vector<Tensor> residuals,
+                         std::vector<Tensor> chunk_residuals)
+    : backend_(site.backend),
+      transport_(site.transport),
+      compressor_(compressor),
+      divisor_(divisor),
+      residuals_(std::move(residuals)),
+      chunk_residuals_(std::move(chunk_residuals)),
+      states_(site.buckets.size()) {}
+
+std::int64_t EncodedMean::first(const Tensor& numbers, int chunk) const {
+  return std::min(numbers.elements(), chunk * chunk_size(numbers.elements(), transport_.size()));
+}
+std::int64_t EncodedMean::size(const Tensor& numbers, int chunk) const { return first(numbers, chunk + 1) - first(numbers, chunk); }
+Tensor EncodedMean::chunk_of(const Tensor& numbers, int chunk) const {
+  return numbers.slice(first(numbers, chunk), Shape{size(numbers, chunk)});
+}
+std::int64_t EncodedMean::bytes(DType dtype, std::int64_t elements) const {
+  return message_bytes(compressor_.code, dtype, elements, compressor_.block);
+}
+Tensor EncodedMean::part(const Tensor& message, const Tensor& numbers) const {
+  return message.slice(0, Shape{bytes(numbers.dtype(), numbers.elements())});
+}
+void EncodedMean::encode(const Tensor& numbers, const Tensor& message) {
+  backend_.encode({.x = numbers, .message = part(message, numbers), .code = compressor_.code, .block = compressor_.block});
+}
+void EncodedMean::decode(const Tensor& message, const Tensor& out, double weight, bool accumulate) {
+  backend_.decode({.messages = {part(message, out)},
+                   .weight = {weight},
+                   .terms = 1,
+                   .out = out,
+                   .code = compressor_.code,
+                   .block = compressor_.block,
+                   .accumulate = accumulate});
+}
+
+void EncodedMean::start(int bucket, const Tensor& numbers, std::int64_t step) {
+  const int ranks = transport_.size(), rank = transport_.rank();
+  const auto b = static_cast<std::size_t>(bucket);
+  State& state = states_[b];
+  state.numbers = numbers;
+  state.tickets.clear();  // of a step that was given up in its midst
+  const std::int64_t mine = size(numbers, rank);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  if (state.sent.empty()) {
+    // The mean is fp32's, but for numbers that travel as they are. All messages are as long as a whole chunk's.
+    const DType wide = compressor_.code == Code::kNone ? numbers.dtype() : DType::kFloat32;
+    if (mine > 0) state.chunk = Tensor(backend_, Shape{mine}, wide);
+    const auto message = [&](bool wanted) {
+      return wanted ? Tensor(backend_, Shape{bytes(numbers.dtype(), size(numbers, 0))}, DType::kUInt8) : Tensor();
+    };
+    for (int j = 0; j < ranks; ++j) {
+      state.sent.push_back(message(size(numbers, j) > 0));
+      state.received.push_back(message(mine > 0 && j != rank));
+      state.means.push_back(message(size(numbers, j) > 0));
+    }
+  }
+  if (!residuals_.empty()) {  // v = numbers + δ, and δ' = v - C(v)
+    backend_.weighted_sum({.in = {numbers}, .weight = {1.0}, .terms = 1, .out = residuals_[b], .accumulate = true});
+  }
+  for (int j = 0; j < ranks; ++j) {
+    if (size(numbers, j) == 0) continue;
+    const Tensor& message = state.sent[static_cast<std::size_t>(j)];
+    encode(chunk_of(residuals_.empty() ? numbers : residuals_[b], j), message);
+    if (!residuals_.empty()) decode(message, chunk_of(residuals_[b], j), -1.0, true);
+  }
+  for (int shift = 1; shift < ranks; ++shift) {
+    const int to = (rank + shift) % ranks, from = (rank + ranks - shift) % ranks;
+    const bool sends = size(numbers, to) > 0;
+    if (!sends && mine == 0) continue;
+    const Exchange exchange =
+        between(sends ? std::vector<int>{to} : std::vector<int>{}, mine > 0 ? std::vector<int>{from} : std::vector<int>{});
+    std::vector<Tensor> places;
+    if (mine > 0) places.push_back(state.received[static_cast<std::size_t>(from)]);
+    state.tickets.push_back(transport_.start_exchange(exchange, sends ? state.sent[static_cast<std::size_t>(to)] : state.sent[0], places,
+                                                      {step, bucket, step}));
+  }
+}
+
+void EncodedMean::gather(int bucket, std::int64_t step, const Wait& wait) {
+  const int ranks = transport_.size(), rank = transport_.rank();
+  State& state = states_[static_cast<std::size_t>(bucket)];
+  settle(state, bucket, wait);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  const auto me = static_cast<std::size_t>(rank);
+  if (state.chunk) {
+    Decode mean{.out = state.chunk, .code = compressor_.code, .block = compressor_.block};
+    for (int j = 0; j < ranks; ++j) {
+      if (mean.terms == static_cast<int>(mean.messages.size())) {
+        backend_.decode(mean);
+        mean.terms = 0;
+        mean.accumulate = true;
+      }
+      const auto from = static_cast<std::size_t>(j);
+      mean.messages[static_cast<std::size_t>(mean.terms)] =
+          part(j == rank ? state.sent[me] : state.received[from], chunk_of(state.numbers, rank));
+      mean.weight[static_cast<std::size_t>(mean.terms++)] = 1.0;
+    }
+    mean.divisor = divisor_;
+    backend_.decode(mean);
+    Tensor numbers = state.chunk;
+    if (!chunk_residuals_.empty()) {
+      const Tensor left = chunk_of(chunk_residuals_[static_cast<std::size_t>(bucket)], rank);  // at its place: checkpoints keep no padding
+      backend_.weighted_sum({.in = {state.chunk}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
+      numbers = left;
+    }
+    encode(numbers, state.means[me]);
+    if (!chunk_residuals_.empty()) decode(state.means[me], numbers, -1.0, true);
+  }
+  std::vector<int> others, senders;
+  std::vector<Tensor> places;
+  for (int j = 0; j < ranks; ++j) {
+    if (j == rank) continue;
+    if (state.chunk) others.push_back(j);
+    if (!state.means[static_cast<std::size_t>(j)]) continue;
+    senders.push_back(j);
+    places.push_back(state.means[static_cast<std::size_t>(j)]);
+  }
+  if (others.empty() && senders.empty()) return;
+  state.tickets.push_back(
+      transport_.start_exchange(between(others, senders), state.chunk ? state.means[me] : state.sent[0], places, {step, bucket, step}));
+}
+
+void EncodedMean::finish(int bucket, const Wait& wait) {
+  State& state = states_[static_cast<std::size_t>(bucket)];
+  settle(state, bucket, wait);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  for (int j = 0; j < transport_.size(); ++j) {
+    const Tensor& mean = state.means[static_cast<std::size_t>(j)];
+    if (mean) decode(mean, chunk_of(state.numbers, j), 1.0, false);
+  }
+}
+
+void EncodedMean::settle(State& state, int bucket, const Wait& wait) {
+  for (const Ticket ticket : state.tickets) wait(ticket, bucket);
+  state.tickets.clear();
+}
+
+}  // namespace starling

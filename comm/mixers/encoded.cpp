@@ -1,0 +1,125 @@
+#include "comm/mixers/encoded.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "comm/exchange_plan.h"
+#include "comm/mixers/messages.h"
+#include "core/error.h"
+
+namespace starling {
+
+EncodedMessages::Messages& EncodedMessages::of(int bucket) {
+  const auto b = static_cast<std::size_t>(bucket);
+  if (messages_.size() <= b) messages_.resize(b + 1);
+  return messages_[b];
+}
+
+Tensor EncodedMessages::message_of(const Tensor& numbers) const {
+  return Tensor(backend_, Shape{message_bytes(code_, numbers.dtype(), numbers.elements(), block_)}, DType::kUInt8);
+}
+
+Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers, const ExchangeLabel& label) {
+  Messages& messages = of(label.bucket);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  if (!messages.own) messages.own = message_of(numbers);
+  backend_.encode({.x = numbers, .message = messages.own, .code = code_, .block = block_});
+  while (messages.received.size() < exchange.receive_from.size()) messages.received.push_back(message_of(numbers));
+  const auto end = messages.received.begin() + static_cast<std::ptrdiff_t>(exchange.receive_from.size());
+  return transport_.start_exchange(exchange, messages.own, {messages.received.begin(), end}, label);
+}
+
+void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate) {
+  const Messages& messages = of(bucket);
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  Decode sum{.out = out, .code = code_, .block = block_, .accumulate = accumulate};
+  const auto add = [&](const Tensor& message, double weight) {
+    if (sum.terms == static_cast<int>(sum.messages.size())) {
+      backend_.decode(sum);
+      sum.terms = 0;
+      sum.accumulate = true;
+    }
+    sum.messages[static_cast<std::size_t>(sum.terms)] = message;
+    sum.weight[static_cast<std::size_t>(sum.terms++)] = weight;
+  };
+  if (own_weight != 0.0) add(messages.own, own_weight);
+  for (std::size_t k = 0; k < weights.size(); ++k) add(messages.received[k], weights[k]);
+  if (sum.terms > 0) backend_.decode(sum);
+}
+
+void EncodedMessages::add_received(int bucket, std::size_t k, const Tensor& out) {
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  backend_.decode(
+      {.messages = {of(bucket).received[k]}, .weight = {1.0}, .terms = 1, .out = out, .code = code_, .block = block_, .accumulate = true});
+}
+
+namespace {
+
+class EncodedMixer final : public MessageMixer {
+ public:
+  EncodedMixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding)
+      : MessageMixer(backend, transport, Groups::kMessages), encoding_(encoding), messages_(backend, transport, code, encoding.block) {}
+
+  /// What was sent and what was made of it must not depend on where a neighbour is, so nothing is shared, and buffers are of another kind.
+  std::size_t buffers_for(const Exchange&) const override { return 0; }
+
+  Ticket start(const Exchange& exchange, const Bucket& bucket, const std::vector<Tensor>&, std::vector<Tensor>&,
+               const ExchangeLabel& label) override {
+    if (exchange.kind == Exchange::Kind::kNone) return 0;
+    const auto b = static_cast<std::size_t>(label.bucket);
+    if (buckets_.size() <= b) buckets_.resize(b + 1);
+    buckets_[b] = &bucket;
+    Tensor numbers = bucket.parameters;
+    if (encoding_.residual >= 0) {
+      const StreamScope scope(backend_, StreamKind::kUpdate);
+      numbers = scratch(bucket.parameters);
+      backend_.weighted_sum({.in = {bucket.parameters, residual(bucket)}, .weight = {1.0, 1.0}, .terms = 2, .out = numbers});
+    }
+    return messages_.send(as_messages(exchange, transport_.rank()), numbers, label);
+  }
+
+  /// The terms are valid for the next update of this bucket, and overwritten by the next call.
+  void terms(const Exchange& exchange, std::vector<Tensor>&, const ExchangeLabel& label, Mix& mix) override {
+    const Bucket& bucket = *buckets_[static_cast<std::size_t>(label.bucket)];
+    const std::vector<double> weights = as_messages(exchange, transport_.rank()).weights;
+    const StreamScope scope(backend_, StreamKind::kUpdate);
+    if (encoding_.residual >= 0) {  // δ' = (x + δ) - C(x + δ)
+      const Tensor left = residual(bucket);
+      backend_.weighted_sum({.in = {bucket.parameters}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
+      messages_.add_up(label.bucket, -1.0, {}, left, true);
+    }
+    const Tensor differences = scratch(bucket.parameters);
+    messages_.add_up(label.bucket, -std::accumulate(weights.begin(), weights.end(), 0.0), weights, differences, false);
+    mix.self_weight = 1.0;
+    mix.received = {differences};
+    mix.weights = {encoding_.step};
+  }
+
+ private:
+  const Tensor& residual(const Bucket& bucket) const { return bucket.sync[static_cast<std::size_t>(encoding_.residual)].numbers; }
+  /// Large enough for any bucket so far; updates are issued in order, so all buckets share it.
+  Tensor scratch(const Tensor& like) {
+    if (!scratch_ || scratch_.elements() < like.elements()) scratch_ = Tensor(backend_, like.shape(), like.dtype());
+    return scratch_.slice(0, Shape{like.elements()});
+  }
+
+  Encoding encoding_;
+  EncodedMessages messages_;
+  std::vector<const Bucket*> buckets_;
+  Tensor scratch_;
+};
+
+}  // namespace
+
+std::unique_ptr<Mixer> make_encoded_mixer(Backend& backend, Transport& transport, Code code, const Encoding& encoding) {
+  return std::make_unique<EncodedMixer>(backend, transport, code, encoding);
+}
+
+MixerKind int8_mixer() {
+  return {[](Backend& backend, Transport& transport, const Encoding& encoding) {
+            return make_encoded_mixer(backend, transport, Code::kInt8, encoding);
+          },
+          0.25, true};
+}
+
+}  // namespace starling
