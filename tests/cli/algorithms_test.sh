@@ -29,7 +29,7 @@ check "fragments that do not divide the period" 2 'fragments: is 4, which does n
 check "a delay as long as a fragment's turn" 2 'delay: is 3, but outer steps are 3 steps apart; allowed: < 3' \
   dry 2 '{"type":"diloco","period":6,"fragments":2,"delay":3}' ring
 check "more fragments than buckets" 2 'fragments: is 12, but the model has [0-9]+ buckets?; allowed' dry 2 '{"type":"diloco","period":12,"fragments":12}' ring
-check "states that are reset in fp16" 2 'algorithm\.states: is reset, but in fp16' dry 2 '{"type":"local_sgd","states":"reset"}' ring --set precision=fp16
+check "states that are reset in fp16" 2 'algorithm: local SGD does not go with fp16: states is reset, but in fp16 each rank' dry 2 '{"type":"local_sgd","states":"reset"}' ring --set precision=fp16
 check "a scale of the rate where gradients are means" 2 'sync\.lr_scale: is .* but all-reduce averages the gradients' dry 2 allreduce ring --set sync.lr_scale=2
 check "a correction for noise where gradients are means" 2 'noise_correction is for a rank' \
   dry 2 allreduce ring --set optimizer='{"type":"adamw","noise_correction":"ranks"}'
@@ -37,6 +37,34 @@ check "one-way rows are for push_sum" 2 'must sum to 1, but for algorithms that 
   dry 2 gossip custom --set 'sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]'
 check "which takes them" 0 'custom, 2 ranks' \
   dry 2 push_sum custom --set 'sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]'
+check "error feedback of what is not encoded" 2 'sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8' \
+  dry 2 '{"type":"gossip","error_feedback":true}' ring
+check "a block that is no multiple of 32" 2 'sync\.algorithm\.block: is 48; allowed: multiples of 32' dry 2 '{"type":"choco","block":48}' static-ring
+check "an encoded exchange of averages" 2 'sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, qgm' \
+  dry 2 local_sgd ring --set sync.exchange=int8
+check "choco wants one symmetric round" 2 'Choco' dry 4 choco one-peer-exp
+check "the ring that low_precision has by itself" 0 'topology: static-ring, 4 ranks' ranks 4 "$train" run.json --dry-run --set sync.algorithm=low_precision
+check "qadam wants adam" 2 'QAdam does not go with the optimizer sgd; allowed: adam, adamw' dry 2 '{"type":"qadam","warmup":3}' ring
+check "qadam's warm-up beyond the run" 2 'sync\.algorithm\.warmup: is 100, but the run has 24 steps' \
+  dry 2 qadam ring --set optimizer='{"type":"adamw"}'
+switch() { dry 2 gossip ring --set "sync.switch=$1"; }
+export -f switch
+check "a switch is told" 0 'from step 12: local SGD over none' switch '[{"step":12,"algorithm":"local_sgd"}]'
+check "switches out of order" 2 'sync\.switch\[1\]: begins at step 5, but the one before at step 12, and the run has 24; allowed: ascending' \
+  switch '[{"step":12,"algorithm":"local_sgd"},{"step":5,"algorithm":"gossip"}]'
+check "a switch beyond the run" 2 'sync\.switch\[0\]: begins at step 24' switch '[{"step":24,"algorithm":"local_sgd"}]'
+check "a switch without a time" 2 'sync\.switch\[0\]\.step: or epoch must say when' switch '[{"algorithm":"local_sgd"}]'
+check "a switch to what does not fit" 2 'sync\.switch\[0\]\.algorithm: QAdam does not go with the optimizer sgd' switch '[{"step":3,"algorithm":"qadam"}]'
+check "a period beyond its part" 2 'sync\.switch\[0\]\.algorithm\.period: is 8, but its part of the run has 4 steps' \
+  switch '[{"step":20,"algorithm":"local_sgd"}]'
+check "a switch after states that are reset" 2 'sync\.switch\[1\]\.algorithm: follows local SGD with states reset' \
+  switch '[{"step":2,"algorithm":{"type":"local_sgd","states":"reset"}},{"step":12,"algorithm":"gossip"}]'
+check "fragments beyond the buckets of a later part" 2 'sync\.switch\[0\]\.algorithm\.fragments: is 12, but the model has' \
+  switch '[{"step":2,"algorithm":{"type":"diloco","period":12,"fragments":12}}]'
+check "the topology of an algorithm that needs none is for those that follow" 0 'from step 12: gossip over ring' \
+  dry 2 allreduce ring --set 'sync.switch=[{"step":12,"algorithm":"gossip"}]'
+check "ranks a node that do not divide the ranks" 2 'sync\.algorithm\.ranks_per_node: is 3 for 4 ranks; allowed: what divides them' \
+  dry 4 '{"type":"allreduce","hierarchical":true,"ranks_per_node":3}' ring
 check "what it keeps is counted" 0 'of the algorithm' dry 2 '{"type":"gradient_tracking"}' ring
 
 train_one() { # FOLDER ALGORITHM TOPOLOGY [ARG...]
@@ -46,9 +74,9 @@ train_one() { # FOLDER ALGORITHM TOPOLOGY [ARG...]
     --set threads=1 "$@"
 }
 export -f train_one
-same() { # NAME ALGORITHM TOPOLOGY: never stopped; tested all the time; resumed from step 20
-  local often=(--set evaluate.every_steps=3 --set checkpoint.every_steps=5)
-  check "$1" 0 'step 24/24' train_one "$1" "$2" "$3" --set evaluate.every_epochs=0 --set checkpoint.every_epochs=0
+same() { # NAME ALGORITHM TOPOLOGY [ARG...]: never stopped; tested all the time; resumed from step 20
+  local often=("${@:4}" --set evaluate.every_steps=3 --set checkpoint.every_steps=5)
+  check "$1" 0 'step 24/24' train_one "$1" "$2" "$3" "${@:4}" --set evaluate.every_epochs=0 --set checkpoint.every_epochs=0
   check "$1, tested and saved" 0 'step 24/24' train_one "$1-often" "$2" "$3" "${often[@]}"
   verify "$1: the same bits" cmp "$1/model.safetensors" "$1-often/model.safetensors"
   rm -rf "$1-often/checkpoints/step-24" "$1-often/model.safetensors"
@@ -59,4 +87,14 @@ same control '{"type":"gossip","global_above":0.001,"check_every":3,"interval":2
 same tracking gradient_tracking one-peer-exp
 same streaming '{"type":"diloco","period":6,"fragments":2,"delay":2}' ring
 same slow '{"type":"slowmo","period":5,"inner":"gossip"}' ring
+same feedback '{"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32}' ring --set sync.exchange=int8
+same choco '{"type":"choco","block":32,"consensus_step":0.5}' static-ring
+same replicas '{"type":"low_precision","interval":2}' static-ring
+same bytes bytegrad ring
+same momenta '{"type":"qadam","warmup":6,"error_feedback":true}' ring --set optimizer='{"type":"adamw"}'
+# Into and out of what keeps most; the second at a checkpoint.
+same switched gradient_tracking one-peer-exp \
+  --set 'sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},{"step":20,"algorithm":"gossip","topology":{"type":"ring"}}]'
+same encoded-later allreduce ring --set sync.exchange=int8 \
+  --set 'sync.switch=[{"step":7,"algorithm":{"type":"gossip","error_feedback":true}},{"step":18,"algorithm":"choco","topology":{"type":"static-ring"}}]'
 finish

@@ -26,7 +26,7 @@ std::vector<std::vector<double>> mixed(const Round& round, int ranks, std::int64
   FakeWorld world(ranks);
   world.run([&](Transport& transport) {
     const auto backend = open_backend(DeviceType::kCpu, 1);
-    const std::unique_ptr<Mixer> mixer = bf16_mixer().make(*backend, transport);
+    const std::unique_ptr<Mixer> mixer = bf16_mixer().make(*backend, transport, {});
     Bucket bucket;
     bucket.parameters = Tensor(*backend, Shape{count}, DType::kFloat32);
     test::set_numbers(bucket.parameters, [&](std::int64_t i) { return start_number(transport.rank(), i); });
@@ -109,7 +109,7 @@ TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend 
       CAPTURE(ranks);
       Job job;
       job.topology = {{"type", type}};
-      job.bf16_exchange = true;
+      job.exchange = "bf16";
       job.start_apart = true;
       job.lr = 0.0;
       job.steps = 0;
@@ -140,7 +140,7 @@ TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend 
       job.resume_after = 5;
       CHECK(test::run_fake(job, ranks, {0.0005, 3}) == expected);
       CHECK(test::run_fake(job, ranks, {0.0, 3, true, 2}) == expected);  // hosts of two ranks
-      job.bf16_exchange = false;
+      job.exchange = "fp32";
       if (ranks > 1) CHECK(test::run_fake(job, ranks) != expected);
     }
   }
@@ -197,7 +197,7 @@ TEST_CASE("comm/bf16: between nodes means travel rounded, differences of decoded
 TEST_CASE("comm/bf16: rounds over nodes give the same bits wherever the ranks are") {
   Job job;
   job.topology = {{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", {{"type", "complete"}}}};
-  job.bf16_exchange = true;
+  job.exchange = "bf16";
   job.start_apart = true;
   job.steps = 8;
   const auto expected = test::run_fake(job, 4);
@@ -207,7 +207,7 @@ TEST_CASE("comm/bf16: rounds over nodes give the same bits wherever the ranks ar
   job.lr = 0.0;  // one round of the topology brings all to the mean
   const auto mean = test::run_fake(job, 4);
   for (std::size_t i = 0; i < mean[0].size(); ++i) CHECK(mean[3][i] == doctest::Approx(mean[0][i]).epsilon(0.01));
-  job.bf16_exchange = false;
+  job.exchange = "fp32";
   CHECK(test::run_fake(job, 4) != mean);
 }
 

@@ -43,7 +43,7 @@ inline Job job_of(const StagedJob& staged, bool in_backward) {
   job.algorithm = staged.algorithm;
   job.topology = nlohmann::json::parse(staged.topology);
   job.optimizer = {{"type", "adamw"}};
-  job.bf16_exchange = staged.bf16;
+  job.exchange = staged.bf16 ? "bf16" : "fp32";
   job.start_apart = job.algorithm == "gossip";
   job.in_backward = in_backward;
   job.finish_every = 2;

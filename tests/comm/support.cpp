@@ -85,6 +85,7 @@ std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int r
 std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
+  require(job.switches.empty(), "test", "a job of one algorithm is needed");
   const int rank = transport.rank();
   TinyModel model(job_shapes());
   const BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
@@ -97,7 +98,9 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
   if (algorithm_plan.topology != TopologyKind::kNone)
     topology = make_test_topology(job.topology, transport.size(), algorithm_plan.topology);
-  const auto mixer = mixers().make(job.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
+  Encoding encoding = algorithm_plan.encoding.value_or(Encoding());
+  encoding.dtype = job.dtype;
+  const auto mixer = mixers().make(job.exchange, "sync.exchange").make(backend, transport, encoding);
   const AlgorithmSite site{.backend = backend,
                            .transport = transport,
                            .mixer = *mixer,

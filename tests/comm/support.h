@@ -25,6 +25,13 @@ struct TinyModel {
   std::vector<Parameter*> order;
 };
 
+/// From step `step` on another algorithm trains (algorithms.md, section 6).
+struct Switch {
+  int step = 0;
+  nlohmann::json algorithm;
+  nlohmann::json topology = {};  ///< null: the one before
+};
+
 /// A run on quadratics: rank i's loss is Σ (1 + p/4)/2 (x - target_i)², with targets that differ by rank and element.
 struct Job {
   nlohmann::json algorithm = "gossip";  ///< as `sync.algorithm`
@@ -44,7 +51,8 @@ struct Job {
   int slow_rank = -1;        ///< sleeps in its backward pass
   double loss_scale = 1.0;   ///< the gradients hold it; halved by a rank after a skipped step
   bool check_overflow = false;
-  bool bf16_exchange = false;
+  std::string exchange = "fp32";              ///< `sync.exchange`
+  std::vector<Switch> switches = {};          ///< `sync.switch`: for the plain rewriting alone
   std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
   DType compute = DType::kFloat32;            ///< bf16 or fp16: the buckets have a low-precision copy, compared at the end
   int ready_shuffle = 0;                      ///< another order of readiness than the traced one

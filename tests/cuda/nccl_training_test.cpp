@@ -154,7 +154,9 @@ TEST_CASE("nccl/training: steps that are issued and steps that are replayed have
 }
 
 TEST_CASE("nccl/training: every family has the bits of steps through host memory, and is replayed where its work repeats") {
-  const json sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}}, heavy = with(sgd, {{"precision", "fp16"}});
+  const json sgd{{"optimizer", {{"type", "sgd"}, {"lr", 0.01}, {"momentum", 0.8}}}},
+      heavy = with(sgd, {{"precision", "fp16"}}), int8{{"sync", {{"exchange", "int8"}}}},
+      adamw{{"optimizer", {{"type", "adamw"}, {"lr", 0.01}, {"momentum", nullptr}}}};
   struct Variant {
     json algorithm;
     const char* topology;
@@ -178,6 +180,16 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
       {{{"type", "local_sgd"}, {"period", 3}, {"start", 2}, {"states", "average"}}, "ring", false, sgd},
       {{{"type", "slowmo"}, {"period", 4}, {"inner", "gossip"}}, "one-peer-exp", false},
       {{{"type", "diloco"}, {"period", 4}, {"delay", 2}}, "ring", false},
+      {{{"type", "gossip"}, {"error_feedback", true}}, "one-peer-exp", true, int8},
+      {{{"type", "gossip"}, {"order", "atc"}, {"consensus_step", 0.5}}, "complete", true, with(int8, heavy)},
+      {{{"type", "gossip"}, {"error_feedback", true}}, "static-ring", true, {{"sync", {{"exchange", "bf16"}}}}},
+      {{{"type", "choco"}}, "static-ring", false, heavy},
+      {{{"type", "low_precision"}}, "static-ring", true},
+      {{{"type", "bytegrad"}}, "ring", true, heavy},
+      {{{"type", "qadam"}, {"warmup", 3}, {"error_feedback", true}}, "ring", false, adamw},
+      {{{"type", "allreduce"}, {"scatter_gather", true}}, "ring", true},
+      {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, "ring", true, heavy},
+      {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}}, "ring", false},
   };
   constexpr int kRanks = 4;
   for (const Variant& variant : variants) {

@@ -86,7 +86,7 @@ class TrainingJob {
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();
-    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport);
+    mixer_ = mixers().make(settings.bf16_exchange ? "bf16" : "fp32", "sync.exchange").make(backend, transport, {});
     algorithm_ = make_algorithm(algorithm_of(settings.algorithm), {.backend = backend,
                                                                    .transport = transport,
                                                                    .mixer = *mixer_,

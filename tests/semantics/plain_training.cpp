@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -146,22 +147,26 @@ void update(const Json& o, double lr, std::int64_t step, bool weight, Vector& p,
   }
 }
 
-/// Section 1: tensors become ready last layer first, the weight with its bias; which bucket each is in. (Only per-bucket clipping asks.)
-std::vector<int> buckets_of(const Network& net, double bucket_bytes) {
-  std::vector<int> bucket(net.tensors.size());
-  int current = 0;
-  double bytes = 0.0;
+/// Section 1: tensors become ready last layer first, the weight with its bias. Which bucket each is in, and where in it.
+struct Places {
+  std::vector<int> bucket;               ///< by tensor
+  std::vector<std::size_t> first;        ///< by tensor
+  std::vector<std::size_t> bucket_size;  ///< in elements, with padding
+};
+Places places_of(const Network& net, double bucket_bytes) {
+  Places places{std::vector<int>(net.tensors.size()), std::vector<std::size_t>(net.tensors.size()), {}};
+  bool open = false;
   for (std::size_t l = net.tensors.size() / 2; l-- > 0;) {
     for (std::size_t k : {2 * l, 2 * l + 1}) {
-      bucket[k] = current;
-      bytes += 8.0 * static_cast<double>((net.tensors[k].size() + 31) / 32 * 32);
-      if (bytes >= bucket_bytes) {
-        ++current;
-        bytes = 0.0;
-      }
+      if (!open) places.bucket_size.push_back(0);
+      std::size_t& size = places.bucket_size.back();
+      places.bucket[k] = static_cast<int>(places.bucket_size.size()) - 1;
+      places.first[k] = size;
+      size += (net.tensors[k].size() + 31) / 32 * 32;
+      open = 8.0 * static_cast<double>(size) < bucket_bytes;
     }
   }
-  return bucket;
+  return places;
 }
 
 void clip(std::vector<Vector>& gradient, double limit, const std::vector<int>& bucket_of) {
@@ -218,26 +223,58 @@ Network shaped(const Network& like, const Vector& all) {
   return net;
 }
 
+/// In an algorithm's steps before this one the optimizer gets means over the ranks' gradients.
+std::int64_t means_before(const Json& algorithm) {
+  const auto type = algorithm.is_string() ? algorithm.get<std::string>() : algorithm.value("type", "gossip");
+  if (type == "allreduce" || type == "bytegrad") return std::numeric_limits<std::int64_t>::max();
+  if (type == "local_sgd") return algorithm.value("start", 0);
+  return type == "qadam" ? algorithm.value("warmup", 100) : 0;
+}
+
 using GradientsAt = std::function<std::vector<std::vector<Vector>>(std::int64_t, const std::vector<Network>&)>;
-std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n, const GradientsAt& gradients_at) {
+std::vector<Network> other_algorithm(const Json& config, const Network& start, std::size_t n, std::int64_t steps_per_epoch,
+                                     const GradientsAt& gradients_at) {
+  const Json& sync = config["sync"];
   starling::test::Job job;
-  job.algorithm = config["sync"]["algorithm"];
-  job.topology = config["sync"].value("topology", Json::object());
+  job.algorithm = sync["algorithm"];
+  job.topology = sync.value("topology", Json::object());
+  job.exchange = sync.value("exchange", "fp32");
   job.optimizer = config["optimizer"];
   if (job.optimizer.value("noise_correction", Json()) == "ranks") job.optimizer["noise_correction"] = n;
   job.steps = config["steps"];
   job.clip.norm = config["clip_norm"];
-  const Json& given_scale = config["sync"]["lr_scale"];
+  for (const Json& entry : sync.value("switch", Json::array())) {
+    const int step = entry.contains("step") && !entry["step"].is_null()
+                         ? entry["step"].get<int>()
+                         : static_cast<int>(std::ceil(entry.at("epoch").get<double>() * static_cast<double>(steps_per_epoch)));
+    job.switches.push_back({step, entry.at("algorithm"), entry.value("topology", Json())});
+  }
+  const auto drop_text = [](Json& algorithm) {
+    if (algorithm.is_object() && algorithm.value("mu", Json()) == "momentum") algorithm.erase("mu");
+  };
+  drop_text(job.algorithm);
+  for (starling::test::Switch& next : job.switches) drop_text(next.algorithm);
+  const Json& given_scale = sync["lr_scale"];
   const double scale = given_scale == "sqrt_ranks" ? std::sqrt(static_cast<double>(n)) : given_scale.get<double>();
-  if (job.algorithm.value("mu", Json()) == "momentum") job.algorithm.erase("mu");
-  const std::int64_t alone_from = job.algorithm.value("start", 0);  // before it gradients are means, and the scale is 1
-  job.lr_at = [&](int t) { return learning_rate(config, t, config["steps"]) * (t < alone_from ? 1.0 : scale); };
+  job.lr_at = [&](int t) {
+    const Json* algorithm = &job.algorithm;
+    int first = 0;
+    for (const starling::test::Switch& next : job.switches) {
+      if (t < next.step) break;
+      algorithm = &next.algorithm;
+      first = next.step;
+    }
+    return learning_rate(config, t, config["steps"]) * (t - first < means_before(*algorithm) ? 1.0 : scale);
+  };
   starling::test::PlainProblem problem;
   problem.start.assign(n, flat(start.tensors));
-  const std::vector<int> bucket_of = buckets_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024);
+  const Places places = places_of(start, sync["bucket_mb"].get<double>() * 1024 * 1024);
+  problem.message_sizes = places.bucket_size;
   for (std::size_t k = 0; k < start.tensors.size(); ++k) {
-    problem.decays.insert(problem.decays.end(), start.tensors[k].size(), k % 2 == 0 || config["optimizer"]["decay"] == "all");
-    problem.bucket_of.insert(problem.bucket_of.end(), start.tensors[k].size(), static_cast<std::size_t>(bucket_of[k]));
+    const std::size_t elements = start.tensors[k].size();
+    problem.decays.insert(problem.decays.end(), elements, k % 2 == 0 || config["optimizer"]["decay"] == "all");
+    problem.bucket_of.insert(problem.bucket_of.end(), elements, static_cast<std::size_t>(places.bucket[k]));
+    for (std::size_t e = 0; e < elements; ++e) problem.place_of.push_back(places.first[k] + e);
   }
   const auto nets_of = [&](const std::vector<Vector>& x) {
     std::vector<Network> nets;
@@ -272,7 +309,7 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   std::vector<Network> nets(n, start);
   const double limit = config["clip_norm"];
   std::vector<int> bucket_of(start.tensors.size(), 0);
-  if (config["clip"] == "bucket") bucket_of = buckets_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024);
+  if (config["clip"] == "bucket") bucket_of = places_of(start, config["sync"]["bucket_mb"].get<double>() * 1024 * 1024).bucket;
   std::vector<std::vector<std::vector<Vector>>> states(n, std::vector<std::vector<Vector>>(start.tensors.size(), std::vector<Vector>(3)));
   std::vector<std::uint8_t> image(pixels);
   const auto gradients_at = [&](std::int64_t t, const std::vector<Network>& at) {
@@ -303,8 +340,9 @@ int check(const std::string& folder, const std::string& init, int ranks, const J
   Json usual_gossip;
   starling::algorithm_of("gossip", &usual_gossip);
   const bool corrected = config["optimizer"].contains("noise_correction") && config["optimizer"]["noise_correction"] != 1.0;
-  const bool plain = allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected);
-  if (!plain) nets = other_algorithm(config, start, n, gradients_at);
+  const bool stays = config["sync"].value("exchange", "fp32") == "fp32" && config["sync"].value("switch", Json::array()).empty();
+  const bool plain = stays && (allreduce || (config["sync"]["algorithm"] == usual_gossip && !corrected));
+  if (!plain) nets = other_algorithm(config, start, n, steps_per_epoch, gradients_at);
   for (std::int64_t t = 0; plain && t < total; ++t) {
     std::vector<std::vector<Vector>> gradients = gradients_at(t, nets);
     if (allreduce) {

@@ -120,7 +120,7 @@ TEST_CASE("comm/mpi: rounds over nodes have the bits of the fake transport") {
       const auto expected = [&] { return test::run_fake(job, t->size())[static_cast<std::size_t>(t->rank())]; };
       const auto full = expected();
       CHECK(test::run_job(job, *t, *backend) == full);
-      job.bf16_exchange = true;
+      job.exchange = "bf16";
       CHECK(test::run_job(job, *t, *backend) == expected());
       if (t->size() > 2) CHECK(expected() != full);
     }

@@ -174,7 +174,7 @@ TEST_CASE("comm/mpi: training gives the bits of the fake transport") {
   for (const char* type : {"base-2", "complete", "random-matching", "allreduce", "complete bf16", "base-2 bf16"}) {
     Job job;
     job.algorithm = std::string(type) == "allreduce" ? "allreduce" : "gossip";
-    job.bf16_exchange = std::string(type).ends_with("bf16");
+    job.exchange = std::string(type).ends_with("bf16") ? "bf16" : "fp32";
     job.topology = {{"type", std::string(type).substr(0, std::string(type).find(' '))}};
     job.optimizer = {{"type", "adamw"}};
     job.steps = 12;

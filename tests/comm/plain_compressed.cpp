@@ -1,0 +1,198 @@
+#include "plain_compressed.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "plain_codecs.h"
+#include "plain_exchange.h"
+
+namespace starling::test {
+namespace {
+
+PlainCodec codec_of(const PlainRun& run, const char* usual) {
+  return {run.key<std::string>("compressor", usual), run.key("block", std::size_t{256})};
+}
+
+bool any_skips(const PlainRun& run, int t) {
+  for (std::size_t i = 0; i < run.n; ++i) {
+    if (run.skips(i, t)) return true;
+  }
+  return false;
+}
+
+void add(Vector& to, const Vector& from) {
+  for (std::size_t e = 0; e < to.size(); ++e) to[e] += from[e];
+}
+
+void choco(PlainRun& run) {
+  const PlainCodec codec = codec_of(run, "int8");
+  const double gamma = run.key("consensus_step", 1.0);
+  Vectors estimate = run.x, r = run.x, q = run.zeros();  // x̂, r; q is in flight
+  for (int t = 0; t < run.steps; ++t) {
+    if (t > 0) {
+      estimate = PlainRun::sum({{1.0, &estimate}, {1.0, &q}});
+      const Vectors heard = run.mixed(q, t - 1);
+      r = PlainRun::sum({{1.0, &r}, {1.0, &heard}});
+    }
+    const Vectors c = PlainRun::sum({{1.0, &run.x}, {gamma, &r}, {-gamma, &estimate}});
+    run.x = run.updated(c, run.own_gradients(t), t);
+    q = decoded(run, codec, PlainRun::sum({{1.0, &run.x}, {-1.0, &estimate}}));
+    run.record({});
+  }
+}
+
+void low_precision(PlainRun& run) {
+  const PlainCodec codec = codec_of(run, "minmax8");
+  const int interval = run.key("interval", 1);
+  std::vector<Vectors> replicas;  // [i][j]: rank i's X_j; X itself is [i][i]
+  for (std::size_t i = 0; i < run.n; ++i) replicas.emplace_back(run.n, run.x[i]);
+  for (int t = 0, exchanges = 0; t < run.steps; ++t) {
+    const Vectors h = run.updated(run.x, run.own_gradients(t), t);
+    run.x = h;
+    if (run.n > 1 && (t + 1) % interval == 0) {
+      const Round round = run.round(exchanges++);
+      Vectors difference = h;
+      for (std::size_t i = 0; i < run.n; ++i) {
+        const Vector& own = replicas[i][i];
+        for (std::size_t e = 0; e < run.size(); ++e) {
+          difference[i][e] -= own[e];
+          for (const auto& [j, w] : Topology::row(round, static_cast<int>(i))) {
+            difference[i][e] += w * (replicas[i][static_cast<std::size_t>(j)][e] - own[e]);
+          }
+        }
+      }
+      const Vectors q = decoded(run, codec, difference);
+      for (Vectors& of_rank : replicas) {
+        for (std::size_t j = 0; j < run.n; ++j) add(of_rank[j], q[j]);
+      }
+      for (std::size_t i = 0; i < run.n; ++i) run.x[i] = replicas[i][i];
+    }
+    run.record({});
+  }
+}
+
+/// The mean by bytegrad's way: by chunks, one for each rank, compressed on the way to it and back.
+class ChunkedMean {
+ public:
+  ChunkedMean(const PlainRun& run, PlainCodec codec, bool feedback)
+      : run_(run), codec_(std::move(codec)), feedback_(feedback), residuals_(run.zeros()), mean_residual_(run.size(), 0.0) {}
+
+  Vectors operator()(const Vectors& v) {
+    if (run_.n == 1) return v;
+    Vector result(run_.size(), 0.0);
+    for (std::size_t b = 0; b < run_.buckets; ++b) {
+      Vectors sent, heard;
+      for (std::size_t i = 0; i < run_.n; ++i) {
+        sent.push_back(run_.message(v[i], b));
+        if (feedback_) add(sent[i], run_.message(residuals_[i], b));
+        heard.push_back(sent[i]);
+      }
+      const std::size_t elements = sent[0].size(), chunk = ((elements + run_.n - 1) / run_.n + 31) / 32 * 32;
+      Vector residual = run_.message(mean_residual_, b), mean(elements);
+      for (std::size_t begin = 0; begin < elements; begin += chunk) {
+        mean_of_chunk(begin, std::min(begin + chunk, elements), sent, heard, residual, mean);
+      }
+      run_.read_message(mean, b, result);
+      if (!feedback_) continue;
+      run_.read_message(residual, b, mean_residual_);
+      for (std::size_t i = 0; i < run_.n; ++i) {
+        for (std::size_t k = 0; k < elements; ++k) heard[i][k] = sent[i][k] - heard[i][k];
+        run_.read_message(heard[i], b, residuals_[i]);
+      }
+    }
+    return Vectors(run_.n, result);
+  }
+
+ private:
+  /// A chunk is a message of its own: its blocks count from its start.
+  void mean_of_chunk(std::size_t begin, std::size_t end, const Vectors& sent, Vectors& heard, Vector& residual, Vector& mean) const {
+    const auto from = static_cast<std::ptrdiff_t>(begin), to = static_cast<std::ptrdiff_t>(end);
+    std::vector<float> total(end - begin, 0.0f);
+    for (std::size_t i = 0; i < run_.n; ++i) {
+      const Vector part = decoded(codec_, Vector(sent[i].begin() + from, sent[i].begin() + to));
+      std::copy(part.begin(), part.end(), heard[i].begin() + from);
+      for (std::size_t k = 0; k < part.size(); ++k) total[k] += static_cast<float>(part[k]);
+    }
+    Vector own(total.size());
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      own[k] = total[k] / static_cast<float>(run_.n);
+      if (feedback_) own[k] += residual[begin + k];
+    }
+    const Vector back = decoded(codec_, own);
+    std::copy(back.begin(), back.end(), mean.begin() + from);
+    for (std::size_t k = 0; k < own.size(); ++k) residual[begin + k] = own[k] - back[k];
+  }
+
+  const PlainRun& run_;
+  PlainCodec codec_;
+  bool feedback_;
+  Vectors residuals_;     // of what each rank sends
+  Vector mean_residual_;  // of each element's mean, on the rank whose chunk it is in
+};
+
+void bytegrad(PlainRun& run) {
+  ChunkedMean mean(run, codec_of(run, "minmax8"), false);
+  for (int t = 0; t < run.steps; ++t) {
+    run.step_with_average(t, [&](const Vectors& g) { return mean(g); });
+    run.record({});
+  }
+}
+
+void qadam(PlainRun& run) {
+  const int warmup = run.key("warmup", 100);
+  ChunkedMean mean(run, codec_of(run, "minmax8"), run.key("error_feedback", false));
+  int frozen_at = 0;  // s
+  for (int t = 0; t < run.steps; ++t) {
+    if (t < warmup) {
+      run.step_with_average(t, PlainRun::mean);
+      frozen_at = run.optimizers[0].s;
+    } else if (!any_skips(run, t)) {
+      const Vectors g = run.own_gradients(t);
+      Vectors m = run.optimizer_states(0);
+      for (std::size_t i = 0; i < run.n; ++i) {
+        const PlainOptimizer& optimizer = run.optimizers[i];
+        for (std::size_t e = 0; e < run.size(); ++e) {
+          const double decay = optimizer.type() == "adam" ? optimizer.weight_decay(e) * run.x[i][e] : 0.0;
+          m[i][e] = optimizer.beta1() * m[i][e] + (1.0 - optimizer.beta1()) * (g[i][e] + decay);
+        }
+      }
+      m = mean(m);
+      for (std::size_t i = 0; i < run.n; ++i) {
+        PlainOptimizer& optimizer = run.optimizers[i];
+        optimizer.states[0] = m[i];
+        ++optimizer.s;
+        const double step_size = run.lr(t) / (1.0 - std::pow(optimizer.beta1(), optimizer.s));
+        for (std::size_t e = 0; e < run.size(); ++e) {
+          const double v = optimizer.states[1][e] / (1.0 - std::pow(optimizer.beta2(), frozen_at));
+          if (optimizer.type() == "adamw") run.x[i][e] *= 1.0 - run.lr(t) * optimizer.weight_decay(e);
+          run.x[i][e] -= step_size * m[i][e] / (std::sqrt(v) + optimizer.eps());
+        }
+      }
+    }
+    run.record({});
+  }
+}
+
+}  // namespace
+
+bool train_compressed(PlainRun& run) {
+  const std::string type = run.key<std::string>("type", "");
+  if (type == "choco") {
+    choco(run);
+  } else if (type == "low_precision") {
+    low_precision(run);
+  } else if (type == "bytegrad") {
+    bytegrad(run);
+  } else if (type == "qadam") {
+    qadam(run);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace starling::test

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+
+#include "plain_codecs.h"
+#include "plain_run.h"
+
+namespace starling::test {
+
+/// Every bucket of every rank's v, as a receiver decodes it.
+Vectors decoded(const PlainRun& run, const PlainCodec& codec, const Vectors& v);
+
+/// gossip's and qgm's exchanges, as `sync.exchange` has them travel (algorithms.md, section 5).
+class PlainExchange {
+ public:
+  PlainExchange(const PlainRun& run, const std::string& exchange);
+  /// [v]_k, whose matrix is `round`.
+  Vectors mixed(const PlainRun& run, const Vectors& v, const Round& round);
+
+ private:
+  Vectors mixed_by_nodes(const PlainRun& run, const Vectors& v, const Round& round) const;
+
+  bool exact_;
+  PlainCodec codec_;
+  bool feedback_;
+  double gamma_;
+  Vectors residual_;  // δ
+};
+
+}  // namespace starling::test
