@@ -99,7 +99,13 @@ std::vector<Case> cases() {
     all.back().tolerance = 1e-5;
   }
   all.push_back({with_type("qadam", {{"warmup", 2}, {"error_feedback", true}}), "fp32", Kind::kAny, adams, 1e-5});
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  std::vector<Case> some;  // a sanitizer sees the same code in a third of them
+  for (std::size_t k = 0; k < all.size(); k += 3) some.push_back(all[k]);
+  return some;
+#else
   return all;
+#endif
 }
 
 std::vector<json> topologies_for(Kind kind, int n) {
