@@ -51,8 +51,9 @@ std::unique_ptr<OptimizerRule> make_rule(const std::string& type) {
 }
 
 /// Buckets of one parameter each, with their own optimizer state, taken in turn.
-struct Subject {
-  Subject(Backend& backend, const OptimizerRule& rule, std::int64_t elements, int count) : parameters(static_cast<std::size_t>(count)) {
+struct ExchangeSubject {
+  ExchangeSubject(Backend& backend, const OptimizerRule& rule, std::int64_t elements, int count)
+      : parameters(static_cast<std::size_t>(count)) {
     std::vector<Parameter*> order;
     for (Parameter& parameter : parameters) {
       parameter.name = fmt::format("p{}", order.size());
@@ -83,9 +84,9 @@ struct Line {
   std::vector<double> seconds = {};  ///< per repeat
 };
 
-class Bench {
+class ExchangeTimer {
  public:
-  Bench(const ExchangeBench& settings, MpiSession& session)
+  ExchangeTimer(const ExchangeBench& settings, MpiSession& session)
       : settings_(settings),
         backend_(open_backend(DeviceType::kCpu, settings.threads)),
         rule_(make_rule(settings.optimizer)),
@@ -98,7 +99,7 @@ class Bench {
            size == 1 ? "" : "s");
     }
     const auto elements = static_cast<std::int64_t>(settings_.mb * 1024 * 1024 / 4);
-    Subject direct(*backend_, *rule_, elements, settings_.buckets), plain(*backend_, *rule_, elements, settings_.buckets);
+    ExchangeSubject direct(*backend_, *rule_, elements, settings_.buckets), plain(*backend_, *rule_, elements, settings_.buckets);
     const std::unique_ptr<Mixer> mixer = transport_->make_mixer(*backend_);
     mixer->share(direct.buckets);
     const int peer = rank ^ 1;
@@ -112,7 +113,7 @@ class Bench {
     std::vector<double> waits, waited;  // for the neighbour to be there, within the first line
     std::vector<Line> lines;
     // Runs work(bucket, its buffer, its number) on the next of a subject's buckets.
-    const auto on_next = [](Subject& subject, const auto& work) {
+    const auto on_next = [](ExchangeSubject& subject, const auto& work) {
       const int at = subject.next();
       const auto index = static_cast<std::size_t>(at);
       work(subject.buckets[index], subject.received[index], at);
@@ -241,7 +242,7 @@ class Bench {
 int bench_exchange(const ExchangeBench& settings) {
   MpiSession session;
   try {
-    return Bench(settings, session).run();
+    return ExchangeTimer(settings, session).run();
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     session.abort(failure.code(), failure.what());

@@ -34,9 +34,9 @@ constexpr double kLossScale = 1024.0;  // for fp16, as a run would have found it
 constexpr int kProfiledSteps = 5;
 
 /// With `profiling`, the host waits for each operation and notes its time. For GPUs, which sum the squares of all gradients at once.
-class ProfilingBackend final : public ForwardingBackend, public SquaredNorms {
+class GpuProfile final : public ForwardingBackend, public SquaredNorms {
  public:
-  explicit ProfilingBackend(Backend& gpu) : ForwardingBackend(gpu), many_(dynamic_cast<SquaredNorms&>(gpu)) {}
+  explicit GpuProfile(Backend& gpu) : ForwardingBackend(gpu), many_(dynamic_cast<SquaredNorms&>(gpu)) {}
   std::map<std::string, double> seconds;
   bool profiling = false;
 
@@ -89,7 +89,7 @@ Tensor labels_of(Backend& backend, std::int64_t batch, std::int64_t classes) {
 
 int bench_gpu_step(const GpuStepBench& settings) {
   const std::unique_ptr<Backend> device = open_gpu(settings);
-  ProfilingBackend backend(*device);
+  GpuProfile backend(*device);
   const DType compute = expected_compute(settings.precision, "cuda");
   if (compute == DType::kFloat64) fail(ExitCode::kUsage, "bench", "precision: is fp64, allowed: fp32, bf16, fp16");
   const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
@@ -262,13 +262,13 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
 
   constexpr int kCalls = 12;  // a whole number of AccumAdamW's groups
   constexpr double kBytes = 32.0;
-  struct Subject {
+  struct GpuSubject {
     std::string name;
     double bytes = kBytes;
     std::function<void()> run;
     std::vector<double> seconds;
   };
-  std::vector<Subject> subjects;
+  std::vector<GpuSubject> subjects;
   subjects.push_back({"copy",
                       kBytes,
                       [&] {
@@ -297,7 +297,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
   add("accum_adamw", "accum_adamw", accumulating, base, kBytes);
   add("adamw, bf16 gradient", "adamw", adamw, low, kBytes - 2.0);
   for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds warm up
-    for (Subject& subject : subjects) {
+    for (GpuSubject& subject : subjects) {
       backend.synchronize();
       const double seconds = seconds_of([&] {
         subject.run();
@@ -307,7 +307,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     }
   }
   std::vector<UpdateTime> times;
-  for (const Subject& subject : subjects) times.push_back({subject.name, subject.bytes, median(subject.seconds)});
+  for (const GpuSubject& subject : subjects) times.push_back({subject.name, subject.bytes, median(subject.seconds)});
   return times;
 }
 

@@ -31,9 +31,9 @@ struct Row {
   double copy_rate = 0.0;  ///< bytes a second of the copies in between
 };
 
-class Bench {
+class KernelBench {
  public:
-  Bench(Backend& backend, DType dtype, std::int64_t batch, int repeats)
+  KernelBench(Backend& backend, DType dtype, std::int64_t batch, int repeats)
       : backend_(backend),
         dtype_(dtype),
         repeats_(repeats),
@@ -126,7 +126,7 @@ int bench_kernels(const KernelsBench& settings) {
   const bool gpu = settings.device == "cuda";
   const std::unique_ptr<Backend> backend = open_backend(gpu ? DeviceType::kCuda : DeviceType::kCpu, settings.threads);
   const std::int64_t batch = settings.batch > 0 ? settings.batch : gpu ? 2048 : 128;
-  Bench bench(*backend, dtype_of(settings.precision), batch, settings.repeats);
+  KernelBench bench(*backend, dtype_of(settings.precision), batch, settings.repeats);
   for (const Operation& op : tests::timing_table(batch)) bench.time(op);
 
   double peak = 0.0;

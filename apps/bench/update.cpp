@@ -48,7 +48,7 @@ class CopyRule : public OptimizerRule {
 };
 
 /// One line of the table.
-struct Subject {
+struct UpdateSubject {
   std::string name;
   std::unique_ptr<OptimizerRule> rule;
   UpdateArgs args;
@@ -70,7 +70,7 @@ Tensor filled(Backend& backend, std::int64_t n, double value) {
   return result;
 }
 
-double gigabytes_per_second(const Subject& subject, double seconds) { return subject.bytes / seconds * 1e-9; }
+double gigabytes_per_second(const UpdateSubject& subject, double seconds) { return subject.bytes / seconds * 1e-9; }
 
 }  // namespace
 
@@ -93,7 +93,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   std::vector<Tensor> states;
   for (int k = 0; k < 3; ++k) states.push_back(filled(*backend, n, 0.0));
 
-  std::vector<Subject> subjects;
+  std::vector<UpdateSubject> subjects;
   UpdateArgs copy;
   copy.x = filled(*backend, 4 * n, 1.0);
   copy.x_out = filled(*backend, 4 * n, 0.0);
@@ -107,7 +107,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   }
   const auto add = [&](const std::string& type, const nlohmann::json& config, int updates) {
     for (const bool mixing : {false, true}) {
-      Subject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base, updates};
+      UpdateSubject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base, updates};
       const std::size_t state_count = subject.rule->state_names().size();
       subject.args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(state_count));
       if (mixing) {
@@ -127,7 +127,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   add("accum_adamw", {{"accum_iter", 4}}, 4);
 
   for (int repeat = -1; repeat < repeats; ++repeat) {  // the first round warms up
-    for (Subject& subject : subjects) {
+    for (UpdateSubject& subject : subjects) {
       const auto begin = std::chrono::steady_clock::now();
       for (int s = 1; s <= subject.updates; ++s) {
         subject.args.step = s;
@@ -139,14 +139,14 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
     }
   }
 
-  const Subject& fastest_copy = median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
+  const UpdateSubject& fastest_copy = median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
   nlohmann::json rows = nlohmann::json::array();
   if (!json) {
     fmt::print("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n,
                threads, threads == 1 ? "" : "s", repeats);
     fmt::print("{:<24}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
   }
-  for (const Subject& subject : subjects) {
+  for (const UpdateSubject& subject : subjects) {
     const double seconds = median(subject.seconds);
     std::vector<double> ratios;  // per repeat, so that a slow moment of the machine hits both
     for (std::size_t r = 0; r < subject.seconds.size(); ++r) {

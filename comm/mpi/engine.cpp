@@ -37,7 +37,7 @@ std::chrono::steady_clock::duration seconds(double value) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
 }
 
-MpiPulse& the_pulse() {
+MpiPulse& pulse_of_session() {
   require(MpiPulse::instance() != nullptr, "mpi", "a transport over MPI needs an MpiSession of several ranks");
   return *MpiPulse::instance();
 }
@@ -46,7 +46,7 @@ MpiPulse& the_pulse() {
 
 MpiEngine::MpiEngine(double timeout_seconds) : timeout_(timeout_seconds), exceptions_at_start_(std::uncaught_exceptions()) {
   const std::scoped_lock lock(mpi_lock());
-  world_ = std::make_unique<MpiWorld>(the_pulse());
+  world_ = std::make_unique<MpiWorld>(pulse_of_session());
   late_after_.assign(static_cast<std::size_t>(world_->size), std::max(kLeastLateSeconds, std::min(kLateSeconds, timeout_ / 3)));
   prctl(PR_SET_TIMERSLACK, 1000UL);  // ns, of this thread and the one below: otherwise every short sleep takes 50 µs more
   thread_ = std::thread([this] { run(); });

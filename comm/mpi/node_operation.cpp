@@ -15,9 +15,10 @@
 namespace starling::detail {
 namespace {
 
-constexpr std::int64_t kShardGrain = 32;        // elements
-constexpr std::size_t kPieceBytes = 256 << 10;  // at least, and at most kMaxPieces of a shard: both directions of a link stay busy together
-constexpr std::size_t kMaxPieces = 256;
+constexpr std::int64_t kShardGrain = 32;  // elements
+constexpr std::size_t kLeastPieceBytes =
+    256 << 10;  // at least, and at most kMostPieces of a shard: both directions of a link stay busy together
+constexpr std::size_t kMostPieces = 256;
 
 /// A round over nodes. The bucket is cut into one shard for each rank of a node. Every rank gets its shard from all ranks of its node and
 /// takes the mean, exchanges that with its peers on other nodes, mixes, and sends the result to the ranks of its node. So every number
@@ -104,7 +105,7 @@ class NodeOperation final : public MpiOperation {
 
   template <class Move>
   void in_pieces(std::byte* data, std::size_t count, Stage stage, const Move& move) {
-    const std::size_t piece = std::max(kPieceBytes, ((count + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096);
+    const std::size_t piece = std::max(kLeastPieceBytes, ((count + kMostPieces - 1) / kMostPieces + 4095) / 4096 * 4096);
     for (std::size_t first = 0; first < count; first += piece) {
       ++open_[index(stage)];
       move(data + first, std::min(piece, count - first));

@@ -8,23 +8,16 @@
 #include "kernels/optimizer.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/numbers_of_ranks.h"
 
 using namespace starling;
 using test::Job;
+using test::largest_difference;
 using test::run_fake;
 
 namespace {
 
 const nlohmann::json kAdamW = {{"type", "adamw"}, {"weight_decay", 0.1}};
-
-double largest_difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    REQUIRE(a[i].size() == b[i].size());
-    for (std::size_t e = 0; e < a[i].size(); ++e) largest = std::max(largest, std::abs(a[i][e] - b[i][e]));
-  }
-  return largest;
-}
 
 }  // namespace
 

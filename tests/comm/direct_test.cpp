@@ -18,15 +18,20 @@
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/exchanges.h"
+#include "tests/support/numbers_of_ranks.h"
+#include "tests/support/topologies.h"
 
 using namespace starling;
 using test::Job;
+using test::largest_difference;
+using test::mean_of;
 using test::pair_with;
 using test::run_fake;
+using test::types_for;
 
 namespace {
 
-const nlohmann::json kAdamW = {{"type", "adamw"}, {"weight_decay", 0.1}};
+const nlohmann::json kDirectAdamW = {{"type", "adamw"}, {"weight_decay", 0.1}};
 
 /// Mixed: `per_host` ranks read each other directly, the others get messages.
 test::FakeRun direct(int per_host = 0) {
@@ -34,36 +39,6 @@ test::FakeRun direct(int per_host = 0) {
   run.direct = true;
   run.ranks_per_host = per_host;
   return run;
-}
-
-/// Every registered type that takes n ranks without further keys.
-std::vector<std::string> types_for(int n) {
-  register_builtin_topologies();
-  std::vector<std::string> types;
-  for (const std::string& type : topologies().names()) {
-    try {
-      test::make_test_topology({{"type", type}}, n);
-      types.push_back(type);
-    } catch (const Error&) {  // this many ranks do not fit
-    }
-  }
-  return types;
-}
-
-double largest_difference(const std::vector<std::vector<double>>& a, const std::vector<std::vector<double>>& b) {
-  double largest = 0.0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    for (std::size_t e = 0; e < a[i].size(); ++e) largest = std::max(largest, std::abs(a[i][e] - b[i][e]));
-  }
-  return largest;
-}
-
-std::vector<double> mean_of(const std::vector<std::vector<double>>& ranks) {
-  std::vector<double> mean(ranks[0].size());
-  for (const auto& rank : ranks) {
-    for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += rank[e] / static_cast<double>(ranks.size());
-  }
-  return mean;
 }
 
 /// Ranks with one bucket of 64 numbers; body(transport, mixer, buckets, backend) runs on each.
@@ -99,7 +74,7 @@ TEST_CASE("comm/direct: every topology over 1 to 9 ranks gives the same bits by 
     for (const std::string& type : types) {
       Job job;
       job.topology = {{"type", type}};
-      job.optimizer = kAdamW;
+      job.optimizer = kDirectAdamW;
       job.start_apart = true;
       job.steps = 7;
       CAPTURE(n);

@@ -10,18 +10,21 @@
 
 #include "plain_families.h"
 #include "support.h"
+#include "tests/support/numbers_of_ranks.h"
 
 // The types of algorithms.md sections 3 and 4: against a plain rewriting of their formulas, and against each other (section 9).
 
 using namespace starling;
 using nlohmann::json;
 using test::Job;
+using test::largest_difference;
+using test::mean_of;
 using test::run_fake;
 using test::run_plain_family;
 
 namespace {
 
-using Numbers = std::vector<std::vector<double>>;
+using Numbers = test::NumbersOfRanks;
 
 const json kSgd = {{"type", "sgd"}, {"weight_decay", 0.05}};
 const json kBare = {{"type", "sgd"}};
@@ -30,29 +33,6 @@ const json kDecayed = {{"type", "sgd"}, {"momentum", 0.7}, {"weight_decay", 0.05
 const json kNesterov = {{"type", "sgd"}, {"momentum", 0.8}, {"nesterov", true}, {"weight_decay", 0.05}};
 const json kAdam = {{"type", "adam"}, {"weight_decay", 0.05}};
 const json kAdamW = {{"type", "adamw"}, {"betas", {0.8, 0.95}}};
-
-/// The largest |a - b|, where numbers are above 1 relative to them; infinite where one is not a number.
-double largest_difference(const Numbers& a, const Numbers& b) {
-  double largest = 0.0;
-  REQUIRE(a.size() == b.size());
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    REQUIRE(a[i].size() == b[i].size());
-    for (std::size_t e = 0; e < a[i].size(); ++e) {
-      const double difference = std::abs(a[i][e] - b[i][e]) / std::max({1.0, std::abs(a[i][e]), std::abs(b[i][e])});
-      if (!std::isfinite(difference)) return std::numeric_limits<double>::infinity();
-      largest = std::max(largest, difference);
-    }
-  }
-  return largest;
-}
-
-std::vector<double> mean_of(const Numbers& x) {
-  std::vector<double> mean(x[0].size(), 0.0);
-  for (const auto& of_rank : x) {
-    for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += of_rank[e] / static_cast<double>(x.size());
-  }
-  return mean;
-}
 
 /// The same numbers on every rank.
 Numbers on_all(const std::vector<double>& x, std::size_t ranks) { return Numbers(ranks, x); }

@@ -15,23 +15,19 @@ namespace {
 
 using Index = std::int64_t;
 
-struct Size {
+struct StepSize {
   Index rows, channels;
 };
 /// Tails, packs and single elements, one part of the rows and several with a shorter last one.
-constexpr Size kSizes[] = {{37, 3}, {70, 40}, {5, 264}, {1, 8}, {1100, 16}, {2500, 1}};
-
-Numbers rounded(const Numbers& numbers, DType dtype) {
-  return numbers_of(placed(plain_cpu(), {numbers, {static_cast<Index>(numbers.size())}}, dtype, 0));
-}
+constexpr StepSize kStepSizes[] = {{37, 3}, {70, 40}, {5, 264}, {1, 8}, {1100, 16}, {2500, 1}};
 
 /// Tensors of one backend, `offset` elements into their memory: data of `dtype`, vectors of the parameters'. The numbers are the same, and
 /// exact in `exact`, whichever the dtype.
-struct Maker {
+struct StepMaker {
   Backend& backend;
   DType dtype, exact;
   Index offset;
-  Size size;
+  StepSize size;
 
   Tensor data(std::uint64_t seed) const {
     return placed(backend, {rounded(random_given({size.rows, size.channels}, seed).numbers, exact), {size.rows, size.channels}}, dtype,
@@ -49,7 +45,7 @@ void add(Lists& results, std::initializer_list<Tensor> tensors) {
   for (const Tensor& tensor : tensors) results.push_back(numbers_of(tensor));
 }
 
-Lists sums(const Maker& make) {
+Lists sums(const StepMaker& make) {
   const ChannelSums args{make.data(1), make.vector(2), make.vector(3)};
   make.backend.channel_sums(args);
   Lists results;
@@ -57,7 +53,7 @@ Lists sums(const Maker& make) {
   return results;
 }
 
-Lists finish(const Maker& make, bool all) {
+Lists finish(const StepMaker& make, bool all) {
   const Tensor tracked(make.backend, {}, DType::kInt64);
   const std::int64_t before = 41;
   make.backend.copy_from_host(&before, tracked);
@@ -86,7 +82,7 @@ Lists finish(const Maker& make, bool all) {
   return results;
 }
 
-Lists apply(const Maker& make, int variant) {
+Lists apply(const StepMaker& make, int variant) {
   ScaleShift args{.x = make.data(1), .scale = make.vector(2), .shift = make.vector(3), .relu = variant % 2 == 1};
   if (variant >= 2) args.residual = make.data(4);
   if (variant >= 4) args.residual_scale = make.vector(5), args.residual_shift = make.vector(6);
@@ -97,7 +93,7 @@ Lists apply(const Maker& make, int variant) {
   return results;
 }
 
-Lists backward_sums(const Maker& make, bool in_place, bool affine) {
+Lists backward_sums(const StepMaker& make, bool in_place, bool affine) {
   BatchNormBackwardSums args{.x = make.data(1), .dy = make.data(2), .saved_mean = make.vector(3), .saved_inv_std = make.vector(4, 0.1)};
   if (affine) args.gamma = make.vector(5), args.beta = make.vector(6);
   args.masked = in_place ? args.dy : make.data(7);
@@ -109,7 +105,7 @@ Lists backward_sums(const Maker& make, bool in_place, bool affine) {
   return results;
 }
 
-Lists backward_apply(const Maker& make, int variant) {
+Lists backward_apply(const StepMaker& make, int variant) {
   BatchNormBackwardApply args{.x = make.data(1), .dy = make.data(2)};
   if (variant != 0) args.gamma = make.vector(3);
   args.saved_mean = make.vector(4);
@@ -129,20 +125,20 @@ Lists backward_apply(const Maker& make, int variant) {
 /// Every step in every variant; `data` says which results have the data's dtype.
 struct Step {
   const char* name;
-  std::function<Lists(const Maker&)> run;
+  std::function<Lists(const StepMaker&)> run;
   bool data;  ///< whether the first result is data
 };
 std::vector<Step> steps() {
   std::vector<Step> list{{"channel sums", sums, false}};
-  for (const bool all : {false, true}) list.push_back({"finish", [all](const Maker& make) { return finish(make, all); }, false});
+  for (const bool all : {false, true}) list.push_back({"finish", [all](const StepMaker& make) { return finish(make, all); }, false});
   for (int variant = 0; variant < 6; ++variant) {
-    list.push_back({"scale and shift", [variant](const Maker& make) { return apply(make, variant); }, true});
+    list.push_back({"scale and shift", [variant](const StepMaker& make) { return apply(make, variant); }, true});
   }
   for (const bool in_place : {false, true}) {
-    list.push_back({"backward sums", [in_place](const Maker& make) { return backward_sums(make, in_place, in_place); }, true});
+    list.push_back({"backward sums", [in_place](const StepMaker& make) { return backward_sums(make, in_place, in_place); }, true});
   }
   for (int variant = 0; variant < 3; ++variant) {
-    list.push_back({"backward apply", [variant](const Maker& make) { return backward_apply(make, variant); }, true});
+    list.push_back({"backward apply", [variant](const StepMaker& make) { return backward_apply(make, variant); }, true});
   }
   return list;
 }
@@ -155,7 +151,7 @@ double data_tolerance(DType dtype) {
 
 TEST_CASE("cuda/batch norm steps: every step, dtype and place equals the CPU's fp64") {
   for (const DType dtype : kFloatingTypes) {
-    for (const Size& size : kSizes) {
+    for (const StepSize& size : kStepSizes) {
       for (const Step& step : steps()) {
         for (const Index offset : {0, 1}) {
           CAPTURE(name_of(dtype));
@@ -191,11 +187,11 @@ TEST_CASE("cuda/batch norm steps: every order of threads, and every run, gives t
 }
 
 TEST_CASE("cuda/batch norm steps: together they are the batch norm as one operation") {
-  constexpr Size kSize{900, 24};
+  constexpr StepSize kSize{900, 24};
   const double count = static_cast<double>(kSize.rows);
   for (const DType dtype : kFloatingTypes) {
     CAPTURE(name_of(dtype));
-    const Maker make{gpu(), dtype, dtype, 0, kSize};
+    const StepMaker make{gpu(), dtype, dtype, 0, kSize};
     Backend& backend = gpu();
     BatchNormForward whole{.x = make.data(1), .gamma = make.vector(2), .beta = make.vector(3), .y = make.data(4)};
     whole.running_mean = make.vector(5);

@@ -34,10 +34,6 @@ constexpr Options kOptions[] = {
     {.training = false, .residual = true, .affine = false},
 };
 
-Numbers rounded(const Numbers& numbers, DType dtype) {
-  return numbers_of(placed(plain_cpu(), {numbers, {static_cast<Index>(numbers.size())}}, dtype, 0));
-}
-
 struct Inputs {
   Index rows = 0, channels = 0;
   DType dtype = DType::kFloat32;
@@ -65,7 +61,7 @@ Inputs inputs_of(Index rows, Index channels, DType dtype, const Options& options
 }
 
 /// Tensors of one backend: activations of `dtype`, `offset` elements into their memory, vectors of the parameters' dtype.
-struct Maker {
+struct NormMaker {
   Backend& backend;
   DType dtype;
   Index offset, rows, channels;
@@ -78,7 +74,7 @@ struct Maker {
 
 /// y, mean, 1/σ and the running statistics.
 std::vector<Numbers> forward(Backend& backend, const Inputs& in, DType dtype, Index offset) {
-  const Maker make{backend, dtype, offset, in.rows, in.channels};
+  const NormMaker make{backend, dtype, offset, in.rows, in.channels};
   const Tensor tracked(backend, {}, DType::kInt64);
   const std::int64_t before = 41;
   backend.copy_from_host(&before, tracked);
@@ -105,7 +101,7 @@ std::vector<Numbers> forward(Backend& backend, const Inputs& in, DType dtype, In
 /// dx, dresidual, dgamma and dbeta.
 std::vector<Numbers> backward(Backend& backend, const Inputs& in, DType dtype, Index offset) {
   const Options& o = in.options;
-  const Maker make{backend, dtype, offset, in.rows, in.channels};
+  const NormMaker make{backend, dtype, offset, in.rows, in.channels};
   BatchNormBackward args{.x = make.tensor(in.x),
                          .dy = make.tensor(in.dy),
                          .saved_mean = make.vector(in.mean),

@@ -35,7 +35,7 @@ Tensor int_tensor(Backend& backend, const std::vector<std::int32_t>& numbers, co
 namespace {
 
 /// Casts on the CPU, for the GPU's are under test.
-Tensor rounded(const std::vector<double>& numbers, DType dtype) {
+Tensor rounded_tensor(const std::vector<double>& numbers, DType dtype) {
   const Shape shape{static_cast<std::int64_t>(numbers.size())};
   Tensor wide(plain_cpu(), shape, DType::kFloat64), result(plain_cpu(), shape, dtype);
   plain_cpu().copy_from_host(numbers.data(), wide);
@@ -68,7 +68,7 @@ void check_close(const std::vector<double>& found, const std::vector<double>& ex
   const bool low = dtype == DType::kBFloat16 || dtype == DType::kFloat16;
   const bool bits = agreement == Agreement::kBits || (agreement == Agreement::kPlain && !on_gpu());
   std::vector<double> goal = expected;
-  if (low && bits) goal = numbers_of(rounded(expected, dtype));
+  if (low && bits) goal = numbers_of(rounded_tensor(expected, dtype));
   double largest = 1e-2;
   for (const double v : goal) largest = std::isfinite(v) ? std::max(largest, std::abs(v)) : largest;
   std::size_t wrong = 0, first = 0;
@@ -90,7 +90,7 @@ Tensor placed(Backend& backend, const Given& given, DType dtype, std::int64_t of
   std::vector<double> numbers(static_cast<std::size_t>(n + kMargin), kAround);
   std::copy(given.numbers.begin(), given.numbers.end(), numbers.begin() + offset);
   Tensor memory(backend, {n + kMargin}, dtype);
-  backend.copy_from_host(rounded(numbers, dtype).raw(), memory);
+  backend.copy_from_host(rounded_tensor(numbers, dtype).raw(), memory);
   return memory.slice(offset, given.shape);
 }
 
@@ -109,7 +109,7 @@ void compare(const Comparison& c) {
     const DType reference = dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
     const DType out_type = low && c.wide_out ? DType::kFloat32 : dtype;
     // The CPU's results, from numbers that dtype holds.
-    const auto held = [&](const Given& given, DType as) { return Given{numbers_of(rounded(given.numbers, as)), given.shape}; };
+    const auto held = [&](const Given& given, DType as) { return Given{numbers_of(rounded_tensor(given.numbers, as)), given.shape}; };
     std::vector<Tensor> in, out;
     for (const Given& given : c.in) in.push_back(placed(plain_cpu(), held(given, dtype), reference, 0));
     for (const Given& given : c.out) out.push_back(placed(plain_cpu(), held(given, out_type), reference, 0));

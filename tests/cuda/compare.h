@@ -42,6 +42,10 @@ Tensor placed(Backend& backend, const Given& given, DType dtype, std::int64_t of
 std::vector<double> numbers_of(const Tensor& x);
 /// The CPU that results are compared with: without fused multiply-add, as the shim computes.
 Backend& plain_cpu();
+/// Numbers as `dtype` holds them.
+inline std::vector<double> rounded(const std::vector<double>& numbers, DType dtype) {
+  return numbers_of(placed(plain_cpu(), {numbers, {static_cast<std::int64_t>(numbers.size())}}, dtype, 0));
+}
 
 inline constexpr DType kFloatingTypes[] = {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 

@@ -18,11 +18,11 @@ namespace starling::tests {
 TEST_CASE("cuda/graph: launches with each step's input and values have the bits of work that is issued") {
   Backend& backend = gpu();
   {
-    Work first(backend);  // libraries make up their minds
+    GraphWork first(backend);  // libraries make up their minds
     first.set_input(50);
     first.issue(values_of(1));
   }
-  Work eager(backend), replayed(backend);
+  GraphWork eager(backend), replayed(backend);
   eager.set_input(50);
   replayed.set_input(50);
   const auto before = replayed.results();
@@ -45,7 +45,7 @@ TEST_CASE("cuda/graph: launches with each step's input and values have the bits 
 TEST_CASE("cuda/graph: a launch waits for nothing and takes no memory, and the host is soon through with it") {
   using Clock = std::chrono::steady_clock;
   Backend& backend = gpu();
-  Work work(backend);
+  GraphWork work(backend);
   work.set_input(3);
   REQUIRE(backend.begin_capture(values_of(1)));
   work.issue(values_of(1));

@@ -26,10 +26,10 @@ inline std::vector<std::byte> bytes_of(Backend& backend, const Tensor& x) {
 }
 
 /// A step's work on two streams: everything whose arguments change from step to step.
-struct Work {
+struct GraphWork {
   static constexpr std::int64_t kRows = 16, kClasses = 8, kN = kRows * kClasses;
 
-  explicit Work(Backend& to) : backend(to), rule(test::make_rule("adamw", nlohmann::json::object())) {
+  explicit GraphWork(Backend& to) : backend(to), rule(test::make_rule("adamw", nlohmann::json::object())) {
     x = Tensor(backend, Shape{kRows, kClasses}, DType::kFloat32);
     labels = Tensor(backend, Shape{kRows}, DType::kInt32);
     loss = Tensor(backend, Shape{1}, DType::kFloat32);

@@ -3,7 +3,8 @@
 # in 16-byte accesses, in PTX and, where a disassembler is here (cuobjdump with nvdisasm: the toolkit's, or the Python wheels
 # nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm), in the machine code too. One line a fact. Exit 77 (skipped) where nvcc is not.
 #   tests/cuda/machine_code.sh
-# Environment: NVCC, CUOBJDUMP, STARLING_INCLUDES (folders of fmt's and the JSON library's headers, where the compiler does not find them; divided by ;).
+# Environment: NVCC, CUOBJDUMP, STARLING_INCLUDES (folders of fmt's and the JSON library's headers, where the compiler does not find them; divided by ;),
+#   STARLING_CUDA_ARCHITECTURES (as of the build: "90-real;100-real"; default: all that the plug-in is built for).
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 nvcc=${NVCC:-$(command -v nvcc || true)}
@@ -27,6 +28,21 @@ IFS=';' read -ra folders <<<"${STARLING_INCLUDES:-}"
 for folder in "${folders[@]}"; do [ -d "$folder" ] && flags+=(-isystem "$folder"); done
 source=$root/kernels/cuda/operations/update.cu
 known=$("$nvcc" --list-gpu-code)
+# Of sm_80, sm_90 and sm_100 those that the build compiles for.
+architectures=$(grep -oE '(80|90|100)-real' <<<"${STARLING_CUDA_ARCHITECTURES:-}" | grep -oE '^[0-9]+' | sort -nu | tr '\n' ' ')
+architectures=${architectures:-80 90 100}
+
+# compiled ARCHITECTURE SOURCE FLAG...: the machine code in $work/code, the PTX in $work/keep/*.ptx, what the compiler says in $work/log.
+compiled() {
+  local architecture=$1 from=$2
+  shift 2
+  rm -rf "$work/keep" && mkdir "$work/keep"
+  "$nvcc" "$@" -arch=sm_"$architecture" -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$from" -o "$work/code" >"$work/log" 2>&1 || {
+    grep -E "error|warning" "$work/log" | head -5
+    wrong "sm_$architecture: $(basename "$from") does not compile without a warning"
+    return 1
+  }
+}
 
 # An awk function: what an update kernel's step reads and writes, from its name. -1 where the step is not known here.
 facts='
@@ -68,16 +84,13 @@ find_disassembler() {
 cuobjdump=${CUOBJDUMP:-$(find_disassembler || true)}
 [ -n "$cuobjdump" ] || echo "machine code: not looked at, there is no cuobjdump with nvdisasm here"
 
-for architecture in 80 90 100; do
+for architecture in $architectures; do
   if ! grep -qx "sm_$architecture" <<<"$known"; then
     echo "sm_$architecture: this nvcc does not know it"
     continue
   fi
-  if ! "$nvcc" "${flags[@]}" -arch=sm_$architecture -Xptxas -v -cubin "$source" -o "$work/code" >"$work/log" 2>&1; then
-    grep -E "error|warning" "$work/log" | head -5
-    wrong "sm_$architecture: update.cu does not compile without a warning"
-    continue
-  fi
+  compiled "$architecture" "$source" "${flags[@]}" || continue
+  cp "$work"/keep/*update*.ptx "$work/update.ptx"
   awk -v architecture="sm_$architecture" '
     /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2]; update = name ~ /update_kernel/; kernels += update }
     update && /bytes stack frame/ { if ($1 + $5 + $9 != 0) { print "  " name ": " $0; spilled++ } }
@@ -129,10 +142,7 @@ for architecture in 80 90 100; do
     }' "$work/sass" || wrong "sm_$architecture, machine code: see above"
 done
 
-if ! "$nvcc" "${flags[@]}" -arch=compute_80 -ptx "$source" -o "$work/ptx" >"$work/log" 2>&1; then
-  head -5 "$work/log"
-  wrong "PTX: update.cu does not compile without a warning"
-else
+if [ -f "$work/update.ptx" ]; then
   # Loads from the first table entry on: before it are the step's scalars, and the control.
   awk "$facts"'
     function begin(line) {
@@ -188,23 +198,19 @@ else
       printf "PTX: %d kernels load and store every stream 16 bytes at a time (%d loads), %d more take odd addresses, %d wrong\n", fixed, loads,
         unaligned, failures
       exit failures > 0
-    }' "$work/ptx" || wrong "PTX: see above"
+    }' "$work/update.ptx" || wrong "PTX: see above"
 fi
 
 # Peer memory's counters: signals release to the whole system behind a fence, waits acquire from it, and neither spills.
 handshakes=$root/kernels/cuda/runtime/peer.cu
-for architecture in 80 90 100; do
-  grep -qx "sm_$architecture" <<<"$known" || continue
-  if ! "$nvcc" "${flags[@]}" -arch=sm_$architecture -Xptxas -v -cubin "$handshakes" -o "$work/code" >"$work/log" 2>&1; then
-    grep -E "error|warning" "$work/log" | head -5
-    wrong "sm_$architecture: peer.cu does not compile without a warning"
-  elif [ "$(grep -c 'bytes spill stores' "$work/log")" != 2 ] || grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then
+for architecture in $architectures; do
+  grep -qx "sm_$architecture" <<<"$known" && compiled "$architecture" "$handshakes" "${flags[@]}" || continue
+  cp "$work"/keep/*peer*.ptx "$work/peer.ptx"
+  if [ "$(grep -c 'bytes spill stores' "$work/log")" != 2 ] || grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then
     wrong "sm_$architecture: the two kernels of peer.cu spill, or are not there"
   fi
 done
-if ! "$nvcc" "${flags[@]}" -arch=compute_80 -ptx "$handshakes" -o "$work/ptx" >"$work/log" 2>&1; then
-  wrong "PTX: peer.cu does not compile without a warning"
-else
+if [ -f "$work/peer.ptx" ]; then
   awk '
     /\.entry / { signal = $0 ~ /signal_kernel/; fenced = 0 }
     /membar\.sys|fence\.(sc|acq_rel)\.sys/ { fenced = 1 }
@@ -214,7 +220,7 @@ else
     END {
       if (signals != 1 || waits < 2 || words < 2 || loose) { print "PTX: " signals + 0 " system-wide releases of a signal, " waits + 0 " acquires of a wait, " loose + 0 " without a fence"; exit 1 }
       print "PTX: peer.cu signals by st.release.sys behind a fence and waits by ld.acquire.sys"
-    }' "$work/ptx" || wrong "PTX of peer.cu: see above"
+    }' "$work/peer.ptx" || wrong "PTX of peer.cu: see above"
 fi
 # Batch norms. A kernel that comes onto the device before the one ahead of it is done waits for that one before it touches memory. And what
 # the last block reads of other blocks' results lies behind the counter's increment, between fences, and is not read as constant data.
@@ -222,11 +228,7 @@ norms=$root/kernels/cuda/operations/batch_norm.cu
 norm_flags=()
 for flag in "${flags[@]}"; do [ "$flag" = -fmad=false ] || norm_flags+=("$flag"); done  # that one is for the update alone
 if grep -qx "sm_90" <<<"$known"; then
-  mkdir -p "$work/keep"
-  if ! "$nvcc" "${norm_flags[@]}" -arch=sm_90 -Xptxas -v -cubin --keep --keep-dir "$work/keep" "$norms" -o "$work/code" >"$work/log" 2>&1; then
-    grep -E "error|warning" "$work/log" | head -5
-    wrong "sm_90: batch_norm.cu does not compile without a warning"
-  else
+  if compiled 90 "$norms" "${norm_flags[@]}"; then
     if grep 'bytes spill stores' "$work/log" | grep -qv ' 0 bytes spill stores, 0 bytes spill loads'; then wrong "sm_90: kernels of batch_norm.cu spill"; fi
     awk '
       function bad(what) { print "  " name ": " what; failures++ }

@@ -32,9 +32,9 @@ using shim::CallKind;
 using test::make_rule;
 using test::normal_numbers;
 using tests::bytes_of;
+using tests::GraphWork;
 using tests::put;
 using tests::values_of;
-using tests::Work;
 
 std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
 using test::contains;
@@ -262,7 +262,7 @@ TEST_CASE("cuda/graph: the pool keeps the memory of graphs apart while one lives
 
 TEST_CASE("cuda/graph: launches with other inputs and other step values have the bits of eager work, allocate nothing and never wait") {
   CudaBackend backend = own_backend();
-  Work eager(backend), replayed(backend);
+  GraphWork eager(backend), replayed(backend);
   eager.set_input(50);
   replayed.set_input(50);
   const auto before = replayed.results();
@@ -297,7 +297,7 @@ TEST_CASE("cuda/graph: launches with other inputs and other step values have the
 TEST_CASE("cuda/graph: step values matter one by one") {
   CudaBackend backend = own_backend();
   const auto run = [&](const StepValues& values) {
-    Work work(backend);
+    GraphWork work(backend);
     work.set_input(3);
     REQUIRE(backend.begin_capture(values_of(3)));
     work.issue(values_of(3));

@@ -21,7 +21,9 @@
 #include "tests/fakes/transport/thread_sharing.h"
 #include "tests/support/errors.h"
 #include "tests/support/exchanges.h"
+#include "tests/support/numbers_of_ranks.h"
 #include "tests/support/soon.h"
+#include "tests/support/topologies.h"
 
 // Peer memory (comm/shared/peer_transport.h) among threads with a GPU of the shim's each: what is learned, what is asked of the device in
 // which order, and what happens when something is refused or somebody stops.
@@ -30,22 +32,7 @@ namespace {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
-using Numbers = std::vector<std::vector<double>>;
-
-/// Every registered type that takes n ranks without further keys.
-std::vector<std::string> types_for(int n) {
-  PeerJob::register_once();
-  std::vector<std::string> types;
-  for (const std::string& type : topologies().names()) {
-    try {
-      ConfigSection section(nlohmann::json{{"type", type}}, "topology");
-      make_topology(section, {n, n});
-      types.push_back(type);
-    } catch (const Error&) {  // this many ranks do not fit
-    }
-  }
-  return types;
-}
+using Numbers = test::NumbersOfRanks;
 
 Numbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}, int* replays = nullptr) {
   Numbers numbers(static_cast<std::size_t>(ranks));
@@ -90,16 +77,10 @@ Numbers direct(int ranks, const PeerJobSettings& settings) {
   return numbers;
 }
 
-std::vector<double> mean_of(const Numbers& ranks) {
-  std::vector<double> mean(ranks[0].size());
-  for (const auto& rank : ranks) {
-    for (std::size_t e = 0; e < mean.size(); ++e) mean[e] += rank[e] / static_cast<double>(ranks.size());
-  }
-  return mean;
-}
-
 using test::contains;
+using test::mean_of;
 using test::soon;
+using test::types_for;
 using test::wait_for;
 
 cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {

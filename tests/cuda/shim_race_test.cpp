@@ -23,15 +23,15 @@ using cuda::shim::check_races;
 using cuda::shim::Finding;
 using Kind = cuda::shim::Finding::Kind;
 
-std::unique_ptr<Transport> staged(std::unique_ptr<Transport> control, Backend&) { return make_staged_transport(std::move(control)); }
+std::unique_ptr<Transport> staged_by(std::unique_ptr<Transport> control, Backend&) { return make_staged_transport(std::move(control)); }
 
-struct Variant {
+struct RaceVariant {
   const char* name;
   TrainingSettings settings;
 };
 
-std::vector<Variant> variants() {
-  std::vector<Variant> result;
+std::vector<RaceVariant> variants() {
+  std::vector<RaceVariant> result;
   for (const char* algorithm : {"gossip", "allreduce"}) {
     TrainingSettings base;
     base.algorithm = algorithm;
@@ -71,7 +71,7 @@ cuda::StreamHandle stream_of(const std::vector<Call>& calls, const std::string& 
   return it->stream;
 }
 
-std::size_t place(const std::vector<Call>& calls, std::size_t from, const std::function<bool(const Call&)>& is) {
+std::size_t place_of(const std::vector<Call>& calls, std::size_t from, const std::function<bool(const Call&)>& is) {
   for (std::size_t i = from; i < calls.size(); ++i) {
     if (is(calls[i])) return i;
   }
@@ -80,7 +80,7 @@ std::size_t place(const std::vector<Call>& calls, std::size_t from, const std::f
 }
 
 std::size_t step_begin(const std::vector<Call>& calls, int step, std::uint32_t thread) {
-  return place(calls, 0, [&](const Call& call) {
+  return place_of(calls, 0, [&](const Call& call) {
     return call.kind == CallKind::kMark && call.thread == thread && call.label == "step " + std::to_string(step);
   });
 }
@@ -89,7 +89,7 @@ bool pair_of(const Finding& finding, const std::string& one, const std::string& 
   return (finding.one == one && finding.other == other) || (finding.one == other && finding.other == one);
 }
 
-bool any(const std::vector<Finding>& findings, Kind kind, const std::string& one, const std::string& other) {
+bool has_finding(const std::vector<Finding>& findings, Kind kind, const std::string& one, const std::string& other) {
   return std::any_of(findings.begin(), findings.end(),
                      [&](const Finding& finding) { return finding.kind == kind && pair_of(finding, one, other); });
 }
@@ -118,7 +118,7 @@ TEST_CASE("cuda/race: training steps of two ranks that exchange through host mem
   for (const auto& [name, settings] : variants()) {
     CAPTURE(settings.algorithm);
     CAPTURE(name);
-    const auto calls = record_training({settings, 2, 4}, staged);
+    const auto calls = record_training({settings, 2, 4}, staged_by);
     CHECK(std::any_of(calls.begin(), calls.end(), [](const Call& call) { return call.kind == CallKind::kCopy; }));
     CHECK(lines(check_races(calls)) == "");
   }
@@ -126,7 +126,7 @@ TEST_CASE("cuda/race: training steps of two ranks that exchange through host mem
 
 TEST_CASE("cuda/race: without the waits for one of its events a step races") {
   TrainingSettings settings;
-  const auto calls = record_training({settings, 2, 4}, staged);
+  const auto calls = record_training({settings, 2, 4}, staged_by);
   REQUIRE(lines(check_races(calls)) == "");
   const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
                            communication = stream_of(calls, "communication");
@@ -153,31 +153,31 @@ TEST_CASE("cuda/race: without the waits for one of its events a step races") {
   std::vector<Call> unmarked = calls;
   std::erase_if(unmarked,
                 [&](const Call& call) { return call.kind == CallKind::kRecord && call.thread == thread && call.stream == communication; });
-  CHECK(any(check_races(unmarked), Kind::kRace, "copy to the device", "update"));
+  CHECK(has_finding(check_races(unmarked), Kind::kRace, "copy to the device", "update"));
   CHECK(joined >= 1);
 }
 
 TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at another place, are found") {
   TrainingSettings settings;
-  const auto calls = record_training({settings, 2, 4}, staged);
+  const auto calls = record_training({settings, 2, 4}, staged_by);
   const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
                            communication = stream_of(calls, "communication");
   const std::uint32_t thread = first_thread(calls);
   const std::size_t begin = step_begin(calls, 2, thread);
-  const std::size_t updated = place(
+  const std::size_t updated = place_of(
       calls, begin, [&](const Call& call) { return call.kind == CallKind::kWrite && call.stream == update && call.label == "update"; });
   SUBCASE("the pool gives a bucket out while its update runs") {
     auto changed = calls;
     const std::size_t launch =
-        place(calls, updated, [&](const Call& call) { return call.kind == CallKind::kLaunch && call.stream == update; });
+        place_of(calls, updated, [&](const Call& call) { return call.kind == CallKind::kLaunch && call.stream == update; });
     Call take{.kind = CallKind::kTake, .stream = compute, .to = calls[updated].to, .bytes = calls[updated].bytes};
     take.thread = thread;
     changed.insert(changed.begin() + static_cast<std::ptrdiff_t>(launch) + 1, take);
     const std::vector<Finding> found = check_races(changed);
-    CHECK(any(found, Kind::kReusedMemory, "update", "stream compute"));
+    CHECK(has_finding(found, Kind::kReusedMemory, "update", "stream compute"));
   }
   SUBCASE("the bucket is copied to the host before its update") {
-    const std::size_t download = place(calls, updated, [&](const Call& call) {
+    const std::size_t download = place_of(calls, updated, [&](const Call& call) {
       return call.kind == CallKind::kCopy && call.stream == communication && call.copy == CopyKind::kDeviceToHost;
     });
     CHECK(calls[download].from == calls[updated].to);
@@ -187,7 +187,7 @@ TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at 
     auto changed = calls;
     std::rotate(changed.begin() + static_cast<std::ptrdiff_t>(wait), changed.begin() + static_cast<std::ptrdiff_t>(download),
                 changed.begin() + static_cast<std::ptrdiff_t>(download) + 1);
-    CHECK(any(check_races(changed), Kind::kRace, "update", "copy to the host"));
+    CHECK(has_finding(check_races(changed), Kind::kRace, "update", "copy to the host"));
   }
   SUBCASE("what comes next is copied to the device while the update still reads what came last") {
     std::set<const void*> read;
@@ -195,21 +195,22 @@ TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at 
          calls[i - 1].kind == CallKind::kRead || calls[i - 1].kind == CallKind::kWrite || calls[i - 1].thread != thread; --i) {
       if (calls[i - 1].kind == CallKind::kRead && calls[i - 1].thread == thread) read.insert(calls[i - 1].from);
     }
-    const std::size_t upload = place(calls, updated, [&](const Call& call) {
+    const std::size_t upload = place_of(calls, updated, [&](const Call& call) {
       return call.kind == CallKind::kCopy && call.copy == CopyKind::kHostToDevice && call.thread == thread && read.contains(call.to);
     });
     auto changed = calls;
     std::rotate(changed.begin() + static_cast<std::ptrdiff_t>(updated) + 1, changed.begin() + static_cast<std::ptrdiff_t>(upload),
                 changed.begin() + static_cast<std::ptrdiff_t>(upload) + 1);
-    CHECK(any(check_races(changed), Kind::kRace, "update", "copy to the device"));
+    CHECK(has_finding(check_races(changed), Kind::kRace, "update", "copy to the device"));
   }
   SUBCASE("an event is never recorded") {
-    const std::size_t wait = place(calls, begin, [&](const Call& call) { return call.kind == CallKind::kWait && call.stream == update; });
-    const std::size_t record = place(calls, 0, [&](const Call& call) {
+    const std::size_t wait =
+        place_of(calls, begin, [&](const Call& call) { return call.kind == CallKind::kWait && call.stream == update; });
+    const std::size_t record = place_of(calls, 0, [&](const Call& call) {
       return call.kind == CallKind::kRecord && call.event == calls[wait].event && call.recording == calls[wait].recording;
     });
     const std::vector<Finding> found = check_races(without(calls, record));
-    CHECK(any(found, Kind::kUnrecordedEvent, "wait", "stream update"));
+    CHECK(has_finding(found, Kind::kUnrecordedEvent, "wait", "stream update"));
   }
 }
 
@@ -221,8 +222,8 @@ TEST_CASE("cuda/race: a step could be captured, and a host's wait in it is found
     if (call.kind == CallKind::kMark && call.label == "end") call.label = cuda::shim::kEndCapture;
   }
   CHECK(lines(check_races(calls)) == "");
-  const std::size_t begin = place(calls, 0, [](const Call& call) { return call.label == cuda::shim::kBeginCapture; });
-  const std::size_t record = place(calls, begin, [](const Call& call) { return call.kind == CallKind::kRecord; });
+  const std::size_t begin = place_of(calls, 0, [](const Call& call) { return call.label == cuda::shim::kBeginCapture; });
+  const std::size_t record = place_of(calls, begin, [](const Call& call) { return call.kind == CallKind::kRecord; });
   Call wait{.kind = CallKind::kHostWait, .event = calls[record].event, .recording = calls[record].recording};
   wait.thread = calls[record].thread;
   calls.insert(calls.begin() + static_cast<std::ptrdiff_t>(record) + 1, wait);

@@ -24,7 +24,7 @@ using test::Reference;
 using test::reference_rules;
 
 /// What varies from case to case.
-struct Case {
+struct UpdateCase {
   std::int64_t n = 96;
   int terms = 1;
   bool whole_sum = false;   ///< self_weight 0
@@ -39,7 +39,7 @@ struct Case {
 /// One side's bucket. Both sides start from the same numbers.
 template <class T>
 struct Side {
-  Side(Backend& to, const Case& how, std::size_t states) : backend(to), offset(how.offset) {
+  Side(Backend& to, const UpdateCase& how, std::size_t states) : backend(to), offset(how.offset) {
     const auto n = static_cast<std::size_t>(how.n);
     args.x = args.x_out = put(normal_numbers<T>(n, 1));
     if (!how.in_place) args.x_out = put(normal_numbers<T>(n, 2));
@@ -121,7 +121,7 @@ struct Side {
 };
 
 template <class T>
-void compare(const Reference& reference, const Case& how) {
+void compare(const Reference& reference, const UpdateCase& how) {
   CAPTURE(reference.type);
   CAPTURE(reference.accum_iter);
   CAPTURE(how.n);
@@ -153,7 +153,7 @@ void compare(const Reference& reference, const Case& how) {
   }
 }
 
-void compare_all(const Case& how) {
+void compare_all(const UpdateCase& how) {
   for (const Reference& reference : reference_rules()) {
     compare<float>(reference, how);
     compare<double>(reference, how);
@@ -276,7 +276,7 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
   REQUIRE((launcher != nullptr));
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   for (const int terms : {1, 3}) {
-    const Case how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};  // a device of one multiprocessor has 32 blocks
+    const UpdateCase how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};  // a device of one multiprocessor has 32 blocks
     Side<float> expected(*cpu, how, 3), found(gpu(), how, 3);
     for (std::int64_t step = 1; step <= 2; ++step) {
       expected.set_step(step, 5);

@@ -59,13 +59,13 @@ std::vector<float> on_host(const Tensor& tensor) {
   return host;
 }
 
-constexpr std::int64_t kChannels = 12;
-const Shape kImage{2, 3, 3, kChannels};
+constexpr std::int64_t kImageChannels = 12;
+const Shape kImage{2, 3, 3, kImageChannels};
 
 /// A training batch norm and what belongs to it; the same numbers on every backend.
 struct Norm {
   explicit Norm(Backend& backend, int seed) : backend_(backend) {
-    const Shape channels{kChannels};
+    const Shape channels{kImageChannels};
     args.x = numbers(backend, kImage, seed);
     args.gamma = numbers(backend, channels, seed + 1);
     args.beta = numbers(backend, channels, seed + 2);
@@ -77,13 +77,13 @@ struct Norm {
     backend.copy_from_host(&before, args.batches_tracked);
   }
   void forward() {
-    args.saved_mean = Tensor(backend_, {kChannels}, DType::kFloat32);
-    args.saved_inv_std = Tensor(backend_, {kChannels}, DType::kFloat32);
+    args.saved_mean = Tensor(backend_, {kImageChannels}, DType::kFloat32);
+    args.saved_inv_std = Tensor(backend_, {kImageChannels}, DType::kFloat32);
     backend_.batch_norm_forward(args);
   }
   void backward() {
-    const Tensor dx(backend_, kImage, DType::kFloat32), dgamma(backend_, {kChannels}, DType::kFloat32),
-        dbeta(backend_, {kChannels}, DType::kFloat32);
+    const Tensor dx(backend_, kImage, DType::kFloat32), dgamma(backend_, {kImageChannels}, DType::kFloat32),
+        dbeta(backend_, {kImageChannels}, DType::kFloat32);
     backend_.batch_norm_backward({.x = args.x,
                                   .y = {},
                                   .dy = args.y,
@@ -146,7 +146,7 @@ TEST_CASE("cudnn/backend: one launch moves the running statistics of all norms o
       ours.emplace_back(*gpu.backend, i);
       theirs.emplace_back(reference(), i);
     }
-    const Tensor x = numbers(*gpu.backend, kImage, 1), weight = numbers(*gpu.backend, {kChannels, 3, 3, kChannels}, 2),
+    const Tensor x = numbers(*gpu.backend, kImage, 1), weight = numbers(*gpu.backend, {kImageChannels, 3, 3, kImageChannels}, 2),
                  y(*gpu.backend, kImage, DType::kFloat32);
     const std::vector<std::string> labels = issued([&] {
       for (Norm& norm : ours) {
@@ -207,26 +207,26 @@ TEST_CASE("cudnn/backend: whoever reads running statistics right after a forward
       {"a copy to the host", [](cuda::CudaBackend&, Norm& ours, Norm& theirs) { check_moved(ours, theirs); }},
       {"a copy on the device",
        [&](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
-         const Tensor copy(backend, {kChannels}, DType::kFloat32);
+         const Tensor copy(backend, {kImageChannels}, DType::kFloat32);
          backend.copy(ours.args.running_mean, copy);
          same(copy, theirs.args.running_mean);
        }},
       {"a copy to pinned memory",
        [&](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
-         const auto pinned = backend.allocate_host(kChannels * sizeof(float));
+         const auto pinned = backend.allocate_host(kImageChannels * sizeof(float));
          backend.copy_to_pinned(ours.args.running_var, pinned.get());
          const auto* found = reinterpret_cast<const float*>(pinned.get());
-         CHECK(close({found, found + kChannels}, on_host(theirs.args.running_var)));
+         CHECK(close({found, found + kImageChannels}, on_host(theirs.args.running_var)));
        }},
       {"a copy to the host later",
        [&](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
-         std::vector<float> found(kChannels);
+         std::vector<float> found(kImageChannels);
          backend.synchronize(backend.copy_to_host_later(ours.args.running_var, found.data()));
          CHECK(close(found, on_host(theirs.args.running_var)));
        }},
       {"an activation in the forward pass, though others leave them pending",
        [&](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
-         const Tensor y(backend, {kChannels}, DType::kFloat32), wanted(reference(), {kChannels}, DType::kFloat32);
+         const Tensor y(backend, {kImageChannels}, DType::kFloat32), wanted(reference(), {kImageChannels}, DType::kFloat32);
          backend.activation_forward({.kind = Activation::kGelu, .x = ours.args.running_mean, .y = y});
          reference().activation_forward({.kind = Activation::kGelu, .x = theirs.args.running_mean, .y = wanted});
          same(y, wanted);
@@ -241,7 +241,7 @@ TEST_CASE("cudnn/backend: whoever reads running statistics right after a forward
       {"another stream behind an event",
        [&](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
          const Event done = backend.record();
-         const Tensor copy(backend, {kChannels}, DType::kFloat32);
+         const Tensor copy(backend, {kImageChannels}, DType::kFloat32);
          const StreamScope scope(backend, StreamKind::kUpdate);
          backend.wait(done);
          backend.copy(ours.args.running_mean, copy);
@@ -251,22 +251,22 @@ TEST_CASE("cudnn/backend: whoever reads running statistics right after a forward
        [](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
          CHECK(backend.native_stream() != nullptr);
          const float* found = ours.args.running_mean.data<float>();  // the fake device's memory is the host's
-         CHECK(close({found, found + kChannels}, on_host(theirs.args.running_mean)));
+         CHECK(close({found, found + kImageChannels}, on_host(theirs.args.running_mean)));
        }},
       {"the host after a wait for everything", [](cuda::CudaBackend& backend, Norm& ours, Norm& theirs) {
          backend.synchronize();
          const float* found = ours.args.running_mean.data<float>();
-         CHECK(close({found, found + kChannels}, on_host(theirs.args.running_mean)));
+         CHECK(close({found, found + kImageChannels}, on_host(theirs.args.running_mean)));
        }}};
   for (const auto& [name, read] : readers) {
     CAPTURE(name);
     Gpu gpu;
     Norm ours(*gpu.backend, 3), theirs(reference(), 3);
     theirs.forward();
-    const Tensor before = numbers(*gpu.backend, {kChannels}, 6);
+    const Tensor before = numbers(*gpu.backend, {kImageChannels}, 6);
     ours.forward();
     const float* untouched = ours.args.running_mean.data<float>();
-    CHECK(close({untouched, untouched + kChannels}, on_host(numbers(reference(), {kChannels}, 6))));  // still pending
+    CHECK(close({untouched, untouched + kImageChannels}, on_host(numbers(reference(), {kImageChannels}, 6))));  // still pending
     read(*gpu.backend, ours, theirs);
   }
 }

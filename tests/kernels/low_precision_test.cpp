@@ -6,20 +6,13 @@
 
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"
 
 // What the operation table does not show of bf16 and fp16 on the CPU: exact roundings, accumulation, sums beyond the type's own
 // precision, and what must not cost memory.
 namespace starling::tests {
 namespace {
-
-std::vector<cpu::Isa> available() {
-  std::vector<cpu::Isa> result;
-  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
-    if (isa <= cpu::hardware_isa()) result.push_back(isa);
-  }
-  return result;
-}
 
 /// The bits of two numbers, or of any two NaN, are alike.
 template <class T>
@@ -67,7 +60,7 @@ void check_casts(Backend& backend) {
 }  // namespace
 
 TEST_CASE("kernels/low precision: casts round every number to nearest even on every instruction set") {
-  for (const cpu::Isa isa : available()) {
+  for (const cpu::Isa isa : instruction_sets()) {
     CAPTURE(cpu::name_of(isa));
     CpuBackend backend(2, isa);
     check_casts<BFloat16>(backend);
@@ -76,7 +69,7 @@ TEST_CASE("kernels/low precision: casts round every number to nearest even on ev
 }
 
 TEST_CASE("kernels/low precision: gradients of parameters add up in fp32, products into low precision too") {
-  for (const cpu::Isa isa : available()) {
+  for (const cpu::Isa isa : instruction_sets()) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       CAPTURE(name_of(dtype));
       CpuBackend backend(2, isa);
@@ -119,7 +112,7 @@ TEST_CASE("kernels/low precision: gradients of parameters add up in fp32, produc
 TEST_CASE("kernels/low precision: sums of many numbers do not stop at the type's precision") {
   // 4096 ones: a sum in bf16 would stop at 256, one in fp16 at 2048.
   constexpr std::int64_t kRows = 4096;
-  for (const cpu::Isa isa : available()) {
+  for (const cpu::Isa isa : instruction_sets()) {
     for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
       CAPTURE(name_of(dtype));
       CpuBackend backend(1, isa);
@@ -203,7 +196,7 @@ TEST_CASE("kernels/low precision: images, dropout and metrics are those of fp32,
 
 TEST_CASE("kernels/low precision: batch norm of very long rows") {
   constexpr std::int64_t kRows = 9, kChannels = 4500;  // more than the kernels take at once
-  for (const cpu::Isa isa : available()) {
+  for (const cpu::Isa isa : instruction_sets()) {
     CpuBackend backend(2, isa);
     std::vector<std::vector<Numbers>> results;
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"
 
 namespace starling::tests {
@@ -14,14 +15,6 @@ namespace {
 double largest(const Numbers& numbers) {
   double result = 0.0;
   for (const double v : numbers) result = std::max(result, std::abs(v));
-  return result;
-}
-
-std::vector<cpu::Isa> available() {
-  std::vector<cpu::Isa> result;
-  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
-    if (isa <= cpu::hardware_isa()) result.push_back(isa);
-  }
   return result;
 }
 
@@ -95,7 +88,7 @@ TEST_CASE("kernels/operations: gradients equal finite differences in fp64") {
 
 TEST_CASE("kernels/operations: every instruction set, thread count and fp32 agree with fp64") {
   CpuBackend plain(1, cpu::Isa::kScalar);
-  for (const cpu::Isa isa : available()) {
+  for (const cpu::Isa isa : instruction_sets()) {
     for (const int threads : {1, 2}) {
       CpuBackend backend(threads, isa);
       CAPTURE(backend.description());
@@ -127,7 +120,7 @@ TEST_CASE("kernels/operations: bf16 and fp16 equal fp64 within their rounding on
     for (const Operation& op : table) {
       expected.push_back(run(op, plain, DType::kFloat64, random_inputs(op, dtype), random_seed(op, dtype)));
     }
-    for (const cpu::Isa isa : available()) {
+    for (const cpu::Isa isa : instruction_sets()) {
       for (const int threads : {1, 2}) {
         CpuBackend backend(threads, isa);
         CAPTURE(backend.description());

@@ -19,35 +19,36 @@
 namespace starling::test {
 namespace {
 
-constexpr std::size_t kN = 96;
+constexpr std::size_t kRuled = 96;
 
 /// Runs 9 steps of rule and reference with mixing by `terms` neighbours, and compares parameters and the rate of change.
 template <class T>
 void compare_with_reference(const Reference& reference, int terms, double tolerance) {
   const auto rule = make_rule(reference);
-  Bucket<T> bucket(kN, rule->state_names().size());
-  bucket.x = normal_numbers<T>(kN, 1);
+  Bucket<T> bucket(kRuled, rule->state_names().size());
+  bucket.x = normal_numbers<T>(kRuled, 1);
   bucket.decay = {1, 0, 1};
   bucket.gradient_scale = T(0.5);
   bucket.self_weight = terms == 0 ? T(1) : T(0.5);
   for (int k = 0; k < terms; ++k) bucket.weights.push_back(static_cast<T>(0.5 / terms + 0.0625 * k));
   bucket.received.resize(static_cast<std::size_t>(terms));
   std::vector<double> x(bucket.x.begin(), bucket.x.end());
-  std::vector<Reference::State> states(kN);
+  std::vector<Reference::State> states(kRuled);
   for (std::int64_t s = 1; s <= 9; ++s) {
     const double lr = 0.01 * static_cast<double>(10 - s);
-    bucket.gradient = normal_numbers<T>(kN, 100 + static_cast<unsigned>(s));
+    bucket.gradient = normal_numbers<T>(kRuled, 100 + static_cast<unsigned>(s));
     for (int k = 0; k < terms; ++k)
-      bucket.received[static_cast<std::size_t>(k)] = normal_numbers<T>(kN, static_cast<unsigned>(1000 + 10 * s + k));
+      bucket.received[static_cast<std::size_t>(k)] = normal_numbers<T>(kRuled, static_cast<unsigned>(1000 + 10 * s + k));
     bucket.update(*rule, lr, s);
-    for (std::size_t i = 0; i < kN; ++i) {
+    for (std::size_t i = 0; i < kRuled; ++i) {
       double c = terms == 0 ? x[i] : static_cast<double>(bucket.self_weight) * x[i];
       for (std::size_t k = 0; k < bucket.received.size(); ++k)
         c += static_cast<double>(bucket.weights[k]) * static_cast<double>(bucket.received[k][i]);
       x[i] = reference.step(c, 0.5 * static_cast<double>(bucket.gradient[i]), states[i], bucket.decay[i / 32] != 0, lr, s);
     }
     double worst = 0;
-    for (std::size_t i = 0; i < kN; ++i) worst = std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
+    for (std::size_t i = 0; i < kRuled; ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(bucket.x[i]) - x[i]) / (1 + std::abs(x[i])));
     INFO(reference.type, " terms ", terms, " step ", s);
     REQUIRE(worst < tolerance);
   }
@@ -103,16 +104,16 @@ TEST_CASE("kernels/optimizer: accum_adam with K = 1 equals adam bit for bit") {
     nlohmann::json accum_config = config;
     accum_config["accum_iter"] = 1;
     const auto adam = make_rule("adam" + suffix, config), accum = make_rule("accum_adam" + suffix, accum_config);
-    Bucket<float> a(kN, 2), b(kN, 3);
-    a.x = b.x = normal_numbers<float>(kN, 3);
+    Bucket<float> a(kRuled, 2), b(kRuled, 3);
+    a.x = b.x = normal_numbers<float>(kRuled, 3);
     a.decay = b.decay = {1, 0, 1};
     for (std::int64_t s = 1; s <= 20; ++s) {
-      a.gradient = b.gradient = normal_numbers<float>(kN, 50 + static_cast<unsigned>(s));
+      a.gradient = b.gradient = normal_numbers<float>(kRuled, 50 + static_cast<unsigned>(s));
       a.update(*adam, 0.01, s);
       b.update(*accum, 0.01, s);
       REQUIRE(a.x == b.x);
     }
-    CHECK(b.states[2] == std::vector<float>(kN, 0.0f));
+    CHECK(b.states[2] == std::vector<float>(kRuled, 0.0f));
   }
 }
 
@@ -142,11 +143,11 @@ TEST_CASE(
   const auto after = [](double n, double ranks) {
     const auto rule = make_rule("adam", {{"noise_correction", n}});
     rule->know_ranks(static_cast<int>(ranks));
-    Bucket<double> bucket(kN, 2);
+    Bucket<double> bucket(kRuled, 2);
     std::vector<double> steps;
     for (std::int64_t s = 1; s <= 6; ++s) {
-      bucket.gradient = normal_numbers<double>(kN, static_cast<unsigned>(s));
-      bucket.x.assign(kN, 0.0);
+      bucket.gradient = normal_numbers<double>(kRuled, static_cast<unsigned>(s));
+      bucket.x.assign(kRuled, 0.0);
       bucket.update(*rule, 0.01, s);
       steps.insert(steps.end(), bucket.x.begin(), bucket.x.end());
     }
@@ -222,12 +223,12 @@ TEST_CASE("kernels/optimizer: lion moves by the sign, not at all where there is 
 
 TEST_CASE("kernels/optimizer: a centered rmsprop stays finite where the gradient never changes") {
   const auto rule = make_rule("rmsprop", {{"alpha", 0.5}, {"centered", true}, {"eps", 1e-3}});
-  Bucket<float> bucket(kN, 2);
-  bucket.gradient = normal_numbers<float>(kN, 4);
+  Bucket<float> bucket(kRuled, 2);
+  bucket.gradient = normal_numbers<float>(kRuled, 4);
   bool below = false;
   for (std::int64_t s = 1; s <= 100; ++s) {
     bucket.update(*rule, 0.01, s);
-    for (std::size_t i = 0; i < kN; ++i) {
+    for (std::size_t i = 0; i < kRuled; ++i) {
       below = below || bucket.states[0][i] < bucket.states[1][i] * bucket.states[1][i];
       REQUIRE(std::isfinite(bucket.x[i]));
     }

@@ -24,7 +24,7 @@
 namespace starling::test {
 namespace {
 
-constexpr std::size_t kN = 32 * 13;
+constexpr std::size_t kUpdated = 32 * 13;
 
 /// A bucket with contents in every buffer.
 template <class T>
@@ -67,21 +67,21 @@ void check_instruction_sets(const Rule& rule) {
     for (std::int64_t s = 1; s <= 4; ++s) {
       rule.template step<T>(0.01, s, [&](const auto& step) {
         using Step = std::remove_cvref_t<decltype(step)>;
-        std::vector<Bucket<T>> results(3, filled_bucket<T>(kN, Step::kStates, terms));
+        std::vector<Bucket<T>> results(3, filled_bucket<T>(kUpdated, Step::kStates, terms));
         std::vector<const T*> pointers;
         int count = 1;
-        cpu::scalar::update_span(step, results[0].span(0, kN, pointers));
+        cpu::scalar::update_span(step, results[0].span(0, kUpdated, pointers));
         if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
-          cpu::avx2::update_span(step, results[1].span(0, kN, pointers));
+          cpu::avx2::update_span(step, results[1].span(0, kUpdated, pointers));
           CHECK(same_bits(results[0], results[1]));
           ++count;
         }
         if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
-          cpu::avx512::update_span(step, results[2].span(0, kN, pointers));
+          cpu::avx512::update_span(step, results[2].span(0, kUpdated, pointers));
           CHECK(same_bits(results[0], results[2]));
           ++count;
         }
-        CHECK(!same_bits(results[0], filled_bucket<T>(kN, Step::kStates, terms)));
+        CHECK(!same_bits(results[0], filled_bucket<T>(kUpdated, Step::kStates, terms)));
         CHECK(count >= 1);
       });
     }
@@ -171,11 +171,11 @@ TEST_CASE("kernels/optimizer: cutting a bucket into spans changes no bit") {
   for (const Reference& reference : reference_rules()) {
     const auto rule = make_rule(reference);
     for (int terms = 0; terms <= 4; ++terms) {
-      auto whole = filled_bucket<float>(kN, rule->state_names().size(), terms), cut = whole;
+      auto whole = filled_bucket<float>(kUpdated, rule->state_names().size(), terms), cut = whole;
       std::vector<const float*> pointers;
-      rule->update(whole.span(0, kN, pointers), 0.01, 2);
-      for (std::size_t first = 0, count = 32; first < kN; first += count, count += 64) {
-        count = std::min(count, kN - first);
+      rule->update(whole.span(0, kUpdated, pointers), 0.01, 2);
+      for (std::size_t first = 0, count = 32; first < kUpdated; first += count, count += 64) {
+        count = std::min(count, kUpdated - first);
         rule->update(cut.span(first, count, pointers), 0.01, 2);
       }
       CHECK(same_bits(whole, cut));
@@ -204,12 +204,12 @@ TEST_CASE("kernels/optimizer: a plug-in's rule is a struct") {
   CHECK(rule.state_names() == std::vector<std::string>{"mean"});
   CHECK(rule.bytes_per_parameter(4) == 20);
   for (int terms = 0; terms <= 3; ++terms) {
-    auto bucket = filled_bucket<float>(kN, 1, terms);
+    auto bucket = filled_bucket<float>(kUpdated, 1, terms);
     const auto before = bucket;
     bucket.update(rule, 0.5, 1);
-    auto wide = filled_bucket<double>(kN, 1, terms);
+    auto wide = filled_bucket<double>(kUpdated, 1, terms);
     wide.update(rule, 0.5, 1);
-    for (std::size_t i = 0; i < kN; ++i) {
+    for (std::size_t i = 0; i < kUpdated; ++i) {
       float c = before.self_weight * before.x[i];
       for (std::size_t k = 0; k < before.received.size(); ++k) c += before.weights[k] * before.received[k][i];
       const float mean = 0.25f * before.states[0][i] + 0.75f * (before.gradient_scale * before.gradient[i]);

@@ -82,7 +82,7 @@ class TypeChecker final : public ForwardingBackend {
   DType low_;
 };
 
-std::vector<double> read(const Tensor& tensor) {
+std::vector<double> widened(const Tensor& tensor) {
   Tensor wide(cpu(), tensor.shape(), DType::kFloat64);
   if (tensor.dtype() == DType::kFloat64) {
     cpu().copy(tensor, wide);
@@ -178,10 +178,10 @@ TEST_CASE("layers/low: the loss scale is in the logits' gradient and nowhere els
     Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = loss_scale};
     const Variable x = tape.leaf(dtype == DType::kFloat64 ? numbers : cast_to(numbers, dtype));
     const Variable loss = functions::cross_entropy(x, labels, 0.1, 1.0, pass);
-    const double value = read(loss.value())[0];
+    const double value = widened(loss.value())[0];
     tape.backward(loss, seed);
     CHECK(Tape::gradient(x).dtype() == dtype);
-    return Result{value, read(Tape::gradient(x))};
+    return Result{value, widened(Tape::gradient(x))};
   };
   const Result exact = run(DType::kFloat64, 1.0, 1.0);
   for (const DType dtype : {kFp32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
@@ -239,7 +239,7 @@ TEST_CASE("layers/low: gradients are those of full precision up to rounding") {
     tape.backward(functions::cross_entropy(model->forward(x, pass), labels_of(16, 10), 0.0, 1.0, pass));
     std::vector<std::vector<double>> result;
     for (const Parameter* parameter : model->parameters()) {
-      result.push_back(read(parameter->grad));
+      result.push_back(widened(parameter->grad));
       for (double& value : result.back()) value /= loss_scale;
     }
     model->drop_memory();

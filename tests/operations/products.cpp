@@ -57,7 +57,7 @@ void add_convolution(const Numbers& x, const Image& from, const Numbers& weight,
   }
 }
 
-constexpr double kEps = 1e-5;
+constexpr double kAffineEps = 1e-5;
 
 /// What a training step saves between the passes, one tensor per channel each.
 enum Saved : std::size_t { kSum, kSquareSum, kMean, kInvStd, kScale, kShift, kSumDy, kSumDyXhat, kSavedTensors };
@@ -98,7 +98,7 @@ Operation fused_convolution(const Image& x, Index filters, const Window2d& s, Fu
                            .scale = saved[kScale],
                            .shift = saved[kShift],
                            .count = values,
-                           .eps = kEps});
+                           .eps = kAffineEps});
       args.norm = {saved[kScale], saved[kShift]};
     }
     if (sums) args.sum = out[1];
@@ -114,7 +114,7 @@ Operation fused_convolution(const Image& x, Index filters, const Window2d& s, Fu
       for (Index i = 0; i < values; ++i) variance += std::pow(in[0][at(i * x.c + c)] - mean, 2) / n;
       for (Index i = 0; i < values; ++i) {
         double& v = read[at(i * x.c + c)];
-        v = std::max((v - mean) / std::sqrt(variance + kEps) * in[2][at(c)] + in[3][at(c)], 0.0);
+        v = std::max((v - mean) / std::sqrt(variance + kAffineEps) * in[2][at(c)] + in[3][at(c)], 0.0);
       }
     }
     add_convolution(read, x, in[1], s, y, out[0]);

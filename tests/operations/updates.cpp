@@ -13,14 +13,14 @@ namespace starling::tests {
 
 namespace {
 
-constexpr double kLr = 0.01, kBeta1 = 0.8, kBeta2 = 0.95, kEps = 1e-3, kDecay = 0.1, kMomentum = 0.9;
+constexpr double kLr = 0.01, kBeta1 = 0.8, kBeta2 = 0.95, kRuleEps = 1e-3, kDecay = 0.1, kRuleMomentum = 0.9;
 constexpr double kSelfWeight = 0.4, kGradientScale = 0.5, kClipFactor = 0.7;
 constexpr Index kAccumulated = 3;
 double neighbour_weight(Index k) { return 0.6 / static_cast<double>(1 + k); }
 
 nlohmann::json settings_of(const std::string& rule) {
-  if (rule == "sgd") return {{"momentum", kMomentum}, {"nesterov", true}, {"weight_decay", kDecay}};
-  nlohmann::json adam{{"betas", {kBeta1, kBeta2}}, {"eps", kEps}, {"weight_decay", kDecay}};
+  if (rule == "sgd") return {{"momentum", kRuleMomentum}, {"nesterov", true}, {"weight_decay", kDecay}};
+  nlohmann::json adam{{"betas", {kBeta1, kBeta2}}, {"eps", kRuleEps}, {"weight_decay", kDecay}};
   if (rule == "accum_adamw") adam["accum_iter"] = kAccumulated;
   return adam;
 }
@@ -37,8 +37,8 @@ std::shared_ptr<OptimizerRule> make_rule(const std::string& name) {
 double plain_step(const std::string& rule, Index s, double p, double g, double* state, bool decay) {
   if (rule == "sgd") {
     if (decay) g += kDecay * p;
-    state[0] = kMomentum * state[0] + g;
-    return p - kLr * (g + kMomentum * state[0]);
+    state[0] = kRuleMomentum * state[0] + g;
+    return p - kLr * (g + kRuleMomentum * state[0]);
   }
   if (decay) p -= kLr * kDecay * p;
   const bool accumulates = rule == "accum_adamw";
@@ -59,7 +59,7 @@ double plain_step(const std::string& rule, Index s, double p, double g, double* 
   }
   const auto power = static_cast<double>(group);
   const double corrected_m = m / (1 - std::pow(kBeta1, power)), corrected_v = v / (1 - std::pow(kBeta2, power));
-  return p - kLr * corrected_m / (std::sqrt(corrected_v) + kEps);
+  return p - kLr * corrected_m / (std::sqrt(corrected_v) + kRuleEps);
 }
 
 }  // namespace

@@ -16,7 +16,6 @@
 namespace starling {
 namespace {
 
-constexpr double kMebibyte = 1024.0 * 1024.0;
 constexpr double kUsualBucket = 25.0;
 
 /// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an algorithm that needs none.

@@ -16,8 +16,6 @@ namespace starling {
 
 namespace {
 
-constexpr double kMebibyte = 1024.0 * 1024.0;
-
 Interval read_interval(ConfigSection& section, const std::string& what) {
   Interval interval;
   const bool steps_alone = section.has("every_steps") && !section.has("every_epochs");
@@ -252,7 +250,11 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
   nlohmann::json before = config.resolved_topology;
   for (ConfigSection& given : sync.sections("switch", false, doc)) {
     SyncPhase phase;
-    if (given.has("step") == given.has("epoch")) given.error("step", "or epoch must say when; give one of them");
+    if (given.has("step") == given.has("epoch")) {
+      for (const char* key : {"step", "epoch", "algorithm", "topology"}) given.raw(key, "", "");
+      given.finish();  // a misspelt one first
+      given.error("step", "or epoch must say when; give one of them");
+    }
     if (given.has("step")) {
       phase.step = given.integer("step", 1, Range::closed(1, 1e12), "the first step of the new algorithm");
     } else {

@@ -25,6 +25,8 @@
 
 namespace starling {
 
+inline constexpr double kMebibyte = 1024.0 * 1024.0;
+
 /// When something repeats, in epochs and in steps; 0 is never.
 struct Interval {
   std::int64_t every_epochs = 0, every_steps = 0;

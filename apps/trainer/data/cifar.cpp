@@ -13,49 +13,51 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kSide = 32, kPlane = kSide * kSide, kPixels = 3 * kPlane;
+constexpr std::int64_t kCifarSide = 32, kCifarPlane = kCifarSide * kCifarSide, kCifarPixels = 3 * kCifarPlane;
 
 /// One of the two data sets, as their page describes the files.
-struct Variant {
+struct CifarVariant {
   std::string name, folder, remedy;
   std::vector<std::string> train_files, test_files;
   std::int64_t label_bytes, classes, train_samples, test_samples;
   std::vector<double> mean, deviation;
 };
 
-const Variant& cifar10() {
-  static const Variant variant{"cifar10",
-                               "cifar-10-batches-bin",
-                               "scripts/get_cifar10.sh DEST fetches the files; then set data.path to DEST",
-                               {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
-                               {"test_batch.bin"},
-                               1,
-                               10,
-                               50000,
-                               10000,
-                               {0.4914, 0.4822, 0.4465},
-                               {0.2470, 0.2435, 0.2616}};
+const CifarVariant& cifar10() {
+  static const CifarVariant variant{"cifar10",
+                                    "cifar-10-batches-bin",
+                                    "scripts/get_cifar10.sh DEST fetches the files; then set data.path to DEST",
+                                    {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"},
+                                    {"test_batch.bin"},
+                                    1,
+                                    10,
+                                    50000,
+                                    10000,
+                                    {0.4914, 0.4822, 0.4465},
+                                    {0.2470, 0.2435, 0.2616}};
   return variant;
 }
 
-const Variant& cifar100() {
-  static const Variant variant{"cifar100",
-                               "cifar-100-binary",
-                               "unpack cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html and set data.path to its folder",
-                               {"train.bin"},
-                               {"test.bin"},
-                               2,
-                               100,
-                               50000,
-                               10000,
-                               {0.5071, 0.4865, 0.4409},
-                               {0.2673, 0.2564, 0.2762}};
+const CifarVariant& cifar100() {
+  static const CifarVariant variant{
+      "cifar100",
+      "cifar-100-binary",
+      "unpack cifar-100-binary.tar.gz from www.cs.toronto.edu/~kriz/cifar.html and set data.path to its folder",
+      {"train.bin"},
+      {"test.bin"},
+      2,
+      100,
+      50000,
+      10000,
+      {0.5071, 0.4865, 0.4409},
+      {0.2673, 0.2564, 0.2762}};
   return variant;
 }
 
 class Cifar final : public BuiltinDataset {
  public:
-  Cifar(const Variant& variant, ConfigSection& section) : BuiltinDataset(Shape{kSide, kSide, 3}, variant.classes), variant_(variant) {
+  Cifar(const CifarVariant& variant, ConfigSection& section)
+      : BuiltinDataset(Shape{kCifarSide, kCifarSide, 3}, variant.classes), variant_(variant) {
     path_ = section.text("path", "build/data/" + variant.name, "folder of the binary files, or the one above " + variant.folder);
     read_limits(section);
     read_normalize(section, variant.mean, variant.deviation);
@@ -88,8 +90,8 @@ class Cifar final : public BuiltinDataset {
 
   void image(Split split, std::int64_t index, std::uint8_t* out) const override {
     const std::uint8_t* red = record(split, index) + variant_.label_bytes;
-    const std::uint8_t *green = red + kPlane, *blue = green + kPlane;
-    for (std::int64_t i = 0; i < kPlane; ++i) {
+    const std::uint8_t *green = red + kCifarPlane, *blue = green + kCifarPlane;
+    for (std::int64_t i = 0; i < kCifarPlane; ++i) {
       out[3 * i] = red[i];
       out[3 * i + 1] = green[i];
       out[3 * i + 2] = blue[i];
@@ -107,7 +109,7 @@ class Cifar final : public BuiltinDataset {
 
   void add_records(const MappedFile& file, std::vector<const std::uint8_t*>& records) const {
     const auto bytes = file.bytes();
-    const auto size = static_cast<std::size_t>(variant_.label_bytes + kPixels);
+    const auto size = static_cast<std::size_t>(variant_.label_bytes + kCifarPixels);
     if (bytes.empty() || bytes.size() % size != 0) {
       fail(ExitCode::kUsage, "data", "{} has {} bytes, which is not a whole number of {}-byte records; is it cut short or another file?",
            file.path(), bytes.size(), size);
@@ -127,7 +129,7 @@ class Cifar final : public BuiltinDataset {
     return (split == Split::kTrain ? train_ : test_)[static_cast<std::size_t>(index)];
   }
 
-  const Variant& variant_;
+  const CifarVariant& variant_;
   std::string path_;
   std::vector<MappedFile> files_;
   std::vector<const std::uint8_t*> train_, test_;  ///< each record's first byte, in file order

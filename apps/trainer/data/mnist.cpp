@@ -14,21 +14,21 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kSide = 28, kPixels = kSide * kSide, kClasses = 10;
+constexpr std::int64_t kMnistSide = 28, kMnistPixels = kMnistSide * kMnistSide, kMnistClasses = 10;
 
-struct Variant {
+struct MnistVariant {
   std::string name, path, remedy;
   double mean, deviation;
 };
 
-const Variant& mnist() {
-  static const Variant variant{"mnist", "build/data/mnist", "put the four IDX files of MNIST, plain or .gz, there, or set data.path",
-                               0.1307, 0.3081};
+const MnistVariant& mnist() {
+  static const MnistVariant variant{"mnist", "build/data/mnist", "put the four IDX files of MNIST, plain or .gz, there, or set data.path",
+                                    0.1307, 0.3081};
   return variant;
 }
 
-const Variant& fashion_mnist() {
-  static const Variant variant{
+const MnistVariant& fashion_mnist() {
+  static const MnistVariant variant{
       "fashion_mnist", "/usr/share/datasets/fashion-mnist",
       "install Debian's package (apt install dataset-fashion-mnist), or set data.path to the folder of its four files", 0.2860, 0.3530};
   return variant;
@@ -84,7 +84,8 @@ IdxFile read_idx(const std::string& path, std::span<const std::int64_t> item) {
 
 class Mnist final : public BuiltinDataset {
  public:
-  Mnist(const Variant& variant, ConfigSection& section) : BuiltinDataset(Shape{kSide, kSide, 1}, kClasses), variant_(variant) {
+  Mnist(const MnistVariant& variant, ConfigSection& section)
+      : BuiltinDataset(Shape{kMnistSide, kMnistSide, 1}, kMnistClasses), variant_(variant) {
     path_ = section.text("path", variant.path, "folder of the four IDX files, plain or .gz");
     read_limits(section);
     read_normalize(section, {variant.mean}, {variant.deviation});
@@ -101,7 +102,7 @@ class Mnist final : public BuiltinDataset {
 
   std::int64_t label(Split split, std::int64_t index) const override { return samples(split).labels[static_cast<std::size_t>(index)]; }
   void image(Split split, std::int64_t index, std::uint8_t* out) const override {
-    std::memcpy(out, samples(split).images.data() + index * kPixels, static_cast<std::size_t>(kPixels));
+    std::memcpy(out, samples(split).images.data() + index * kMnistPixels, static_cast<std::size_t>(kMnistPixels));
   }
 
  private:
@@ -118,21 +119,21 @@ class Mnist final : public BuiltinDataset {
   }
 
   Samples read(const std::string& prefix) const {
-    IdxFile images = read_idx(find(prefix + "-images-idx3-ubyte"), std::vector<std::int64_t>{kSide, kSide});
+    IdxFile images = read_idx(find(prefix + "-images-idx3-ubyte"), std::vector<std::int64_t>{kMnistSide, kMnistSide});
     IdxFile labels = read_idx(find(prefix + "-labels-idx1-ubyte"), {});
     if (images.count != labels.count) {
       fail(ExitCode::kUsage, "data", "{} holds {} images but {} holds {} labels", images.path, images.count, labels.path, labels.count);
     }
     for (std::size_t i = 0; i < labels.elements.size(); ++i) {
-      if (labels.elements[i] >= kClasses) {
+      if (labels.elements[i] >= kMnistClasses) {
         fail(ExitCode::kUsage, "data", {.file = labels.path}, "record {} has label {}, {} has the classes 0 to {}", i, labels.elements[i],
-             variant_.name, kClasses - 1);
+             variant_.name, kMnistClasses - 1);
       }
     }
     return {std::move(images.elements), std::move(labels.elements)};
   }
 
-  const Variant& variant_;
+  const MnistVariant& variant_;
   std::string path_;
   Samples train_, test_;
 };

@@ -6,9 +6,9 @@ namespace starling {
 namespace {
 
 /// The plain cross entropy, and how often the label's score is the largest or among the five largest.
-class Classification final : public Metric {
+class ClassificationMetric final : public Metric {
  public:
-  explicit Classification(std::int64_t outputs) : top5_(outputs > 10) {}
+  explicit ClassificationMetric(std::int64_t outputs) : top5_(outputs > 10) {}
   std::int64_t sums() const override { return 4; }
   void add(const Task&, const TaskOutput& output, const Tensor& totals, Pass& pass) const override {
     pass.backend.classification_metrics({.logits = output.outputs.value(), .labels = output.targets, .totals = totals});
@@ -55,7 +55,7 @@ MetricRegistry& metrics() {
 void register_builtin_metrics() {
   static const bool once = [] {
     metrics().add(
-        "classification", [](std::int64_t outputs) { return std::make_unique<Classification>(outputs); },
+        "classification", [](std::int64_t outputs) { return std::make_unique<ClassificationMetric>(outputs); },
         "cross entropy, accuracy, and top 5 beyond 10 classes");
     metrics().add(
         "loss", [](std::int64_t) { return std::make_unique<MeanLoss>(); }, "the loss that is trained with");

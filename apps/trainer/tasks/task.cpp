@@ -13,9 +13,9 @@ namespace starling {
 namespace {
 
 /// An image in, a score for each class out.
-class Classification final : public Task {
+class ClassificationTask final : public Task {
  public:
-  explicit Classification(const DatasetInfo& data)
+  explicit ClassificationTask(const DatasetInfo& data)
       : Task(data), image_(needed("classification", "image").shape), classes_(needed("classification", "label").classes) {}
   Shape input() const override { return image_; }
   std::int64_t outputs() const override { return classes_; }
@@ -64,7 +64,7 @@ TaskRegistry& tasks() {
 void register_builtin_tasks() {
   static const bool once = [] {
     tasks().add(
-        "classification", [](ConfigSection&, const DatasetInfo& data) { return std::make_unique<Classification>(data); },
+        "classification", [](ConfigSection&, const DatasetInfo& data) { return std::make_unique<ClassificationTask>(data); },
         "images to classes");
     return true;
   }();
@@ -73,7 +73,7 @@ void register_builtin_tasks() {
 
 std::unique_ptr<Task> classification_task(const Shape& image, std::int64_t classes, double label_smoothing) {
   register_builtin_losses();
-  auto task = std::make_unique<Classification>(DatasetInfo{
+  auto task = std::make_unique<ClassificationTask>(DatasetInfo{
       .tensors = {{"image", image, DType::kUInt8, 0, PixelScale{}}, {"label", Shape{}, DType::kInt32, classes}}, .classes = classes});
   const nlohmann::json keys{{"label_smoothing", label_smoothing}};
   ConfigSection section(keys, "loss");

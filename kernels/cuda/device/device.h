@@ -36,6 +36,7 @@ namespace starling::cuda {
 
 using Index = std::int64_t;
 constexpr int kWarp = 32;
+constexpr int kThreads = 256;  ///< of a block, where a kernel has no reason for another number
 
 /// A stored number as the type that arithmetic runs in, and back with rounding to nearest even.
 template <class T>

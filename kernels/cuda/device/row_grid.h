@@ -10,9 +10,9 @@
 namespace starling::cuda {
 
 inline Launch over_rows(Index rows, Index items, StreamHandle stream, std::source_location where = std::source_location::current()) {
-  constexpr unsigned kThreads = 256, kMost = 65535;
+  constexpr unsigned kMost = 65535;
   unsigned x = 1;
-  while (x < kThreads && static_cast<Index>(x) < items) x *= 2;
+  while (x < unsigned{kThreads} && static_cast<Index>(x) < items) x *= 2;
   const unsigned y = kThreads / x;
   const unsigned columns = blocks_for(items, static_cast<int>(x), 1, kMost), lines = blocks_for(rows, static_cast<int>(y), 1, kMost);
   return {{columns, lines}, {x, y}, stream, 0, where};

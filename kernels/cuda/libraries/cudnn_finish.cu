@@ -9,21 +9,20 @@ namespace starling::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kGroup = 8;  ///< elements a thread takes at once: two packs of fp32, one of low precision
+constexpr int kFinishGroup = 8;  ///< elements a thread takes at once: two packs of fp32, one of low precision
 
 template <class T, class B>
 __global__ void add_channel_bias_kernel(T* y, const B* bias, Index rows, Index channels, bool packs) {
   const Index threads = Index{gridDim.x} * blockDim.x, first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
   const Index n = rows * channels;
   if (packs) {  // channels are a multiple of the group
-    for (Index i = first * kGroup; i < n; i += threads * kGroup) {
-      Compute<T> v[kGroup];
-      Compute<B> b[kGroup];
-      load_wide<kGroup>(y + i, v);
-      load_wide<kGroup>(bias + i % channels, b);
-      for (int k = 0; k < kGroup; ++k) v[k] += static_cast<Compute<T>>(b[k]);
-      store_narrow<kGroup>(v, y + i);
+    for (Index i = first * kFinishGroup; i < n; i += threads * kFinishGroup) {
+      Compute<T> v[kFinishGroup];
+      Compute<B> b[kFinishGroup];
+      load_wide<kFinishGroup>(y + i, v);
+      load_wide<kFinishGroup>(bias + i % channels, b);
+      for (int k = 0; k < kFinishGroup; ++k) v[k] += static_cast<Compute<T>>(b[k]);
+      store_narrow<kFinishGroup>(v, y + i);
     }
     return;
   }
@@ -33,15 +32,15 @@ __global__ void add_channel_bias_kernel(T* y, const B* bias, Index rows, Index c
 template <class T>
 __global__ void take_gradient_kernel(const T* from, float* to, Index n, bool accumulate, bool packs) {
   const Index threads = Index{gridDim.x} * blockDim.x, first = Index{blockIdx.x} * blockDim.x + threadIdx.x;
-  const Index whole = packs ? n / kGroup * kGroup : 0;
-  for (Index i = first * kGroup; i < whole; i += threads * kGroup) {
-    float value[kGroup], before[kGroup];
-    load_wide<kGroup>(from + i, value);
+  const Index whole = packs ? n / kFinishGroup * kFinishGroup : 0;
+  for (Index i = first * kFinishGroup; i < whole; i += threads * kFinishGroup) {
+    float value[kFinishGroup], before[kFinishGroup];
+    load_wide<kFinishGroup>(from + i, value);
     if (accumulate) {
-      load<kGroup>(to + i, before);
-      for (int k = 0; k < kGroup; ++k) value[k] += before[k];
+      load<kFinishGroup>(to + i, before);
+      for (int k = 0; k < kFinishGroup; ++k) value[k] += before[k];
     }
-    store<kGroup>(value, to + i);
+    store<kFinishGroup>(value, to + i);
   }
   for (Index i = whole + first; i < n; i += threads) to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
 }
@@ -76,9 +75,9 @@ void type_of(const Tensor& x, F&& f) {
 void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream) {
   const Index channels = bias.elements(), rows = y.elements() / channels;
   const auto add = [&](auto* to, const auto* from) {
-    const bool packs = channels % kGroup == 0 && packable(to, from);
+    const bool packs = channels % kFinishGroup == 0 && packable(to, from);
     launch(add_channel_bias_kernel<std::remove_pointer_t<decltype(to)>, std::remove_const_t<std::remove_pointer_t<decltype(from)>>>,
-           {{blocks_for(y.elements(), kThreads, kGroup)}, {kThreads}, stream}, to, from, rows, channels, packs);
+           {{blocks_for(y.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, to, from, rows, channels, packs);
   };
   type_of(y, [&](auto type) {
     using T = decltype(type);
@@ -97,8 +96,8 @@ void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, Stream
     using T = decltype(type);
     const T* source = from.data<T>();
     float* target = to.data<float>();
-    launch(take_gradient_kernel<T>, {{blocks_for(from.elements(), kThreads, kGroup)}, {kThreads}, stream}, source, target, from.elements(),
-           accumulate, packable(source, target));
+    launch(take_gradient_kernel<T>, {{blocks_for(from.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, source, target,
+           from.elements(), accumulate, packable(source, target));
   });
 }
 

@@ -5,8 +5,6 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = kColumnThreads;
-
 /// Where two sums of each channel go; the second one times `factor`, where that is given.
 template <class C>
 struct TwoSums {
@@ -20,7 +18,7 @@ struct TwoSums {
 
 /// Sums and sums of squares over all rows; partial[parts][2][channels] and arrivals: last_block.h.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, 1)
     channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, TwoSums<Compute<T>> to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
@@ -41,7 +39,7 @@ struct Finish {
   Index channels, count;
 };
 template <class C>
-__global__ void __launch_bounds__(kThreads) finish_batch_norm(Finish<C> f) {
+__global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C> f) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < f.channels; c += threads) {
     const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]), mean = sum / n;
@@ -65,7 +63,7 @@ struct Scales {
 };
 /// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
 template <class T, int kSize, Residual kResidual>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kColumnThreads, 1)
     scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
   using C = Compute<T>;
   const auto place = column_place<kSize, true>(t);
@@ -108,7 +106,7 @@ struct ApplyResults {
 };
 /// Where no gradient of x is wanted.
 template <class C>
-__global__ void __launch_bounds__(kThreads) take_gradient_sums(ApplyResults<C> a) {
+__global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C> a) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) a.once(c);
 }
@@ -145,7 +143,7 @@ void finish(CudaBackend& backend, const BatchNormFinish& args) {
                     .shift = numbers<C>(args.shift, channels, kName, "shift"),
                     .channels = channels,
                     .count = args.count};
-  launch(finish_batch_norm<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, f);
+  launch(finish_batch_norm<C>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()}, f);
 }
 
 template <class T>
@@ -213,7 +211,8 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
                                 .rows = matrix.rows,
                                 .accumulate = args.accumulate};
   if (!dx) {
-    launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kThreads)}, .block = {kThreads}, .stream = backend.handle()}, results);
+    launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()},
+           results);
     return;
   }
   const auto run = [&]<int kSize>() {

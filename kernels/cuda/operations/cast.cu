@@ -21,21 +21,20 @@ void cast_numbers(StreamHandle stream, const Tensor& x, const Tensor& y) {
   pointwise<From, To>(stream, x.elements(), {x.data<From>()}, y.data<To>(), Convert<Compute<From>, Compute<To>>{});
 }
 
-constexpr int kThreads = 256;
-constexpr int kGroup = 8;  ///< numbers that a thread takes at once: 16 bytes of low precision, two packs of fp32
+constexpr int kCastGroup = 8;  ///< numbers that a thread takes at once: 16 bytes of low precision, two packs of fp32
 
 template <class From>
 __global__ void __launch_bounds__(kThreads)
     widen_blocks_kernel(const From* x, float* y, const std::uint8_t* blocks, std::uint8_t mask, Index groups, bool packs) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index group = Index{blockIdx.x} * blockDim.x + threadIdx.x; group < groups; group += threads) {
-    if ((blocks[group / (kCastBlock / kGroup)] & mask) == 0) continue;
+    if ((blocks[group / (kCastBlock / kCastGroup)] & mask) == 0) continue;
     if (packs) {
-      float value[kGroup];
-      load_wide<kGroup>(x + group * kGroup, value);
-      store<kGroup>(value, y + group * kGroup);
+      float value[kCastGroup];
+      load_wide<kCastGroup>(x + group * kCastGroup, value);
+      store<kCastGroup>(value, y + group * kCastGroup);
     } else {
-      for (int i = 0; i < kGroup; ++i) y[group * kGroup + i] = widen(x[group * kGroup + i]);
+      for (int i = 0; i < kCastGroup; ++i) y[group * kCastGroup + i] = widen(x[group * kCastGroup + i]);
     }
   }
 }
@@ -44,7 +43,7 @@ template <class From>
 void widen_blocks(StreamHandle stream, const Cast& args) {
   const From* x = args.x.data<From>();
   float* y = args.y.data<float>();
-  const Index groups = args.x.elements() / kGroup;
+  const Index groups = args.x.elements() / kCastGroup;
   if (groups == 0) return;
   launch(widen_blocks_kernel<From>, {{blocks_for(groups, kThreads)}, {kThreads}, stream}, x, y, args.blocks.data<std::uint8_t>(), args.mask,
          groups, packable(x, y));

@@ -12,15 +12,14 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kMost = 8;   ///< messages
-constexpr int kGroup = 4;  ///< numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
+constexpr int kMost = 8;       ///< messages
+constexpr int kCodeGroup = 4;  ///< numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
 
 struct alignas(4) Codes {
-  std::uint8_t v[kGroup];
+  std::uint8_t v[kCodeGroup];
 };
 struct alignas(8) Low {
-  BFloat16 v[kGroup];
+  BFloat16 v[kCodeGroup];
 };
 template <class T>
 struct Messages {
@@ -33,11 +32,11 @@ struct Messages {
 template <class T>
 __device__ void own_range(const T* x, Index n, int thread, int threads, float& least, float& most) {
   bool none = false;
-  for (Index i = Index{thread} * kGroup; i < n; i += Index{threads} * kGroup) {
-    T value[kGroup];
-    load<kGroup>(x + i, value);
+  for (Index i = Index{thread} * kCodeGroup; i < n; i += Index{threads} * kCodeGroup) {
+    T value[kCodeGroup];
+    load<kCodeGroup>(x + i, value);
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) {
+    for (int k = 0; k < kCodeGroup; ++k) {
       const float v = static_cast<float>(value[k]);
       least = v < least ? v : least;
       most = v > most ? v : most;
@@ -60,11 +59,11 @@ __device__ __forceinline__ void range_of_warp(float& least, float& most) {
 
 template <class Code8, class T>
 __device__ __forceinline__ void encode_group(const Code8& code, const T* x, std::uint8_t* codes) {
-  T value[kGroup];
-  load<kGroup>(x, value);
+  T value[kCodeGroup];
+  load<kCodeGroup>(x, value);
   Codes result;
 #pragma unroll
-  for (int k = 0; k < kGroup; ++k) result.v[k] = code.encode(static_cast<float>(value[k]));
+  for (int k = 0; k < kCodeGroup; ++k) result.v[k] = code.encode(static_cast<float>(value[k]));
   *reinterpret_cast<Codes*>(codes) = result;
 }
 
@@ -81,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     range_of_warp(least, most);
     const Code8 code = Code8::of(least, most);
     if (lane == 0) code.put(heads + b * Code8::kHead);
-    for (Index i = Index{lane} * kGroup; i < size; i += Index{kWarp} * kGroup) encode_group(code, x + first + i, codes + first + i);
+    for (Index i = Index{lane} * kCodeGroup; i < size; i += Index{kWarp} * kCodeGroup) encode_group(code, x + first + i, codes + first + i);
   }
 }
 
@@ -104,18 +103,19 @@ __global__ void __launch_bounds__(kThreads) encode_long(const T* x, Index n, con
   const Code8 code = Code8::of(range[0], range[1]);
   if (blockIdx.x == 0 && threadIdx.x == 0) code.put(head);
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) encode_group(code, x + i, codes + i);
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup)
+    encode_group(code, x + i, codes + i);
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFloat16* codes) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
-    T value[kGroup];
-    load<kGroup>(x + i, value);
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+    T value[kCodeGroup];
+    load<kCodeGroup>(x + i, value);
     Low result;
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) result.v[k] = static_cast<BFloat16>(static_cast<float>(value[k]));
+    for (int k = 0; k < kCodeGroup; ++k) result.v[k] = static_cast<BFloat16>(static_cast<float>(value[k]));
     *reinterpret_cast<Low*>(codes + i) = result;
   }
 }
@@ -123,10 +123,10 @@ __global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFlo
 template <class T>
 __global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* codes) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
-    T value[kGroup];
-    load<kGroup>(x + i, value);
-    store<kGroup>(value, codes + i);
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+    T value[kCodeGroup];
+    load<kCodeGroup>(x + i, value);
+    store<kCodeGroup>(value, codes + i);
   }
 }
 
@@ -134,37 +134,37 @@ __global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* 
 template <class Code8>
 struct Bytes {
   template <class T>
-  __device__ static void add(const std::uint8_t* message, Index n, Index i, Index block, T weight, T (&sum)[kGroup]) {
+  __device__ static void add(const std::uint8_t* message, Index n, Index i, Index block, T weight, T (&sum)[kCodeGroup]) {
     const Code8 code = Code8::from(reinterpret_cast<const float*>(message + n) + i / block * Code8::kHead);
     const Codes codes = *reinterpret_cast<const Codes*>(message + i);
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) sum[k] += weight * static_cast<T>(code.decode(codes.v[k]));
+    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * static_cast<T>(code.decode(codes.v[k]));
   }
 };
 struct Halves {
   template <class T>
-  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kGroup]) {
+  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kCodeGroup]) {
     const Low low = *reinterpret_cast<const Low*>(message + i * 2);
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) sum[k] += weight * static_cast<T>(static_cast<float>(low.v[k]));
+    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * static_cast<T>(static_cast<float>(low.v[k]));
   }
 };
 struct Whole {
   template <class T>
-  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kGroup]) {
-    T value[kGroup];
-    load<kGroup>(reinterpret_cast<const T*>(message) + i, value);
+  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kCodeGroup]) {
+    T value[kCodeGroup];
+    load<kCodeGroup>(reinterpret_cast<const T*>(message) + i, value);
 #pragma unroll
-    for (int k = 0; k < kGroup; ++k) sum[k] += weight * value[k];
+    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * value[k];
   }
 };
 
 template <class Kind, class T>
 __global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
   const Index threads = Index{gridDim.x} * kThreads;
-  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kGroup; i < n; i += threads * kGroup) {
-    T sum[kGroup] = {};
-    if (accumulate) load<kGroup>(out + i, sum);
+  for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
+    T sum[kCodeGroup] = {};
+    if (accumulate) load<kCodeGroup>(out + i, sum);
 #pragma unroll
     for (int m = 0; m < kMost; ++m) {  // unrolled: arguments that are found by a number are copied to memory
       if (m >= messages.terms) break;
@@ -172,9 +172,9 @@ __global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Ind
     }
     if (divisor != T(1)) {
 #pragma unroll
-      for (int k = 0; k < kGroup; ++k) sum[k] = sum[k] / divisor;
+      for (int k = 0; k < kCodeGroup; ++k) sum[k] = sum[k] / divisor;
     }
-    store<kGroup>(sum, out + i);
+    store<kCodeGroup>(sum, out + i);
   }
 }
 
@@ -182,7 +182,7 @@ template <class F>
 void of_type(const Tensor& numbers, F&& f) {
   numbers.dtype() == DType::kFloat32 ? f(float{}) : f(double{});
 }
-unsigned grid_for(Index n) { return blocks_for((n + kGroup - 1) / kGroup, kThreads, 1); }
+unsigned grid_for(Index n) { return blocks_for((n + kCodeGroup - 1) / kCodeGroup, kThreads, 1); }
 
 }  // namespace
 

@@ -16,7 +16,6 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr int kTeam = 8;  ///< threads that find the place of one position
 constexpr int kRun = 4;   ///< positions whose numbers are loaded before they are added
 

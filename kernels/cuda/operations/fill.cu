@@ -2,13 +2,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/plain.h"
 #include "kernels/cuda/runtime/launch.h"
 
 namespace starling::cuda {
 namespace {
-
-constexpr int kThreads = 256;
 
 /// x[i] = value; `packs` of 16 bytes from element `head` on, where x + head is a multiple of 16.
 template <class T>

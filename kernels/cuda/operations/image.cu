@@ -69,22 +69,22 @@ void with_shortcut(const Tensor& large, const Tensor& small, Index stride, Index
   with_packs<T>(s.channels | s.small_channels | s.pad_before, in_packs, large.data<T>(), small.data<T>());
 }
 
-constexpr int kTile = 32, kTileRows = 8;
+constexpr int kImageTile = 32, kImageTileRows = 8;
 
 /// y[image][c][r] = x[image][r][c], through tiles in shared memory, so that both sides' threads touch neighbouring addresses.
 template <class T>
 __global__ void transpose(const T* x, T* y, Index images, Index rows, Index columns) {
-  __shared__ T tile[kTile][kTile + 1];  // one more: a column of the tile lies in as many banks
-  const Index column_tiles = (columns + kTile - 1) / kTile, tiles = (rows + kTile - 1) / kTile * column_tiles;
+  __shared__ T tile[kImageTile][kImageTile + 1];  // one more: a column of the tile lies in as many banks
+  const Index column_tiles = (columns + kImageTile - 1) / kImageTile, tiles = (rows + kImageTile - 1) / kImageTile * column_tiles;
   const int tx = static_cast<int>(threadIdx.x), ty = static_cast<int>(threadIdx.y);
   for (Index work = blockIdx.x; work < images * tiles; work += gridDim.x) {
     const Quotient image = divide(work, tiles), place = divide(image.rest, column_tiles);
-    const Index row = place.whole * kTile, column = place.rest * kTile, offset = image.whole * rows * columns;
-    for (int i = ty; i < kTile; i += kTileRows) {
+    const Index row = place.whole * kImageTile, column = place.rest * kImageTile, offset = image.whole * rows * columns;
+    for (int i = ty; i < kImageTile; i += kImageTileRows) {
       if (row + i < rows && column + tx < columns) tile[i][tx] = x[offset + (row + i) * columns + column + tx];
     }
     __syncthreads();
-    for (int i = ty; i < kTile; i += kTileRows) {
+    for (int i = ty; i < kImageTile; i += kImageTileRows) {
       if (column + i < columns && row + tx < rows) y[offset + (column + i) * rows + row + tx] = tile[tx][i];
     }
     __syncthreads();
@@ -181,8 +181,8 @@ void CudaBackend::flatten_channels_first(const FlattenChannelsFirst& args) {
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     T* y = numbers<T>(args.y, args.x.elements(), kName, "y");
-    const Index tiles = image[0] * ((rows + kTile - 1) / kTile) * ((columns + kTile - 1) / kTile);
-    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kTile, kTileRows}, handle()}, args.x.data<T>(), y, image[0], rows, columns);
+    const Index tiles = image[0] * ((rows + kImageTile - 1) / kImageTile) * ((columns + kImageTile - 1) / kImageTile);
+    launch(transpose<T>, {{blocks_for(tiles, 1)}, {kImageTile, kImageTileRows}, handle()}, args.x.data<T>(), y, image[0], rows, columns);
   });
 }
 

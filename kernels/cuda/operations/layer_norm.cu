@@ -5,7 +5,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+constexpr int kWarps = kThreads / kWarp;
 
 /// Calls f(channel, group) for the lane's groups of `row`.
 template <class T, int kSize, class F>

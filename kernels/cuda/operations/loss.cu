@@ -16,7 +16,6 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 256;
 constexpr Index kLongRow = 2048;  ///< classes from which a whole block takes a row
 
 /// Sums and maxima over the kTeam threads that share a row: a warp, or the whole block.

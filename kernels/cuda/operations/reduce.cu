@@ -13,8 +13,6 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-
 /// y[channel] (+)= the sum over the rows of x[rows][channels]; kCount channels to a thread. Threads are laid out with blockDim.x over
 /// channels and blockDim.y over rows. Runs of a few rows gather in the type of arithmetic, and go on in fp64. Of several parts of the rows
 /// each leaves its sums in partial[parts][channels], for the last block of the channels' tile.

@@ -13,8 +13,6 @@ namespace starling::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-
 /// One norm's; what is null is missing.
 struct Move {
   const float *mean, *inv_std;  ///< of this batch

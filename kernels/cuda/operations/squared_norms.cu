@@ -11,10 +11,9 @@
 namespace starling::cuda {
 namespace {
 
-constexpr Index kBlock = 4096;     ///< elements whose squares are one term
-constexpr int kThreads = 256;      ///< a warp to a block of elements
-constexpr int kUnroll = 8;         ///< loads in flight
-constexpr int kMostSegments = 96;  ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
+constexpr Index kTermBlock = 4096;  ///< elements whose squares are one term
+constexpr int kNormUnroll = 8;      ///< loads in flight
+constexpr int kMostSegments = 96;   ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
 constexpr Index kMostThreadBlocks = 132 * 8;
 
 struct Segment {
@@ -40,12 +39,12 @@ __device__ double sum_of_squares(const T* x, int count) {
   };
   double chain = 0.0;
   int row = 0;
-  for (; row + kUnroll <= rows; row += kUnroll) {
-    T values[kUnroll];
+  for (; row + kNormUnroll <= rows; row += kNormUnroll) {
+    T values[kNormUnroll];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) values[u] = x[(row + u) * kWarp + lane];
+    for (int u = 0; u < kNormUnroll; ++u) values[u] = x[(row + u) * kWarp + lane];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) chain += square(values[u]);
+    for (int u = 0; u < kNormUnroll; ++u) chain += square(values[u]);
   }
   for (; row < rows; ++row) chain += square(x[row * kWarp + lane]);
   double sum = 0.0;
@@ -68,8 +67,8 @@ __global__ void block_squares(Segments s, double* sums) {
       }
     }
     const Segment segment = s.of[low];
-    const Index offset = (block - segment.first_block) * kBlock;
-    const int count = static_cast<int>(min(kBlock, segment.elements - offset));
+    const Index offset = (block - segment.first_block) * kTermBlock;
+    const int count = static_cast<int>(min(kTermBlock, segment.elements - offset));
     const double sum = segment.wide != 0 ? sum_of_squares(static_cast<const Wide*>(segment.data) + offset, count)
                                          : sum_of_squares(static_cast<const Low*>(segment.data) + offset, count);
     if (threadIdx.x % kWarp == 0) sums[block] = sum;
@@ -114,7 +113,7 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
       const Tensor& tensor = x[begin + static_cast<std::size_t>(k)];
       require(!doubles || tensor.dtype() == DType::kFloat64, "cuda", "{}: fp64 beside other numbers", kName);
       s.of[k] = {tensor.raw(), tensor.elements(), s.blocks, is_low_precision(tensor.dtype()) ? 0 : 1};
-      s.blocks += (tensor.elements() + kBlock - 1) / kBlock;
+      s.blocks += (tensor.elements() + kTermBlock - 1) / kTermBlock;
     }
     const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
     if (s.blocks > 0) {

@@ -6,7 +6,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kChooseThreads = 128;
 
 /// One block: some hundred bytes to some thousand.
 __global__ void choose_kernel(Choice c) {
@@ -18,11 +18,11 @@ __global__ void choose_kernel(Choice c) {
   };
   const auto* from = reinterpret_cast<const Sixteen*>(c.candidates + static_cast<std::size_t>(next) * c.bytes);
   auto* to = reinterpret_cast<Sixteen*>(c.to);
-  for (std::size_t i = threadIdx.x; i < c.bytes / sizeof(Sixteen); i += kThreads) to[i] = from[i];
+  for (std::size_t i = threadIdx.x; i < c.bytes / sizeof(Sixteen); i += kChooseThreads) to[i] = from[i];
 }
 
 }  // namespace
 
-void choose(const Choice& choice, StreamHandle stream) { launch(choose_kernel, {{1}, {kThreads}, stream}, choice); }
+void choose(const Choice& choice, StreamHandle stream) { launch(choose_kernel, {{1}, {kChooseThreads}, stream}, choice); }
 
 }  // namespace starling::cuda

@@ -15,7 +15,7 @@
 namespace starling::cuda {
 namespace {
 
-void check(cudaError_t error, const char* call) {
+void checked(cudaError_t error, const char* call) {
   if (error != cudaSuccess) fail(ExitCode::kInternal, "cuda", "{}: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
@@ -23,7 +23,7 @@ template <class F>
 F entry(const char* name) {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  check(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found), name);
+  checked(cudaGetDriverEntryPointByVersion(name, &function, 12000, cudaEnableDefault, &found), name);
   if (found != cudaDriverEntryPointSuccess || !function) fail(ExitCode::kInternal, "cuda", "the driver has no {}; a newer one has", name);
   return reinterpret_cast<F>(function);
 }
@@ -49,7 +49,7 @@ const Driver& driver() {
   return one;
 }
 
-void check(CUresult result, const char* call) {
+void checked(CUresult result, const char* call) {
   if (result == CUDA_SUCCESS) return;
   const char* text = nullptr;
   if (driver().error_string(result, &text) != CUDA_SUCCESS || !text) text = "an unknown error";
@@ -60,8 +60,8 @@ void check(CUresult result, const char* call) {
 bool has(int device, CUdevice_attribute attribute) {
   CUdevice handle = 0;
   int value = 0;
-  check(driver().device(&handle, device), "cuDeviceGet");
-  check(driver().attribute(&value, attribute, handle), "cuDeviceGetAttribute");
+  checked(driver().device(&handle, device), "cuDeviceGet");
+  checked(driver().attribute(&value, attribute, handle), "cuDeviceGetAttribute");
   return value != 0;
 }
 
@@ -79,7 +79,7 @@ CUmemAllocationProp properties_of(int device) {
 std::size_t whole(int device, std::size_t bytes) {
   const CUmemAllocationProp properties = properties_of(device);
   std::size_t granularity = 0;
-  check(driver().granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
+  checked(driver().granularity(&granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED), "cuMemGetAllocationGranularity");
   return (bytes + granularity - 1) / granularity * granularity;
 }
 
@@ -94,14 +94,14 @@ struct Handle {
 
 void* map_whole(int device, const Handle& memory, std::size_t size) {
   CUdeviceptr address = 0;
-  check(driver().reserve(&address, size, 0, 0, 0), "cuMemAddressReserve");
+  checked(driver().reserve(&address, size, 0, 0, 0), "cuMemAddressReserve");
   try {
-    check(driver().map(address, size, 0, memory.value, 0), "cuMemMap");
+    checked(driver().map(address, size, 0, memory.value, 0), "cuMemMap");
     try {
       CUmemAccessDesc access{};
       access.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
       access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-      check(driver().set_access(address, size, &access, 1), "cuMemSetAccess");
+      checked(driver().set_access(address, size, &access, 1), "cuMemSetAccess");
     } catch (...) {
       driver().unmap(address, size);
       throw;
@@ -123,7 +123,7 @@ std::string text_of(const cudaUUID_t& uuid) {
 
 std::string device_uuid(int device) {
   cudaDeviceProp properties{};
-  check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  checked(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   return text_of(properties.uuid);
 }
 
@@ -144,7 +144,7 @@ std::string why_not_reachable(int device, const std::string& uuid) {
   for (int other = 0; other < count; ++other) {
     if (device_uuid(other) != uuid) continue;
     int can = other == device;
-    if (!can) check(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
+    if (!can) checked(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer");
     return can ? "" : "the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)";
   }
   return "it does not see that GPU (CUDA_VISIBLE_DEVICES)";
@@ -154,10 +154,10 @@ void* shareable_allocate(int device, std::size_t bytes, int& descriptor) {
   const std::size_t size = whole(device, bytes);
   const CUmemAllocationProp properties = properties_of(device);
   Handle memory;
-  check(driver().create(&memory.value, size, &properties, 0), "cuMemCreate");
+  checked(driver().create(&memory.value, size, &properties, 0), "cuMemCreate");
   memory.held = true;
   int file = -1;
-  check(driver().export_handle(&file, memory.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
+  checked(driver().export_handle(&file, memory.value, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0), "cuMemExportToShareableHandle");
   try {
     void* address = map_whole(device, memory, size);
     descriptor = file;
@@ -171,7 +171,7 @@ void* shareable_allocate(int device, std::size_t bytes, int& descriptor) {
 void* shareable_map(int device, int descriptor, std::size_t bytes) {
   Handle memory;
   auto* file = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
-  check(driver().import_handle(&memory.value, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), "cuMemImportFromShareableHandle");
+  checked(driver().import_handle(&memory.value, file, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), "cuMemImportFromShareableHandle");
   memory.held = true;
   return map_whole(device, memory, whole(device, bytes));
 }
