@@ -54,6 +54,7 @@ check "switches out of order" 2 'sync\.switch\[1\]: begins at step 5, but the on
   switch '[{"step":12,"algorithm":"local_sgd"},{"step":5,"algorithm":"gossip"}]'
 check "a switch beyond the run" 2 'sync\.switch\[0\]: begins at step 24' switch '[{"step":24,"algorithm":"local_sgd"}]'
 check "a switch without a time" 2 'sync\.switch\[0\]\.step: or epoch must say when' switch '[{"algorithm":"local_sgd"}]'
+check "a switch whose time is misspelt" 2 "sync\\.switch\\[0\\]\\.stepp: unknown key; did you mean 'step'" switch '[{"stepp":3,"algorithm":"local_sgd"}]'
 check "a switch to what does not fit" 2 'sync\.switch\[0\]\.algorithm: QAdam does not go with the optimizer sgd' switch '[{"step":3,"algorithm":"qadam"}]'
 check "a period beyond its part" 2 'sync\.switch\[0\]\.algorithm\.period: is 8, but its part of the run has 4 steps' \
   switch '[{"step":20,"algorithm":"local_sgd"}]'
