@@ -177,6 +177,11 @@ struct AlgorithmPlan {
   /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is
   /// chosen by measurement.
   std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&, double bucket_bytes)> predict = {};
+  /// How far apart ranks are where gradients are taken: the square of it, in units of what one update adds. `left` is the sum over k ≥ 0 of
+  /// what k rounds leave of a disagreement, squared (1 without rounds). 0: they take equal gradients' mean. Without this the planner does
+  /// not know what the algorithm costs in learning, and does not recommend it.
+  std::function<double(double left)> disagreement = {};
+  std::vector<std::pair<std::string, std::int64_t>> tried = {};  ///< keys with values that the planner tries beside the default ones
   std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
 
   const std::string& label() const { return title.empty() ? name : title; }

@@ -123,8 +123,9 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
           .ranks_per_node = nodes ? given : 0,
           .means_before = AlgorithmPlan::kAlways,
           .period = 1,
-          .predict = [](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-                        double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes); },
+          .predict = [delay](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+                             double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes, !delay); },
+          .disagreement = [](double) { return 0.0; },
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
             if (chunks && site.transport.size() > 1) return make_scatter_gather(site, average, delay);
             const int per_node = nodes ? ranks_per_node(site, given) : 1;

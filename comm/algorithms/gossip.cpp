@@ -279,9 +279,12 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                     }};
               },
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
-          .predict = [atc = settings.adapt_then_combine](
-                         const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step,
-                         double bucket_bytes) { return predict_gossip(rounds, network, step, bucket_bytes, !atc); },
+          .predict =
+              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+                return predict_gossip(rounds, network, step, bucket_bytes, !settings.adapt_then_combine, settings.interval);
+              },
+          .disagreement = [settings](double left) { return drift_of(settings.interval, !settings.adapt_then_combine, left); },
+          .tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}},
           .make =
               [settings](const AlgorithmSite& site) {
                 const bool kept = !site.buckets.empty() && settings.global_above > 0.0;

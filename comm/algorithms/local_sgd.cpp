@@ -6,8 +6,10 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/low_gradients.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -143,6 +145,13 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
           .ranks_per_node = settings.ranks_per_node,
           .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
           .means_before = settings.start,
+          .predict =
+              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+                return settings.by_topology ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)
+                                            : predict_averages(network, step, bucket_bytes, settings.period);
+              },
+          .disagreement = [settings](double left) { return drift_of(settings.period, false, left); },
+          .tried = {{"period", 2}, {"period", 4}, {"period", 32}},
           .make =
               [settings](const AlgorithmSite& site) {
                 auto local = std::make_unique<LocalSgd>(site, settings);

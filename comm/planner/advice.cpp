@@ -5,17 +5,21 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "comm/mixer.h"
 #include "core/error.h"
 #include "topology/mixing.h"
 
 namespace starling {
 namespace {
 
-constexpr double kTie = 1.02;          ///< step times this close are equal: predictions are no better
+constexpr double kTie = 1.02;  ///< times this close are equal: predictions are no better
+/// Steps more for each update's disagreement, squared, among many ranks: see expected_steps().
+constexpr double kStepsPerDrift = 0.03;
 constexpr double kSameSize = 1.005;    ///< bucket sizes whose steps are this close are equal
 constexpr double kUsualBucket = 25.0;  ///< MiB, the default
 constexpr double kAgreed = 1e-12;      ///< disagreement that is rounding
@@ -27,6 +31,7 @@ struct Candidate {
   std::unique_ptr<Topology> topology;
   std::optional<std::int64_t> rounds_to_consensus;
   double rate = 0.0;
+  double left = 1.0;  ///< as AlgorithmPlan::disagreement takes it
 };
 
 /// How fast disagreement shrinks, followed from a random start.
@@ -34,8 +39,12 @@ void follow(Candidate& candidate) {
   const std::int64_t period = std::max<std::int64_t>(candidate.topology->period(), 1);
   const std::int64_t rounds = std::max(kRounds, std::min<std::int64_t>(2 * period, 4 * kRounds));
   const std::vector<double> left = disagreement_curve(*candidate.topology, rounds);
+  candidate.left = 0.0;
   for (std::size_t k = 0; k < left.size(); ++k) {
-    if (left[k] > kAgreed) continue;
+    if (left[k] > kAgreed) {
+      candidate.left += left[k] * left[k];
+      continue;
+    }
     candidate.rounds_to_consensus = static_cast<std::int64_t>(k);
     candidate.rate = k == 0 ? 0.0 : std::pow(kAgreed, 1.0 / static_cast<double>(k));
     return;
@@ -43,6 +52,7 @@ void follow(Candidate& candidate) {
   // The second half: the first rounds remove what is easily removed.
   const std::size_t half = left.size() / 2;
   candidate.rate = std::pow(left.back() / left[half], 1.0 / static_cast<double>(left.size() - 1 - half));
+  if (const double kept = candidate.rate * candidate.rate; kept < 1.0) candidate.left += left.back() * left.back() * kept / (1.0 - kept);
 }
 
 std::vector<Candidate> candidates(const NetworkModel& network) {
@@ -52,7 +62,7 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
     nlohmann::json config = {{"type", name}};
     ConfigSection section(config, "plan");
     section.required_text("type", "");
-    Candidate candidate{name, nullptr, {}, 0.0};
+    Candidate candidate{.name = name};
     try {
       candidate.topology = topologies().make(name, "type", section, RankLayout{network.ranks, network.ranks_per_host});
     } catch (const Error& error) {
@@ -65,15 +75,98 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
   return result;
 }
 
-/// The algorithms whose steps can be predicted, with default keys, in the order of their names; see advise().
-std::vector<AlgorithmPlan> predictable(const AlgorithmPlan* mixing) {
-  register_builtin_algorithms();
+/// The algorithms that advise() looks at: with a topology `mixing` alone, without one those whose ranks do not drift apart.
+std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
   std::vector<AlgorithmPlan> result = known_algorithms();
-  std::erase_if(result, [&](const AlgorithmPlan& plan) { return !plan.predict || (mixing && plan.topology != TopologyKind::kNone); });
-  if (mixing && mixing->predict) result.push_back(*mixing);
+  std::erase_if(result, [&](const AlgorithmPlan& plan) {
+    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement || plan.disagreement(1.0) > 0.0;
+  });
+  if (mixing.predict) result.push_back(mixing);
   return result;
 }
 
+/// Predicts algorithms on one network.
+class Planner {
+ public:
+  Planner(const NetworkModel& network, const std::vector<double>& bucket_mb) : networks_{network, network}, bucket_mb_(bucket_mb) {
+    require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
+    if (network.ranks > 1) candidates_ = candidates(network);
+    networks_[1].direct = false;  // what is encoded is sent, also inside a host
+  }
+
+  /// On every topology that it takes, with each bucket size; none of a single rank that would need a topology.
+  std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, const StepModel& step) {
+    std::vector<PlannedChoice> result;
+    const bool sent = step.gossip_wire < 1.0;
+    if (algorithm.topology == TopologyKind::kNone) add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
+    for (const Candidate& candidate : candidates_) {
+      if (algorithm.topology == TopologyKind::kNone || !kind_fault(*candidate.topology, algorithm.topology).empty()) continue;
+      add(result, algorithm, candidate, costs_on(candidate, sent), networks_[sent], step);
+    }
+    return result;
+  }
+
+ private:
+  const std::vector<RoundCost>& costs_on(const Candidate& candidate, bool sent) {
+    const auto [at, fresh] = costs_[sent].try_emplace(candidate.name);
+    if (fresh) at->second = costs_of(*candidate.topology, networks_[sent]);
+    return at->second;
+  }
+  void add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate, const std::vector<RoundCost>& costs,
+           const NetworkModel& network, const StepModel& step) const;
+
+  NetworkModel networks_[2];  ///< as it is, and where everything is sent
+  const std::vector<double>& bucket_mb_;
+  std::vector<Candidate> candidates_;
+  std::map<std::string, std::vector<RoundCost>> costs_[2];
+};
+
+void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate,
+                  const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step) const {
+  for (const double mb : bucket_mb_) {
+    PlannedChoice choice{.algorithm = algorithm.name,
+                         .title = algorithm.label(),
+                         .topology = candidate.name,
+                         .bucket_mb = mb,
+                         .prediction = algorithm.predict(costs, network, step, mb * kMebibyte),
+                         .rounds_to_consensus = candidate.rounds_to_consensus,
+                         .rate = candidate.rate,
+                         .mixing = std::numeric_limits<double>::infinity()};
+    if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
+    if (algorithm.disagreement) choice.steps = expected_steps(algorithm.disagreement(candidate.left), network.ranks);
+    to.push_back(std::move(choice));
+  }
+}
+
+bool sooner(const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }
+
+/// Every algorithm of which the planner knows what it costs in learning, with default keys and those that it is tried with, sending what it
+/// can send; of each what is soonest to a loss.
+std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
+  std::vector<PlannedChoice> result;
+  for (const AlgorithmPlan& known : known_algorithms()) {
+    if (!known.predict || !known.disagreement) continue;
+    std::vector<nlohmann::json> tried{nlohmann::json::object()};
+    for (const auto& [key, value] : known.tried) tried.push_back({{key, value}});
+    for (const nlohmann::json& keys : tried) {
+      nlohmann::json config = keys;
+      config["type"] = known.name;
+      const AlgorithmPlan algorithm = algorithm_of(config);
+      for (const std::string& exchange : mixers().names()) {
+        step.gossip_wire = mixers().make(exchange, "exchange").wire;
+        const bool encoded = step.gossip_wire < 1.0;
+        if (encoded && !algorithm.encoding) continue;
+        const std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
+        if (choices.empty()) continue;
+        result.push_back(*std::min_element(choices.begin(), choices.end(), sooner));
+        result.back().keys = keys;
+        if (encoded) result.back().exchange = exchange;
+      }
+    }
+  }
+  std::stable_sort(result.begin(), result.end(), sooner);
+  return result;
+}
 bool faster(const PlannedChoice& a, const PlannedChoice& b) { return a.prediction.step < b.prediction.step; }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }
@@ -82,16 +175,18 @@ std::string reason_for(const Advice& advice) {
   const PlannedChoice& best = advice.choices[advice.best];
   const auto exact = std::find_if(advice.choices.begin(), advice.choices.end(), [](const auto& c) { return c.topology.empty(); });
   if (best.topology.empty()) {
-    return fmt::format("{} costs {} of waiting a step, and no topology is more than {:.0f} % faster; it leaves nothing to mix",
+    return fmt::format("{} costs {} of waiting a step, and no topology comes to a loss more than {:.0f} % sooner; it leaves nothing to mix",
                        best.label(), milliseconds(best.prediction.exposed), (kTie - 1.0) * 100.0);
   }
-  const std::string against = exact == advice.choices.end()
-                                  ? ""
-                                  : fmt::format("{:.2f} × as fast as {}", exact->prediction.step / best.prediction.step, exact->label());
+  const std::string against =
+      exact == advice.choices.end()
+          ? ""
+          : fmt::format("; its steps are {:.2f} × as fast as {}'s, and some {:.1f} % more of them come to the same loss",
+                        exact->prediction.step / best.prediction.step, exact->label(), (best.steps - 1.0) * 100.0);
   if (best.prediction.exposed < 0.01 * best.prediction.step) {
-    return fmt::format("its exchanges fit behind the computation ({}), and of what is as fast it mixes fastest", against);
+    return fmt::format("its exchanges fit behind the computation, and of what is as good it mixes fastest{}", against);
   }
-  return fmt::format("the network is the limit (waiting {} a step); it moves the fewest bytes for its mixing ({})",
+  return fmt::format("the network is the limit (waiting {} a step), and it moves few bytes for its mixing{}",
                      milliseconds(best.prediction.exposed), against);
 }
 
@@ -112,46 +207,39 @@ std::size_t best_size(const Advice& advice, const PlannedChoice& of) {
 
 }  // namespace
 
+std::string PlannedChoice::method() const {
+  std::string text = title;
+  for (const auto& [key, value] : keys.items()) text += fmt::format(", {} {}", key, value.dump());
+  if (!exchange.empty()) text += ", " + exchange;
+  return text;
+}
+
+double expected_steps(double disagreement, int ranks) {
+  return 1.0 + kStepsPerDrift * disagreement * static_cast<double>(ranks - 1) / static_cast<double>(ranks);
+}
+
 std::vector<double> usual_bucket_sizes() { return {1, 4, 25, 100}; }
 
-Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing) {
-  require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
+Advice advise(const NetworkModel& network, const StepModel& step, const std::vector<double>& bucket_mb, const AlgorithmPlan* mixing,
+              bool methods) {
+  register_builtin_algorithms();
+  Planner planner(network, bucket_mb);
   Advice advice;
   advice.compute = compute_alone(step, network);
-  constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  std::vector<Candidate> mixers;
-  if (network.ranks > 1) mixers = candidates(network);
-  for (const AlgorithmPlan& algorithm : predictable(mixing)) {
-    const auto add = [&](const Candidate& candidate, const std::vector<RoundCost>& costs) {
-      for (const double mb : bucket_mb) {
-        PlannedChoice choice{algorithm.name,
-                             algorithm.label(),
-                             candidate.name,
-                             mb,
-                             algorithm.predict(costs, network, step, mb * kMebibyte),
-                             candidate.rounds_to_consensus,
-                             candidate.rate,
-                             kInfinite};
-        if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
-        advice.choices.push_back(std::move(choice));
-      }
-    };
-    if (algorithm.topology == TopologyKind::kNone) {
-      add({"", nullptr, 1, 0.0}, {});
-      continue;
-    }
-    for (const Candidate& candidate : mixers) {
-      if (kind_fault(*candidate.topology, algorithm.topology).empty()) add(candidate, costs_of(*candidate.topology, network));
-    }
+  for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
+    for (PlannedChoice& choice : planner.choices(algorithm, step)) advice.choices.push_back(std::move(choice));
   }
   require(!advice.choices.empty(), "planner", "no algorithm says what it takes");
   std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
-  const double limit = advice.choices.front().prediction.step * kTie;
-  for (std::size_t i = 0; i < advice.choices.size() && advice.choices[i].prediction.step <= limit; ++i) {
-    if (advice.choices[i].mixing > advice.choices[advice.best].mixing) advice.best = i;
+  const double limit = std::min_element(advice.choices.begin(), advice.choices.end(), sooner)->seconds() * kTie;
+  advice.best = advice.choices.size();
+  for (std::size_t i = 0; i < advice.choices.size(); ++i) {
+    if (advice.choices[i].seconds() > limit) continue;
+    if (advice.best == advice.choices.size() || advice.choices[i].mixing > advice.choices[advice.best].mixing) advice.best = i;
   }
   advice.best = best_size(advice, advice.choices[advice.best]);
   advice.reason = reason_for(advice);
+  if (methods) advice.methods = other_methods(planner, step);
   return advice;
 }
 
@@ -163,7 +251,11 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   const std::vector<RoundCost> costs = topology ? costs_of(*topology, network) : std::vector<RoundCost>{};
   for (const double mb : bucket_mb) {
     const Prediction prediction = algorithm.predict(costs, network, step, mb * kMebibyte);
-    advice.choices.push_back({algorithm.name, algorithm.label(), topology ? name : "", mb, prediction, {}, 0.0, 0.0});
+    advice.choices.push_back({.algorithm = algorithm.name,
+                              .title = algorithm.label(),
+                              .topology = topology ? name : "",
+                              .bucket_mb = mb,
+                              .prediction = prediction});
   }
   std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);
   advice.best = best_size(advice, advice.choices.front());
@@ -172,8 +264,8 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
 
 std::string advice_text(const Advice& advice, bool all) {
   std::string text = fmt::format("a step without communication: {}\n", milliseconds(advice.compute));
-  text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10}\n", "choice", "bucket_mb", "step ms", "exposed ms",
-                      "MB sent/rank", "MB out of host", "consensus", "mixing/s");
+  text += fmt::format("  {:<20} {:>9} {:>11} {:>11} {:>13} {:>15} {:>12} {:>10} {:>8}\n", "choice", "bucket_mb", "step ms", "exposed ms",
+                      "MB sent/rank", "MB out of host", "consensus", "mixing/s", "steps ×");
   std::set<std::pair<std::string, std::string>> shown;
   for (std::size_t i = 0; i < advice.choices.size(); ++i) {
     const PlannedChoice& c = advice.choices[i];
@@ -181,37 +273,68 @@ std::string advice_text(const Advice& advice, bool all) {
     const bool recommended = i == advice.best;
     if (!all && !recommended && (c.same_but_size(advice.choices[advice.best]) || !shown.insert({c.algorithm, c.topology}).second)) continue;
     const std::string rounds = c.rounds_to_consensus ? fmt::format("{} rounds", *c.rounds_to_consensus) : fmt::format("×{:.3g}", c.rate);
-    text += fmt::format("{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10}\n", recommended ? "* " : "  ", c.label(),
-                        c.bucket_mb, c.prediction.step * 1e3, c.prediction.exposed * 1e3, c.prediction.sent * 1e-6,
-                        c.prediction.between_hosts * 1e-6, rounds, std::isinf(c.mixing) ? "exact" : fmt::format("{:.4g}", c.mixing));
+    text +=
+        fmt::format("{}{:<20} {:>9.4g} {:>11.4g} {:>11.4g} {:>13.4g} {:>15.4g} {:>12} {:>10} {:>8.3f}\n", recommended ? "* " : "  ",
+                    c.label(), c.bucket_mb, c.prediction.step * 1e3, c.prediction.exposed * 1e3, c.prediction.sent * 1e-6,
+                    c.prediction.between_hosts * 1e-6, rounds, std::isinf(c.mixing) ? "exact" : fmt::format("{:.4g}", c.mixing), c.steps);
   }
   const PlannedChoice& best = advice.choices[advice.best];
   text += fmt::format("recommended: {}, bucket_mb {:.4g}: {}\n", best.label(), best.bucket_mb, advice.reason);
+  if (advice.methods.empty()) return text;
+  text += fmt::format(
+      "\nother ways, which change what is computed; to the loss that all-reduce has after a step:\n  {:<28} {:<20} {:>9} {:>11} {:>13} "
+      "{:>8} {:>11}\n",
+      "method", "topology", "bucket_mb", "step ms", "MB sent/rank", "steps ×", "ms to loss");
+  for (const PlannedChoice& c : advice.methods) {
+    text +=
+        fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8.3f} {:>11.4g}\n", c.method(), c.topology.empty() ? "-" : c.topology,
+                    c.bucket_mb, c.prediction.step * 1e3, c.prediction.sent * 1e-6, c.steps, c.seconds() * 1e3);
+  }
+  const PlannedChoice& first = advice.methods.front();
+  if (first.seconds() * kTie < best.seconds()) {
+    text += fmt::format("soonest: {}{}, {:.2f} × as soon as {}\n", first.method(), first.topology.empty() ? "" : " over " + first.topology,
+                        best.seconds() / first.seconds(), best.label());
+  } else {
+    text += fmt::format("none of them is expected to be sooner than {} by more than {:.0f} %\n", best.label(), (kTie - 1.0) * 100.0);
+  }
   return text;
 }
+
+namespace {
+
+nlohmann::ordered_json row_of(const PlannedChoice& c) {
+  nlohmann::ordered_json row;
+  row["topology"] = c.topology.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(c.topology);
+  row["algorithm"] = c.algorithm;
+  row["bucket_mb"] = c.bucket_mb;
+  row["step_ms"] = c.prediction.step * 1e3;
+  row["exposed_ms"] = c.prediction.exposed * 1e3;
+  row["bytes_sent"] = c.prediction.sent;
+  row["bytes_between_hosts"] = c.prediction.between_hosts;
+  row["rounds_to_consensus"] = nullptr;
+  if (c.rounds_to_consensus) row["rounds_to_consensus"] = *c.rounds_to_consensus;
+  row["rate"] = c.rate;
+  row["mixing_per_second"] = nullptr;
+  if (!std::isinf(c.mixing)) row["mixing_per_second"] = c.mixing;
+  row["expected_steps"] = c.steps;
+  return row;
+}
+
+}  // namespace
 
 std::string advice_json(const Advice& advice) {
   nlohmann::ordered_json result;
   result["compute_ms"] = advice.compute * 1e3;
   result["choices"] = nlohmann::ordered_json::array();
-  for (const PlannedChoice& c : advice.choices) {
-    nlohmann::ordered_json row;
-    row["topology"] = c.topology.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(c.topology);
-    row["algorithm"] = c.algorithm;
-    row["bucket_mb"] = c.bucket_mb;
-    row["step_ms"] = c.prediction.step * 1e3;
-    row["exposed_ms"] = c.prediction.exposed * 1e3;
-    row["bytes_sent"] = c.prediction.sent;
-    row["bytes_between_hosts"] = c.prediction.between_hosts;
-    row["rounds_to_consensus"] = nullptr;
-    if (c.rounds_to_consensus) row["rounds_to_consensus"] = *c.rounds_to_consensus;
-    row["rate"] = c.rate;
-    row["mixing_per_second"] = nullptr;
-    if (!std::isinf(c.mixing)) row["mixing_per_second"] = c.mixing;
-    result["choices"].push_back(std::move(row));
-  }
+  for (const PlannedChoice& c : advice.choices) result["choices"].push_back(row_of(c));
   const PlannedChoice& best = advice.choices[advice.best];
   result["recommended"] = {{"topology", best.label()}, {"bucket_mb", best.bucket_mb}, {"reason", advice.reason}};
+  result["methods"] = nlohmann::ordered_json::array();
+  for (const PlannedChoice& c : advice.methods) {
+    result["methods"].push_back(row_of(c));
+    result["methods"].back()["keys"] = c.keys;
+    result["methods"].back()["exchange"] = c.exchange.empty() ? nlohmann::json() : nlohmann::json(c.exchange);
+  }
   return result.dump(2) + "\n";
 }
 

@@ -8,7 +8,8 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kMostRounds = 64;  ///< of a long period, or of one without end
+constexpr std::int64_t kMostRounds = 64;    ///< of a long period, or of one without end
+constexpr std::int64_t kMostInterval = 16;  ///< steps from one exchange to the next that are laid out; more of them are computation alone
 
 /// Bytes per byte of bucket that ranks and hosts send in one round.
 class Load {
@@ -227,13 +228,14 @@ std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& ne
 }
 
 Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap) {
+                          bool overlap, std::int64_t interval) {
   require(!costs.empty(), "planner", "gossip without rounds");
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   const auto rounds = static_cast<std::int64_t>(costs.size());
   // One period to come into step, then whole periods that count.
-  const std::int64_t warm = std::max<std::int64_t>(rounds, 4), counted = rounds * std::max<std::int64_t>(1, 16 / rounds);
+  const std::int64_t apart = std::min(interval, kMostInterval);
+  const std::int64_t warm = std::max<std::int64_t>(rounds, 4) * apart, counted = rounds * std::max<std::int64_t>(1, 16 / rounds) * apart;
   double start = 0.0;
   Prediction result;
   for (std::int64_t t = 0; t < warm + counted; ++t) {
@@ -241,16 +243,18 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
       start = line.now;
       line.exposed = 0.0;
     }
-    const RoundCost& last = costs[static_cast<std::size_t>((t + rounds - 1) % rounds)];
-    const RoundCost& next = costs[static_cast<std::size_t>(t % rounds)];
+    const bool mixes = t % apart == 0, starts = (t + 1) % apart == 0;
+    const RoundCost& last = costs[static_cast<std::size_t>((t / apart + rounds - 1) % rounds)];
+    const RoundCost& next = costs[static_cast<std::size_t>(t / apart % rounds)];
     line.now += step.forward;
     double done = 0.0;
     for (std::size_t b = 0; b < line.buckets.size(); ++b) {
       const PlannedBucket& bucket = line.buckets[b];
       line.now += (bucket.ready - done) * step.backward;
       done = bucket.ready;
-      line.wait_until(arrival[b]);
-      line.now += line.update(bucket, last.local_reads + line.recoding(last.local_reads));
+      if (mixes) line.wait_until(arrival[b]);
+      line.now += line.update(bucket, mixes ? last.local_reads + line.recoding(last.local_reads) : 0.0);
+      if (!starts) continue;
       arrival[b] = line.transfer(bucket, next, step.gossip_wire);
       if (!overlap) line.wait_until(arrival[b]);
       if (t >= warm) {
@@ -261,10 +265,29 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
     line.now += (1.0 - done) * step.backward;
   }
   const auto steps = static_cast<double>(counted);
-  result.step = (line.now - start) / steps;
-  result.exposed = line.exposed / steps;
-  result.sent /= steps;
-  result.between_hosts /= steps;
+  const double part = static_cast<double>(apart) / static_cast<double>(interval), alone = compute_alone(step, network);
+  result.step = alone + ((line.now - start) / steps - alone) * part;
+  result.exposed = line.exposed / steps * part;
+  result.sent *= part / steps;
+  result.between_hosts *= part / steps;
+  return result;
+}
+
+Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
+                            std::int64_t hidden) {
+  const RoundCost cost = cost_of_all_reduce(network);
+  const double alone = compute_alone(step, network), steps = static_cast<double>(period);
+  double transfer = 0.0, bytes = 0.0;
+  for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
+    bytes += bucket.bytes;
+    transfer += cost.latency + bucket.bytes * cost.per_byte;
+  }
+  const double cpu = network.spare_cores ? 0.0 : bytes * cost.cpu_per_byte;
+  Prediction result;
+  result.exposed = std::max(0.0, transfer - static_cast<double>(hidden) * alone) / steps;
+  result.step = alone + result.exposed + cpu / steps;
+  result.sent = bytes * cost.sent_per_byte / steps;
+  result.between_hosts = bytes * cost.between_per_byte / steps;
   return result;
 }
 

@@ -55,9 +55,13 @@ struct Prediction {
 };
 /// The costs of one period's rounds (64 at most).
 std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network);
-/// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to arrive.
+/// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to arrive, and one begins every `interval`
+/// steps.
 Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap = true);
+                          bool overlap = true, std::int64_t interval = 1);
+/// Nothing but a mean over all ranks every `period` steps, which has `hidden` of them to arrive.
+Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
+                            std::int64_t hidden = 0);
 /// Gradient all-reduce, overlapped with the backward pass.
 Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true);
 /// No communication at all.

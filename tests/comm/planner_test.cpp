@@ -1,10 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -18,6 +21,7 @@
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
+#include "topology/mixing.h"
 
 namespace starling::tests {
 namespace {
@@ -98,6 +102,37 @@ TEST_CASE("planner/predict: without overlap every exchange is waited for") {
   CHECK(gossip.step == doctest::Approx(4.0));
 }
 
+TEST_CASE("planner/predict: with an interval an exchange is sent and waited for every so many steps") {
+  const NetworkModel network = hosts(4, 1.0);
+  const StepModel step = late_step(1.25e8, 0.25);  // an exchange takes a second
+  const auto costs = costs_of(*make("one-peer-exp", 4), network);
+  const Prediction each = predict_gossip(costs, network, step, 1e9);
+  CHECK(each.step == doctest::Approx(1.0));
+  for (const std::int64_t interval : {2, 5, 16, 40}) {  // 40 is beyond what is laid out
+    CAPTURE(interval);
+    const Prediction some = predict_gossip(costs, network, step, 1e9, true, interval);
+    const auto h = static_cast<double>(interval);
+    CHECK(some.sent == doctest::Approx(each.sent / h));
+    CHECK(some.between_hosts == doctest::Approx(each.between_hosts / h));
+    CHECK(some.step == doctest::Approx((0.25 * h + 0.75) / h));  // started after one step, it is used at the end of the next
+    CHECK(some.exposed == doctest::Approx(0.75 / h));
+    CHECK(predict_gossip(costs, network, step, 1e9, false, interval).step == doctest::Approx((0.25 * h + 1.0) / h));
+  }
+}
+
+TEST_CASE("planner/predict: averages now and then cost their part of an all-reduce, and what hides behind steps costs nothing") {
+  const NetworkModel network = hosts(4, 1.0);
+  const StepModel step = late_step(1.25e8, 0.5);
+  const double sum = 1.5;  // seconds: 2 (n - 1) / n of the bytes
+  CHECK(predict_averages(network, step, 1e9, 1).step == doctest::Approx(0.5 + sum));
+  const Prediction rare = predict_averages(network, step, 1e9, 10);
+  CHECK(rare.step == doctest::Approx(0.5 + sum / 10));
+  CHECK(rare.exposed == doctest::Approx(sum / 10));
+  CHECK(rare.sent == doctest::Approx(predict_all_reduce(network, step, 1e9).sent / 10));
+  CHECK(predict_averages(network, step, 1e9, 10, 2).step == doctest::Approx(0.5 + (sum - 1.0) / 10));
+  CHECK(predict_averages(network, step, 1e9, 10, 3).step == doctest::Approx(0.5));
+}
+
 TEST_CASE("planner/predict: ranks of one host read each other's parameters, and nothing is sent") {
   NetworkModel network = hosts(4, 1.0);
   network.ranks_per_host = 4;
@@ -172,6 +207,81 @@ TEST_CASE("planner/advice: recommends gossip that mixes fast on slow networks, a
 
   const Advice alone = advise(hosts(1, 1.0), step, {25});
   CHECK(alone.choices[alone.best].prediction.exposed == 0.0);
+}
+
+TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their rounds") {
+  register_builtin_algorithms();
+  std::mt19937 random(7);
+  std::normal_distribution<double> normal;
+  for (const char* type : {"ring", "static-ring", "complete", "one-peer-exp"}) {
+    for (const char* order : {"awc", "atc"}) {
+      for (const int interval : {1, 3}) {
+        CAPTURE(type);
+        CAPTURE(order);
+        CAPTURE(interval);
+        constexpr int kRanks = 8, kWidth = 400, kSteps = 240;
+        const auto topology = make(type, kRanks);
+        // Each step's update is noise of size 1 on each rank; what is apart is noted where gradients are taken.
+        std::vector<double> x(kRanks * kWidth, 0.0);
+        double apart = 0.0;
+        int noted = 0;
+        for (int t = 0; t < kSteps; ++t) {
+          if (t >= kSteps / 2) {
+            for (int e = 0; e < kWidth; ++e) {
+              double mean = 0.0;
+              for (int i = 0; i < kRanks; ++i) mean += x[static_cast<std::size_t>(i * kWidth + e)] / kRanks;
+              for (int i = 0; i < kRanks; ++i) apart += std::pow(x[static_cast<std::size_t>(i * kWidth + e)] - mean, 2);
+            }
+            noted += kWidth * (kRanks - 1);
+          }
+          const auto mix = [&](int k) { MixingMatrix(topology->round(k), kRanks).apply(x, kWidth); };
+          const auto update = [&] {
+            for (double& v : x) v += normal(random);
+          };
+          if (std::string(order) == "atc") {
+            update();
+            if ((t + 1) % interval == 0) mix((t + 1) / interval - 1);
+          } else {
+            if (t > 0 && t % interval == 0) mix(t / interval - 1);
+            update();
+          }
+        }
+        double left = 0.0;
+        for (const double part : disagreement_curve(*topology, 200)) left += part * part;
+        const AlgorithmPlan plan = algorithm_of({{"type", "gossip"}, {"order", order}, {"interval", interval}});
+        CHECK(plan.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.06));
+      }
+    }
+  }
+  CHECK(algorithm_of("allreduce").disagreement(1.0) == 0.0);
+  CHECK(algorithm_of({{"type", "local_sgd"}, {"period", 5}}).disagreement(1.0) == 2.0);  // the mean of 0 … 4
+}
+
+TEST_CASE("planner/advice: what mixes far better is recommended over what is a little faster") {
+  NetworkModel network;  // 8 ranks on 2 hosts, 25 Gbit/s
+  network.ranks = 8;
+  network.ranks_per_host = 4;
+  network.between = {5e-5, 25 * 1.25e8};
+  const Advice advice = advise(network, even_step(25.6e6, 0.1), {25}, nullptr, true);
+  const PlannedChoice& best = advice.choices[advice.best];
+  for (const PlannedChoice& choice : advice.choices) {
+    CAPTURE(choice.label());
+    CHECK(best.seconds() <= 1.02 * choice.seconds());
+    CHECK(choice.steps >= 1.0);
+    CHECK((choice.steps == 1.0) == choice.topology.empty());
+  }
+  // Every key and exchange has its row, once, and their order is that of the time to a loss.
+  std::set<std::string> methods;
+  for (const PlannedChoice& choice : advice.methods) methods.insert(choice.method());
+  CHECK(methods.size() == advice.methods.size());
+  for (const char* name : {"all-reduce", "gossip", "gossip, int8", "gossip, interval 4, bf16", "local SGD, period 32"}) {
+    CAPTURE(name);
+    CHECK(methods.count(name) == 1);
+  }
+  CHECK(std::is_sorted(advice.methods.begin(), advice.methods.end(),
+                       [](const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }));
+  // `auto` keeps the mathematics.
+  for (const PlannedChoice& choice : advice.choices) CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
 }
 
 TEST_CASE("planner/network: a file comes back as it was, and a bad one names its key") {
