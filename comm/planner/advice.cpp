@@ -167,6 +167,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::stable_sort(result.begin(), result.end(), sooner);
   return result;
 }
+
 bool faster(const PlannedChoice& a, const PlannedChoice& b) { return a.prediction.step < b.prediction.step; }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.4g} ms", seconds * 1e3); }

@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "plain_families.h"
 #include "support.h"
 #include "tests/support/numbers_of_ranks.h"
+#include "tests/support/sanitized.h"
 
 // The types of algorithms.md section 5, by the in-memory transport: against a plain rewriting of their formulas, and against each other.
 
@@ -80,13 +82,7 @@ std::vector<Case> cases() {
     all.back().tolerance = 1e-5;
   }
   all.push_back({with_type("qadam", {{"warmup", 2}, {"error_feedback", true}}), "fp32", Kind::kAny, adams, 1e-5});
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  std::vector<Case> some;  // a sanitizer sees the same code in a third of them
-  for (std::size_t k = 0; k < all.size(); k += 3) some.push_back(all[k]);
-  return some;
-#else
-  return all;
-#endif
+  return test::fewer_if_sanitized(std::move(all));
 }
 
 std::vector<json> topologies_for(Kind kind, int n) {

@@ -12,6 +12,7 @@
 #include "plain_families.h"
 #include "support.h"
 #include "tests/support/numbers_of_ranks.h"
+#include "tests/support/sanitized.h"
 
 // The types of algorithms.md sections 3 and 4: against a plain rewriting of their formulas, and against each other (section 9).
 
@@ -161,7 +162,7 @@ std::vector<Case> cases() {
         json{{"period", 4}, {"fragments", 2}, {"states", "average"}, {"delay", 1}}}) {
     all.push_back({with_type("diloco", keys)});
   }
-  return all;
+  return test::fewer_if_sanitized(std::move(all));
 }
 
 /// In fp64. Ranks start apart wherever a type does not take it for granted that they do not.
@@ -299,7 +300,7 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
       {with_type("diloco", {{"period", 4}, {"delay", 2}})},
       {with_type("diloco", {{"period", 8}, {"fragments", 4}, {"delay", 1}, {"blend", 0.3}}), "complete", kDecayed},
   };
-  for (const Kept& kept : all) {
+  for (const Kept& kept : test::fewer_if_sanitized(all)) {
     Job job = job_of(kept.algorithm, std::string(kept.topology) == "uneven" ? kUneven4 : json{{"type", kept.topology}}, kept.optimizer);
     job.dtype = DType::kFloat32;
     job.lr_at = [](int t) { return 0.1 - 0.006 * t; };

@@ -219,7 +219,7 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
         CAPTURE(type);
         CAPTURE(order);
         CAPTURE(interval);
-        constexpr int kRanks = 8, kWidth = 400, kSteps = 240;
+        constexpr int kRanks = 8, kWidth = 150, kSteps = 240;
         const auto topology = make(type, kRanks);
         // Each step's update is noise of size 1 on each rank; what is apart is noted where gradients are taken.
         std::vector<double> x(kRanks * kWidth, 0.0);
@@ -249,7 +249,7 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
         double left = 0.0;
         for (const double part : disagreement_curve(*topology, 200)) left += part * part;
         const AlgorithmPlan plan = algorithm_of({{"type", "gossip"}, {"order", order}, {"interval", interval}});
-        CHECK(plan.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.06));
+        CHECK(plan.disagreement(left) == doctest::Approx(apart / noted).epsilon(0.08));
       }
     }
   }
@@ -312,14 +312,15 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   CHECK(message(json.dump()).find("'ranks'") != std::string::npos);
 }
 
-/// A link that carries one direction at a time: an exchange of both takes twice as long as one of them. Bytes take time as on 100 MB/s.
+/// A link that carries one direction at a time: an exchange of both takes twice as long as one of them. Bytes take time as on 20 MB/s, much
+/// more than a copy takes under a sanitizer.
 class HalfDuplex final : public ForwardingTransport {
  public:
   HalfDuplex(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
     const double ways = half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0;
-    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 1e8));
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 2e7));
     return ForwardingTransport::start_exchange(exchange, send, receive, label, std::move(flow));
   }
 
