@@ -146,8 +146,8 @@ std::string MpiPulse::doing(int rank) const {
   const Message& answer = answers_[static_cast<std::size_t>(rank)];
   if (answer.kind != Message::kAnswer) return {};
   if (answer.step < 0) return "alive, no exchange of a step started";
-  const std::string bucket = answer.bucket < 0 ? " that belongs to no bucket" : fmt::format(", bucket {}", answer.bucket);
-  return fmt::format("alive, last started the exchange of step {}{}", answer.step, bucket);
+  if (answer.bucket < 0) return fmt::format("alive, last started to sum the numbers of step {}", answer.step);
+  return fmt::format("alive, last started the exchange of step {}, bucket {}", answer.step, answer.bucket);
 }
 
 }  // namespace starling::detail

@@ -14,6 +14,7 @@ namespace {
 
 std::string describe_label(const ExchangeLabel& label) {
   if (label.step < 0) return fmt::format("tensor {} for the mean model", label.bucket);
+  if (label.bucket < 0) return fmt::format("the numbers of step {}", label.step);  // metrics
   return fmt::format("step {}, bucket {}", label.step, label.bucket);
 }
 
