@@ -152,6 +152,7 @@ struct AlgorithmPlan {
   int mixed = 1;              ///< tensors of the parameters' size that an exchange brings from each neighbour
   bool mixes_states = false;  ///< and the optimizer's states beside them
   bool messages = false;      ///< parameters travel as messages, though neighbours could read them where they lie (MixSite)
+  double wire = 1.0;          ///< bytes on the wire for each of what it exchanges: below 1 where it encodes by itself
   /// The model needs so many buckets, which the key is about; 0: any number does.
   struct LeastBuckets {
     std::string key;

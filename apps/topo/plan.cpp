@@ -117,7 +117,7 @@ void plan(const PlanOptions& options) {
   StepModel step = !options.model.empty() ? step_of_config(options, network)
                                           : even_step(1e6 * (options.parameters_millions > 0.0 ? options.parameters_millions : 25.6),
                                                       1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
-  if (!options.exchange.empty()) step.gossip_wire = mixers().make(options.exchange, "--exchange").wire;
+  if (!options.exchange.empty()) step.exchange_by(mixers().make(options.exchange, "--exchange"));
   const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb, nullptr, true);
   const std::string text = options.json ? advice_json(advice) : network_text(network) + advice_text(advice, options.all);
   write_standard_output(text);

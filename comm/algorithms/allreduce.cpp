@@ -123,8 +123,11 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
           .ranks_per_node = nodes ? given : 0,
           .means_before = AlgorithmPlan::kAlways,
           .period = 1,
-          .predict = [delay](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
-                             double bucket_bytes) { return predict_all_reduce(network, step, bucket_bytes, !delay); },
+          .predict =
+              [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+                const int of_node = !nodes ? 1 : given > 0 ? static_cast<int>(given) : network.ranks_per_host;
+                return predict_all_reduce(network, step, bucket_bytes, !delay, of_node);
+              },
           .disagreement = [](double) { return 0.0; },
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
             if (chunks && site.transport.size() > 1) return make_scatter_gather(site, average, delay);

@@ -10,6 +10,7 @@
 #include "comm/algorithms/momentum.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
+#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -98,10 +99,12 @@ class Choco final : public Bucketwise {
 AlgorithmPlan plan_choco(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "int8");
   const double step = read_consensus_step(config);
-  return {
-      .title = "Choco", .topology = TopologyKind::kSymmetricFixed, .states = {{"x_hat"}, {"r"}}, .make = [=](const AlgorithmSite& site) {
-        return std::make_unique<Choco>(site, compressor, step);
-      }};
+  return {.title = "Choco",
+          .topology = TopologyKind::kSymmetricFixed,
+          .states = {{"x_hat"}, {"r"}},
+          .wire = compressor.wire(),
+          .predict = predict_by_gossip(true),
+          .make = [=](const AlgorithmSite& site) { return std::make_unique<Choco>(site, compressor, step); }};
 }
 
 }  // namespace starling

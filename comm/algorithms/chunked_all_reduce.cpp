@@ -7,6 +7,7 @@
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
 #include "comm/low_gradients.h"
+#include "comm/planner/predict.h"
 
 namespace starling {
 namespace {
@@ -70,9 +71,17 @@ std::unique_ptr<Algorithm> make_scatter_gather(const AlgorithmSite& site, bool a
 
 AlgorithmPlan plan_bytegrad(ConfigSection& config) {
   const Compressor compressor = read_compressor(config, "minmax8");
-  return {.title = "ByteGrad", .scratch = 1, .means_before = AlgorithmPlan::kAlways, .period = 1, .make = [=](const AlgorithmSite& site) {
-            return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(), 1.0, false);
-          }};
+  return {.title = "ByteGrad",
+          .scratch = 1,
+          .wire = compressor.wire(),
+          .means_before = AlgorithmPlan::kAlways,
+          .period = 1,
+          .predict = predict_by_encoded_mean(compressor.wire()),
+          .disagreement = [](double) { return 0.0; },
+          .make =
+              [=](const AlgorithmSite& site) {
+                return std::make_unique<ChunkedAllReduce>(site, compressor, site.transport.size(), 1.0, false);
+              }};
 }
 
 }  // namespace starling

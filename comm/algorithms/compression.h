@@ -20,6 +20,11 @@ double read_consensus_step(ConfigSection& config);
 struct Compressor {
   Code code = Code::kMinMax8;
   std::int64_t block = 256;
+  /// AlgorithmPlan::wire, for fp32 numbers.
+  double wire() const {
+    constexpr std::int64_t kMany = 1 << 20;
+    return static_cast<double>(message_bytes(code, DType::kFloat32, kMany, block)) / (4.0 * kMany);
+  }
 };
 Compressor read_compressor(ConfigSection& config, const char* standard);
 

@@ -5,6 +5,7 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/momentum.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -82,6 +83,7 @@ AlgorithmPlan plan_decentlam(ConfigSection&) {
                     }};
               },
           .period = 1,
+          .predict = predict_by_gossip(false),
           .make = [](const AlgorithmSite& site) { return std::make_unique<DecentLaM>(site); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
 
@@ -149,14 +150,17 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   }
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
-  return {.title = "DiLoCo",
-          .states = states,
-          .scratch = settings.delay > 0 ? 0 : 1,
-          .least_buckets = {"fragments", settings.fragments},
-          .fp16_fault = fp16_fault(settings.states),
-          .restarts_updates = settings.states == StatesAt::kReset,
-          .step_keys = {{"period", settings.period}},
-          .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
+  return {
+      .title = "DiLoCo",
+      .states = states,
+      .scratch = settings.delay > 0 ? 0 : 1,
+      .least_buckets = {"fragments", settings.fragments},
+      .fp16_fault = fp16_fault(settings.states),
+      .restarts_updates = settings.states == StatesAt::kReset,
+      .step_keys = {{"period", settings.period}},
+      .predict = [settings](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
+                            double bucket_bytes) { return predict_averages(network, step, bucket_bytes, settings.period, settings.delay); },
+      .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }
 
 }  // namespace starling

@@ -5,6 +5,7 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/momentum.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -83,6 +84,7 @@ AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
           .messages = true,
           .growth = [lazy](const OptimizerRule& rule) { return model(momentum_of(rule), lazy); },
           .period = 1,
+          .predict = predict_by_gossip(false),
           .make = [lazy](const AlgorithmSite& site) { return std::make_unique<ExactDiffusion>(site, lazy); }};
 }
 

@@ -279,10 +279,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
                     }};
               },
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
-          .predict =
-              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
-                return predict_gossip(rounds, network, step, bucket_bytes, !settings.adapt_then_combine, settings.interval);
-              },
+          .predict = predict_by_gossip(!settings.adapt_then_combine, settings.interval),
           .disagreement = [settings](double left) { return drift_of(settings.interval, !settings.adapt_then_combine, left); },
           .tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}},
           .make =

@@ -10,6 +10,7 @@
 #include "comm/algorithms/compression.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -99,8 +100,10 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
           .topology = TopologyKind::kSymmetricFixed,
           .default_topology = "static-ring",
           .states = {{.name = "replica", .per_neighbour = true}},
+          .wire = compressor.wire(),
           .step_keys = {{"interval", interval}},
           .period = interval == 1 ? 1 : 0,
+          .predict = predict_by_gossip(false, interval),
           .make = [=](const AlgorithmSite& site) { return std::make_unique<LowPrecision>(site, compressor, interval); }};
 }
 

@@ -4,6 +4,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/algorithms/tracking.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -55,6 +56,7 @@ AlgorithmPlan plan_momentum_tracking(ConfigSection&) {
                       add(z[0], 1.0, z[1]);
                     }};
               },
+          .predict = predict_by_gossip(true, 1, 2),
           .make = [](const AlgorithmSite& site) { return std::make_unique<MomentumTracking>(site); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -76,9 +77,11 @@ class PushSum final : public Bucketwise {
 }  // namespace
 
 AlgorithmPlan plan_push_sum(ConfigSection&) {
-  return {.title = "push-sum", .topology = TopologyKind::kColumnStochastic, .messages = true, .make = [](const AlgorithmSite& site) {
-            return std::make_unique<PushSum>(site);
-          }};
+  return {.title = "push-sum",
+          .topology = TopologyKind::kColumnStochastic,
+          .messages = true,
+          .predict = predict_by_gossip(false),
+          .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
 }
 
 }  // namespace starling

@@ -9,6 +9,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
+#include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
@@ -126,12 +127,16 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
   return {.title = "QAdam",
           .optimizers = {"adam", "adamw"},
           .states = states,
+          .wire = compressor.wire(),
           .fp16_fault = "a momentum in which gradients overflowed is not taken back; allowed: another precision",
           .step_keys = {{"warmup", warmup, false}},
           .means_before = AlgorithmPlan::kAlways,
-          .make = [=](const AlgorithmSite& site) {
-            return after_warmup(site, warmup, make_all_reduce(site), std::make_unique<QAdam>(site, compressor, warmup, feedback));
-          }};
+          .predict = predict_by_encoded_mean(compressor.wire()),
+          .disagreement = [](double) { return 0.0; },
+          .make =
+              [=](const AlgorithmSite& site) {
+                return after_warmup(site, warmup, make_all_reduce(site), std::make_unique<QAdam>(site, compressor, warmup, feedback));
+              }};
 }
 
 }  // namespace starling

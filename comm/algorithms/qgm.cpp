@@ -9,6 +9,7 @@
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/momentum.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -142,6 +143,7 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
           .messages = atc,
           .growth = [=](const OptimizerRule& rule) { return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum); },
           .period = 1,
+          .predict = predict_by_gossip(!atc),
           .make =
               [=](const AlgorithmSite& site) {
                 return std::make_unique<QuasiGlobalMomentum>(site, atc, own ? mu : sgd_of(site.rule).momentum);

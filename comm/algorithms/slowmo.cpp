@@ -9,6 +9,7 @@
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/gossip.h"
+#include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -84,6 +85,18 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
           .fp16_fault = fp16_fault(settings.states),
           .restarts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
+          .predict =
+              [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+                Prediction result = predict_averages(network, step, bucket_bytes, settings.period);
+                if (!settings.gossip) return result;
+                const Prediction inner =
+                    predict_gossip(rounds, network, step, bucket_bytes, !settings.gossip->adapt_then_combine, settings.gossip->interval);
+                result.step += inner.step - compute_alone(step, network);
+                result.exposed += inner.exposed;
+                result.sent += inner.sent;
+                result.between_hosts += inner.between_hosts;
+                return result;
+              },
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
 }
 

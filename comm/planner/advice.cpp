@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "comm/growth.h"
 #include "comm/mixer.h"
 #include "core/error.h"
 #include "topology/mixing.h"
@@ -23,6 +24,7 @@ constexpr double kStepsPerDrift = 0.03;
 constexpr double kSameSize = 1.005;    ///< bucket sizes whose steps are this close are equal
 constexpr double kUsualBucket = 25.0;  ///< MiB, the default
 constexpr double kAgreed = 1e-12;      ///< disagreement that is rounding
+constexpr int kMostGrowth = 64;        ///< ranks up to which growth is computed here: above it takes longer than the rest
 constexpr std::int64_t kRounds = 128;  ///< most rounds that are followed to see how a topology mixes
 constexpr double kMebibyte = 1024.0 * 1024.0;
 
@@ -79,7 +81,7 @@ std::vector<Candidate> candidates(const NetworkModel& network) {
 std::vector<AlgorithmPlan> predictable(const AlgorithmPlan& mixing) {
   std::vector<AlgorithmPlan> result = known_algorithms();
   std::erase_if(result, [&](const AlgorithmPlan& plan) {
-    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement || plan.disagreement(1.0) > 0.0;
+    return !plan.predict || plan.topology != TopologyKind::kNone || !plan.disagreement || plan.disagreement(1.0) > 0.0 || plan.wire < 1.0;
   });
   if (mixing.predict) result.push_back(mixing);
   return result;
@@ -92,24 +94,37 @@ class Planner {
     require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
     if (network.ranks > 1) candidates_ = candidates(network);
     networks_[1].direct = false;  // what is encoded is sent, also inside a host
+    register_builtin_optimizers();
+    const nlohmann::json momentum{{"momentum", 0.9}};
+    ConfigSection section(momentum, "plan");
+    sgd_ = optimizers().make("sgd", "optimizer.type", section);
   }
 
   /// On every topology that it takes, with each bucket size; none of a single rank that would need a topology.
-  std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, const StepModel& step) {
+  std::vector<PlannedChoice> choices(const AlgorithmPlan& algorithm, StepModel step) {
     std::vector<PlannedChoice> result;
-    const bool sent = step.gossip_wire < 1.0;
+    step.gossip_wire *= algorithm.wire;
+    const bool sent = step.gossip_wire < 1.0 || algorithm.messages;
+    const Way way = step.gossip_whole || algorithm.wire < 1.0 ? kWhole : sent ? kSent : kRead;
     if (algorithm.topology == TopologyKind::kNone) add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
     for (const Candidate& candidate : candidates_) {
       if (algorithm.topology == TopologyKind::kNone || !kind_fault(*candidate.topology, algorithm.topology).empty()) continue;
-      add(result, algorithm, candidate, costs_on(candidate, sent), networks_[sent], step);
+      if (grows(algorithm, candidate)) continue;
+      add(result, algorithm, candidate, costs_on(candidate, way), networks_[sent], step);
     }
     return result;
   }
 
  private:
-  const std::vector<RoundCost>& costs_on(const Candidate& candidate, bool sent) {
-    const auto [at, fresh] = costs_[sent].try_emplace(candidate.name);
-    if (fresh) at->second = costs_of(*candidate.topology, networks_[sent]);
+  /// With the usual momentum it would be refused there. What the planner recommends by itself does not grow on any topology.
+  bool grows(const AlgorithmPlan& algorithm, const Candidate& candidate) const {
+    if (!algorithm.growth || algorithm.disagreement || networks_[0].ranks > kMostGrowth) return false;
+    return growth_per_step(algorithm, *sgd_, *candidate.topology).grows();
+  }
+  enum Way : std::uint8_t { kRead, kSent, kWhole };  ///< neighbours' parameters: where they lie, as messages, as messages to each
+  const std::vector<RoundCost>& costs_on(const Candidate& candidate, Way way) {
+    const auto [at, fresh] = costs_[way].try_emplace(candidate.name);
+    if (fresh) at->second = costs_of(*candidate.topology, networks_[way != kRead], way == kWhole);
     return at->second;
   }
   void add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate, const std::vector<RoundCost>& costs,
@@ -117,8 +132,9 @@ class Planner {
 
   NetworkModel networks_[2];  ///< as it is, and where everything is sent
   const std::vector<double>& bucket_mb_;
+  std::unique_ptr<OptimizerRule> sgd_;
   std::vector<Candidate> candidates_;
-  std::map<std::string, std::vector<RoundCost>> costs_[2];
+  std::map<std::string, std::vector<RoundCost>> costs_[3];
 };
 
 void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm, const Candidate& candidate,
@@ -133,19 +149,23 @@ void Planner::add(std::vector<PlannedChoice>& to, const AlgorithmPlan& algorithm
                          .rate = candidate.rate,
                          .mixing = std::numeric_limits<double>::infinity()};
     if (candidate.rate > 0.0) choice.mixing = -std::log(candidate.rate) / choice.prediction.step;
-    if (algorithm.disagreement) choice.steps = expected_steps(algorithm.disagreement(candidate.left), network.ranks);
+    choice.steps = algorithm.disagreement ? expected_steps(algorithm.disagreement(candidate.left), network.ranks)
+                                          : std::numeric_limits<double>::infinity();
     to.push_back(std::move(choice));
   }
 }
 
-bool sooner(const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }
+/// Those of which it is not known come last, the fastest first.
+bool sooner(const PlannedChoice& a, const PlannedChoice& b) {
+  return std::pair(a.seconds(), a.prediction.step) < std::pair(b.seconds(), b.prediction.step);
+}
 
-/// Every algorithm of which the planner knows what it costs in learning, with default keys and those that it is tried with, sending what it
-/// can send; of each what is soonest to a loss.
+/// Every algorithm with default keys and those that it is tried with, sending what it can send; of each what is soonest to a loss, or
+/// fastest where it is not known what it costs in learning.
 std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
   std::vector<PlannedChoice> result;
   for (const AlgorithmPlan& known : known_algorithms()) {
-    if (!known.predict || !known.disagreement) continue;
+    if (!known.predict) continue;
     std::vector<nlohmann::json> tried{nlohmann::json::object()};
     for (const auto& [key, value] : known.tried) tried.push_back({{key, value}});
     for (const nlohmann::json& keys : tried) {
@@ -153,7 +173,7 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
       config["type"] = known.name;
       const AlgorithmPlan algorithm = algorithm_of(config);
       for (const std::string& exchange : mixers().names()) {
-        step.gossip_wire = mixers().make(exchange, "exchange").wire;
+        step.exchange_by(mixers().make(exchange, "exchange"));
         const bool encoded = step.gossip_wire < 1.0;
         if (encoded && !algorithm.encoding) continue;
         const std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
@@ -249,9 +269,12 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
   Advice advice;
   advice.compute = compute_alone(step, network);
-  const std::vector<RoundCost> costs = topology ? costs_of(*topology, network) : std::vector<RoundCost>{};
+  StepModel of = step;
+  of.gossip_wire *= algorithm.wire;
+  const bool whole = of.gossip_whole || algorithm.wire < 1.0;
+  const std::vector<RoundCost> costs = topology ? costs_of(*topology, network, whole) : std::vector<RoundCost>{};
   for (const double mb : bucket_mb) {
-    const Prediction prediction = algorithm.predict(costs, network, step, mb * kMebibyte);
+    const Prediction prediction = algorithm.predict(costs, network, of, mb * kMebibyte);
     advice.choices.push_back({.algorithm = algorithm.name,
                               .title = algorithm.label(),
                               .topology = topology ? name : "",
@@ -287,10 +310,11 @@ std::string advice_text(const Advice& advice, bool all) {
       "{:>8} {:>11}\n",
       "method", "topology", "bucket_mb", "step ms", "MB sent/rank", "steps ×", "ms to loss");
   for (const PlannedChoice& c : advice.methods) {
-    text +=
-        fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8.3f} {:>11.4g}\n", c.method(), c.topology.empty() ? "-" : c.topology,
-                    c.bucket_mb, c.prediction.step * 1e3, c.prediction.sent * 1e-6, c.steps, c.seconds() * 1e3);
+    text += fmt::format("  {:<28} {:<20} {:>9.4g} {:>11.4g} {:>13.4g} {:>8} {:>11}\n", c.method(), c.topology.empty() ? "-" : c.topology,
+                        c.bucket_mb, c.prediction.step * 1e3, c.prediction.sent * 1e-6, c.known() ? fmt::format("{:.3f}", c.steps) : "?",
+                        c.known() ? fmt::format("{:.4g}", c.seconds() * 1e3) : "?");
   }
+  if (!advice.methods.back().known()) text += "?: what it costs in learning has not been measured\n";
   const PlannedChoice& first = advice.methods.front();
   if (first.seconds() * kTie < best.seconds()) {
     text += fmt::format("soonest: {}{}, {:.2f} × as soon as {}\n", first.method(), first.topology.empty() ? "" : " over " + first.topology,
@@ -317,7 +341,7 @@ nlohmann::ordered_json row_of(const PlannedChoice& c) {
   row["rate"] = c.rate;
   row["mixing_per_second"] = nullptr;
   if (!std::isinf(c.mixing)) row["mixing_per_second"] = c.mixing;
-  row["expected_steps"] = c.steps;
+  row["expected_steps"] = c.known() ? nlohmann::ordered_json(c.steps) : nlohmann::ordered_json(nullptr);
   return row;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -22,9 +23,10 @@ struct PlannedChoice {
   std::optional<std::int64_t> rounds_to_consensus;
   double rate = 0.0;    ///< what remains of a disagreement after one round, the geometric mean; 0: nothing
   double mixing = 0.0;  ///< powers of e by which disagreement shrinks in a second; infinite without a topology: all agree
-  double steps = 1.0;   ///< that it takes to a loss, of those that all-reduce takes: expected_steps()
+  double steps = 1.0;   ///< that it takes to a loss, of those that all-reduce takes: expected_steps(); infinite where that is not known
   /// Seconds to the loss that all-reduce has after a step, about.
   double seconds() const { return prediction.step * steps; }
+  bool known() const { return std::isfinite(steps); }
   std::string label() const { return topology.empty() ? title : topology; }
   /// The algorithm with its keys and what it sends: "gossip, interval 4, int8".
   std::string method() const;

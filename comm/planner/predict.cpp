@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "comm/mixer.h"
 #include "core/error.h"
 
 namespace starling {
@@ -115,6 +116,11 @@ struct TimeLine {
 
 }  // namespace
 
+void StepModel::exchange_by(const MixerKind& mixer) {
+  gossip_wire = mixer.wire;
+  gossip_whole = mixer.whole;
+}
+
 StepModel even_step(double parameters, double seconds) {
   constexpr int kTensors = 64;
   StepModel step;
@@ -170,13 +176,22 @@ RoundCost cost_of_nodes(const Round& round, const NetworkModel& network) {
 
 }  // namespace
 
-RoundCost cost_of(const Round& given, const NetworkModel& network) {
-  if (given.ranks_per_node > 1 && network.hosts() > 1) return cost_of_nodes(given, network);
+RoundCost cost_of(const Round& given, const NetworkModel& network, bool whole) {
+  if (given.ranks_per_node > 1 && network.hosts() > 1 && !whole) return cost_of_nodes(given, network);
   const Round round = over_ranks(given);
   Load load(network);
   for (const Group& group : round.groups) {
     const auto m = static_cast<double>(group.ranks.size());
     if (group.ranks.size() < 2) continue;
+    if (whole) {
+      for (const int from : group.ranks) {
+        for (const int to : group.ranks) {
+          if (from != to) load.message(from, to, 1.0);
+        }
+      }
+      load.reads(m - 1.0);
+      continue;
+    }
     const bool read_in_place = network.direct && one_host(group.ranks, network);
     load.reads(read_in_place ? m - 1.0 : 1.0);
     if (read_in_place) continue;
@@ -193,7 +208,7 @@ RoundCost cost_of(const Round& given, const NetworkModel& network) {
     for (const auto& [j, weight] : round.rows[i]) {
       if (j == rank || weight == 0.0) continue;
       terms += 1.0;
-      if (network.direct && network.host_of(j) == network.host_of(rank)) continue;
+      if (!whole && network.direct && network.host_of(j) == network.host_of(rank)) continue;
       load.message(j, rank, 1.0);
     }
     load.reads(terms);
@@ -211,25 +226,38 @@ RoundCost cost_of_all_reduce(const NetworkModel& network) {
   return load.cost();
 }
 
+namespace {
+
+RoundCost cost_of_all_reduce_by_nodes(const NetworkModel& network, int ranks_per_node) {
+  Round round;
+  round.ranks_per_node = ranks_per_node;
+  round.groups.emplace_back();
+  for (int node = 0; node < network.ranks / ranks_per_node; ++node) round.groups[0].ranks.push_back(node);
+  return cost_of_nodes(round, network);
+}
+
+}  // namespace
+
 double compute_alone(const StepModel& step, const NetworkModel& network) {
   double bytes = 0.0;
   for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
   return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth;
 }
 
-std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network) {
+std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole) {
   require(topology.ranks() == network.ranks, "planner", "a topology of {} ranks on a network of {}", topology.ranks(), network.ranks);
   std::vector<RoundCost> costs;
   const std::int64_t period = topology.period();
   const std::int64_t count = period > 0 ? std::min(period, kMostRounds) : kMostRounds;
   costs.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t k = 0; k < count; ++k) costs.push_back(cost_of(topology.round(k), network));
+  for (std::int64_t k = 0; k < count; ++k) costs.push_back(cost_of(topology.round(k), network, whole));
   return costs;
 }
 
 Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap, std::int64_t interval) {
+                          bool overlap, std::int64_t interval, int tensors) {
   require(!costs.empty(), "planner", "gossip without rounds");
+  const double wire = step.gossip_wire * tensors;
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   const auto rounds = static_cast<std::int64_t>(costs.size());
@@ -253,13 +281,13 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
       line.now += (bucket.ready - done) * step.backward;
       done = bucket.ready;
       if (mixes) line.wait_until(arrival[b]);
-      line.now += line.update(bucket, mixes ? last.local_reads + line.recoding(last.local_reads) : 0.0);
+      line.now += line.update(bucket, mixes ? tensors * (last.local_reads + line.recoding(last.local_reads)) : 0.0);
       if (!starts) continue;
-      arrival[b] = line.transfer(bucket, next, step.gossip_wire);
+      arrival[b] = line.transfer(bucket, next, wire);
       if (!overlap) line.wait_until(arrival[b]);
       if (t >= warm) {
-        result.sent += bucket.bytes * step.gossip_wire * next.sent_per_byte;
-        result.between_hosts += bucket.bytes * step.gossip_wire * next.between_per_byte;
+        result.sent += bucket.bytes * wire * next.sent_per_byte;
+        result.between_hosts += bucket.bytes * wire * next.between_per_byte;
       }
     }
     line.now += (1.0 - done) * step.backward;
@@ -291,8 +319,9 @@ Prediction predict_averages(const NetworkModel& network, const StepModel& step, 
   return result;
 }
 
-Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap) {
-  const RoundCost cost = cost_of_all_reduce(network);
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap, int ranks_per_node) {
+  const bool by_nodes = ranks_per_node > 1 && ranks_per_node < network.ranks;
+  const RoundCost cost = by_nodes ? cost_of_all_reduce_by_nodes(network, ranks_per_node) : cost_of_all_reduce(network);
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   Prediction result;
@@ -315,6 +344,53 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
   result.step = line.now;
   result.exposed = line.exposed;
   return result;
+}
+
+Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step, double bucket_bytes, double wire) {
+  RoundCost half = cost_of_all_reduce(network);  // its other half has as many bytes
+  for (double* cost : {&half.latency, &half.per_byte, &half.cpu_per_byte, &half.sent_per_byte, &half.between_per_byte}) *cost /= 2.0;
+  TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
+  std::vector<double> arrival(line.buckets.size(), 0.0);
+  // A byte of numbers is read and its code written, and the other way round; what travels back belongs to all chunks.
+  const auto recode = [&](const PlannedBucket& bucket) { line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth; };
+  Prediction result;
+  line.now = step.forward;
+  double done = 0.0;
+  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+    const PlannedBucket& bucket = line.buckets[b];
+    line.now += (bucket.ready - done) * step.backward;
+    done = bucket.ready;
+    recode(bucket);
+    arrival[b] = line.transfer(bucket, half, wire);
+    result.sent += 2.0 * bucket.bytes * wire * half.sent_per_byte;
+    result.between_hosts += 2.0 * bucket.bytes * wire * half.between_per_byte;
+  }
+  line.now += (1.0 - done) * step.backward;
+  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+    line.wait_until(arrival[b]);
+    recode(line.buckets[b]);
+    arrival[b] = line.transfer(line.buckets[b], half, wire);
+  }
+  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
+    line.wait_until(arrival[b]);
+    recode(line.buckets[b]);
+    line.now += line.update(line.buckets[b], 0.0);
+  }
+  result.step = line.now;
+  result.exposed = line.exposed;
+  return result;
+}
+
+Predict predict_by_gossip(bool overlap, std::int64_t interval, int tensors) {
+  return [=](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+    return predict_gossip(rounds, network, step, bucket_bytes, overlap, interval, tensors);
+  };
+}
+
+Predict predict_by_encoded_mean(double wire) {
+  return [=](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+    return predict_encoded_mean(network, step, bucket_bytes, wire);
+  };
 }
 
 }  // namespace starling

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "comm/planner/network_model.h"
@@ -11,6 +12,8 @@
 // from that, a step alone and a topology; advice: which topology, algorithm and bucket size. Simulated clocks, no threads, no transport.
 
 namespace starling {
+
+struct MixerKind;
 
 /// One parameter, in the order in which gradients become ready.
 struct PlannedTensor {
@@ -24,6 +27,8 @@ struct StepModel {
   std::vector<PlannedTensor> tensors;    ///< ascending `ready`
   double update_traffic = 7.0;           ///< bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
   double gossip_wire = 1.0;              ///< bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
+  bool gossip_whole = false;             ///< every neighbour gets all of it, see costs_of()
+  void exchange_by(const MixerKind& mixer);
 };
 /// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass.
 StepModel even_step(double parameters, double seconds);
@@ -44,7 +49,8 @@ struct RoundCost {
   double cpu_per_byte = 0.0;      ///< seconds of a core per byte of bucket, for the busiest host's ranks
   double local_reads = 0.0;       ///< buffers that the update reads beside its own: received ones, or neighbours' where they lie
 };
-RoundCost cost_of(const Round& round, const NetworkModel& network);
+/// `whole`: every neighbour gets all of a bucket, as a message; else groups and nodes add up on the way, or read each other's memory.
+RoundCost cost_of(const Round& round, const NetworkModel& network, bool whole = false);
 RoundCost cost_of_all_reduce(const NetworkModel& network);
 
 struct Prediction {
@@ -54,16 +60,23 @@ struct Prediction {
   double between_hosts = 0.0;  ///< bytes that leave the busiest host in a step
 };
 /// The costs of one period's rounds (64 at most).
-std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network);
+std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole = false);
 /// Gossip that combines while it computes (semantics.md section 2): an exchange has a whole step to arrive, and one begins every `interval`
-/// steps.
+/// steps. It brings `tensors` of the bucket's size from each neighbour.
 Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes,
-                          bool overlap = true, std::int64_t interval = 1);
+                          bool overlap = true, std::int64_t interval = 1, int tensors = 1);
 /// Nothing but a mean over all ranks every `period` steps, which has `hidden` of them to arrive.
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
                             std::int64_t hidden = 0);
-/// Gradient all-reduce, overlapped with the backward pass.
-Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true);
+/// Gradient all-reduce, overlapped with the backward pass. `ranks_per_node` above 1: inside nodes first, then between them.
+Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true,
+                              int ranks_per_node = 1);
+/// The mean by encoded messages (EncodedMean), `wire` bytes for each byte: chunks travel in the backward pass, their means after it.
+Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& step, double bucket_bytes, double wire);
+/// The same as AlgorithmPlan::predict takes it.
+using Predict = std::function<Prediction(const std::vector<RoundCost>&, const NetworkModel&, const StepModel&, double bucket_bytes)>;
+Predict predict_by_gossip(bool overlap, std::int64_t interval = 1, int tensors = 1);
+Predict predict_by_encoded_mean(double wire);
 /// No communication at all.
 double compute_alone(const StepModel& step, const NetworkModel& network);
 

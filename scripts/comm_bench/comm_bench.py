@@ -3,6 +3,7 @@
 
   scripts/comm_bench/comm_bench.py [--only ROWS] [--quick] [--dry-run] [--out FOLDER]     tables: FOLDER/comm.md and comm.json
   scripts/comm_bench/comm_bench.py learning [--seeds 1,2,3] [--epochs 4] ...              accuracy of gossip against all-reduce; an hour
+  scripts/comm_bench/comm_bench.py race [--rate 20] [--epochs 2] ...                      accuracy over seconds and bytes across hosts; 20 minutes
 
 Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our all-reduce, with real computation and with
 computation that takes no processor; against decent-dp and PyTorch's DDP); hierarchical
@@ -20,6 +21,7 @@ import sys
 import time
 
 import learning
+import race
 import rows
 from jobs import MODELS, ROOT, Failed, Setup, Skipped
 
@@ -91,6 +93,8 @@ def rates(text):
 def main():
     if len(sys.argv) > 1 and sys.argv[1] == "learning":
         return learning.main(sys.argv[2:])
+    if len(sys.argv) > 1 and sys.argv[1] == "race":
+        return race.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=words(ROWS), default=ROWS, help="rows, separated by commas (default: all)")
     parser.add_argument("--quick", action="store_true", help="few steps and one repeat: a check that it runs")

@@ -14,6 +14,17 @@ verify "shows every program" bash -c 'for word in "starling-bench exchange" "net
   grep -q -e "$word" "$1" || { echo "no $word"; exit 1; }; done' _ "$work/.stdout"
 verify "and leaves nothing" bash -c '! ls -d runs /etc/netns/"$NETLAB_NAME"-* 2>/dev/null'
 check "a dry run of learning" 0 "one-peer-exp-8-2\b" "$bench" learning --dry-run --seeds 1,2 --verbose
+check "a dry run of a race" 0 "evaluate.every_steps=100 .*sync=.*local_sgd" "$bench" race --dry-run
+mkdir race
+printf '%s\n' '{"step": 10, "step_ms": 100}' '{"step": 20, "step_ms": 200}' '{"step": 20, "test_accuracy": 0.5}' '{"step": 40, "step_ms": 50, "test_accuracy": 0.9}' >race/metrics.jsonl
+verify "a race's seconds, bytes and what it took" python3 -c '
+import pathlib, sys
+sys.path.insert(0, sys.argv[1] + "/scripts/comm_bench")
+from race import first_at, read_points
+points = read_points(pathlib.Path("race"), 8e6)
+assert points["megabytes"] == [4.0, 8.0] and points["accuracy"] == [50.0, 90.0], points
+assert all(abs(a - b) < 1e-9 for a, b in zip(points["seconds"], [3.0, 4.0])), points
+assert abs(first_at(points, "seconds", 70) - 3.5) < 1e-9 and first_at(points, "seconds", 91) is None' "$root"
 
 check "exchange and plan" 0 "^\| 4096 \| 8 \| [0-9.]+ \|" "$bench" --quick --only exchange,plan4096 --out out
 verify "have their rows in JSON" python3 -c '

@@ -280,8 +280,55 @@ TEST_CASE("planner/advice: what mixes far better is recommended over what is a l
   }
   CHECK(std::is_sorted(advice.methods.begin(), advice.methods.end(),
                        [](const PlannedChoice& a, const PlannedChoice& b) { return a.seconds() < b.seconds(); }));
+  // Every algorithm is predicted; those whose cost in learning nobody measured come last and have no expected time.
+  for (const AlgorithmPlan& plan : known_algorithms()) {
+    CAPTURE(plan.name);
+    const auto found = std::find_if(advice.methods.begin(), advice.methods.end(), [&](const auto& m) { return m.algorithm == plan.name; });
+    REQUIRE(found != advice.methods.end());
+    CHECK(found->known() == static_cast<bool>(plan.disagreement));
+    CHECK(found->prediction.step > 0.1);
+    CHECK(found->prediction.sent > 0.0);
+  }
   // `auto` keeps the mathematics.
   for (const PlannedChoice& choice : advice.choices) CHECK((choice.algorithm == "gossip" || choice.algorithm == "allreduce"));
+}
+
+TEST_CASE("planner/predict: bytes of means by nodes, of encoded means and of exchanges that bring two tensors") {
+  NetworkModel network;
+  network.ranks = 8;
+  network.ranks_per_host = 4;
+  network.between = {0.0, 1e9};
+  network.direct = false;
+  const StepModel step = even_step(1e6, 0.1);  // 4 MB
+  const Prediction flat = predict_all_reduce(network, step, 1e6), nodes = predict_all_reduce(network, step, 1e6, true, 4);
+  // Each of 4 ranks sends its share of 8 parts to 4 others and gets as many back: 4 times what two nodes exchange.
+  CHECK(flat.between_hosts == doctest::Approx(4.0 * 4e6));
+  CHECK(nodes.between_hosts == doctest::Approx(4e6));
+  CHECK(nodes.exposed < flat.exposed);
+  const Prediction encoded = predict_encoded_mean(network, step, 1e6, 0.25);
+  CHECK(encoded.sent == doctest::Approx(flat.sent / 4.0));
+  CHECK(encoded.between_hosts == doctest::Approx(flat.between_hosts / 4.0));
+  CHECK(encoded.step > compute_alone(step, network));
+  // One bucket is complete when the backward pass ends: all of it is waited for.
+  CHECK(predict_encoded_mean(network, step, 1e9, 0.25).exposed == doctest::Approx(0.25 * flat.between_hosts / 1e9).epsilon(0.01));
+  register_builtin_topologies();
+  const nlohmann::json ring{{"type", "ring"}};
+  ConfigSection section(ring, "test");
+  section.required_text("type", "");
+  const auto topology = topologies().make("ring", "type", section, {8, 4});
+  const std::vector<RoundCost> costs = costs_of(*topology, network);
+  const Prediction one = predict_gossip(costs, network, step, 1e6), two = predict_by_gossip(true, 1, 2)(costs, network, step, 1e6);
+  CHECK(two.sent == doctest::Approx(2.0 * one.sent));
+  // What nobody adds up on the way goes to each of the 7 others, whatever the nodes.
+  for (const char* name : {"complete", "hierarchical"}) {
+    const nlohmann::json config{{"type", name}};
+    ConfigSection of(config, "test");
+    of.required_text("type", "");
+    const auto nodes_of = topologies().make(name, "type", of, {8, 4});
+    CHECK(costs_of(*nodes_of, network, true)[0].sent_per_byte == 7.0);
+    CHECK(costs_of(*nodes_of, network)[0].sent_per_byte < 2.0);
+  }
+  CHECK(two.step > one.step);
 }
 
 TEST_CASE("planner/network: a file comes back as it was, and a bad one names its key") {

@@ -18,6 +18,11 @@ namespace {
 
 constexpr double kUsualBucket = 25.0;
 
+/// What is chosen where measurement does not say otherwise.
+nlohmann::json standard_algorithm(const TrainConfig& config) {
+  return config.auto_algorithm ? nlohmann::json{{"type", config.algorithm.name}} : config.resolved["sync"]["algorithm"];
+}
+
 /// Makes what was chosen: `algorithm` and `topology` as a config has them, the latter unused by an algorithm that needs none.
 void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& algorithm, const nlohmann::json& topology, double bucket_mb) {
   nlohmann::json& sync = config.resolved["sync"];
@@ -56,7 +61,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
                                   Transport& transport) {
   if (!config.auto_topology && !config.auto_bucket) return {};
   if (transport.size() == 1) {
-    apply(config, site, config.resolved["sync"]["algorithm"], {{"type", "base-2"}}, kUsualBucket);
+    apply(config, site, standard_algorithm(config), {{"type", "base-2"}}, kUsualBucket);
     return {};
   }
   StepModel step;
@@ -96,7 +101,7 @@ std::string choose_by_measurement(TrainConfig& config, const RankLayout& site, c
   }
   decision = transport.world().all_gather(decision).front();
   config.auto_figures = nlohmann::json::parse(decision);
-  nlohmann::json algorithm = config.resolved["sync"]["algorithm"];
+  nlohmann::json algorithm = standard_algorithm(config);
   if (config.auto_figures["algorithm"] != config.algorithm.name) algorithm = {{"type", config.auto_figures["algorithm"]}};
   apply(config, site, algorithm, {{"type", config.auto_figures["topology"]}}, config.auto_figures["bucket_mb"].get<double>());
   return text;

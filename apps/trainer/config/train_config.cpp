@@ -303,9 +303,15 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
     return;
   }
   ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
-  config.auto_topology = topology.text("type", standard_topology(plan), "see `--list topologies`") == "auto";
+  const std::string type = topology.text("type", config.auto_algorithm ? "auto" : standard_topology(plan), "see `--list topologies`");
+  config.auto_topology = type == "auto";
+  if (config.auto_algorithm && !config.auto_topology) {
+    topology.error("type", "is {}, but sync.algorithm auto chooses the topology too; allowed: auto, or a sync.algorithm", type);
+  }
   if (config.auto_topology) {
-    if (!plan.predict) topology.error("type", "is auto, but {} does not say what a step takes; allowed: a type", plan.label());
+    if (!plan.predict || !plan.disagreement) {
+      topology.error("type", "is auto, but what {} costs in learning is not known; allowed: a type", plan.label());
+    }
     // It may choose all-reduce, whose gradients are means already.
     if (config.lr_scale != 1.0 || config.rule->corrects_noise()) {
       topology.error("type", "is auto, which may choose all-reduce, but {} is for a rank's own gradients; allowed: a type",
@@ -320,14 +326,26 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
   config.topology_name = config.resolved_topology.value("type", "");
 }
 
+/// `auto`: gossip or all-reduce, whichever is expected to come to a loss sooner. The topology is then chosen too.
+AlgorithmPlan read_first_algorithm(ConfigSection& algorithm, TrainConfig& config) {
+  if (algorithm.describing() || algorithm.text("type", "gossip", "see `--list algorithms`") != "auto") return read_algorithm(algorithm);
+  config.auto_algorithm = true;
+  algorithm.finish();
+  return algorithm_of(nullptr);
+}
+
 void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
   config.clip = {clip_norm,
                  root.choice("clip", "global", {"global", "bucket"}, "the norm over all parameters, or over each bucket") == "bucket"};
 
   ConfigSection sync = root.section("sync", "how ranks agree");
-  ConfigSection algorithm = sync.section("algorithm", "who sends what when, and what it does to the update; a text is its type", "type");
-  config.algorithm = read_algorithm(algorithm);
+  ConfigSection algorithm = sync.section(
+      "algorithm",
+      "who sends what when, and what it does to the update; a text is its type; auto: gossip or allreduce, and the topology, by "
+      "measurement at the start",
+      "type");
+  config.algorithm = read_first_algorithm(algorithm, config);
   ConfigSection transport = sync.section(
       "transport",
       "what carries exchanges; a text is its type. CPUs: mpi, or between ranks of one host nothing (direct: they read each other's "

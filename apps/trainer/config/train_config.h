@@ -95,6 +95,7 @@ struct TrainConfig {
   nlohmann::json resolved_topology;                 ///< with every key
   std::vector<SyncPhase> phases;                    ///< after the first, which the members above have
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
+  bool auto_algorithm = false;                      ///< the config's word; `algorithm` is gossip until it is chosen
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0;
   int max_ctas = 0;  ///< see NcclSettings

@@ -47,7 +47,7 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
     const double ready = static_cast<double>(step.tensors.size() + 1) / static_cast<double>(trace.ready_order.size());
     step.tensors.push_back({static_cast<double>(padded) * element, ready});
   }
-  step.gossip_wire = config.mixer.wire;
+  step.exchange_by(config.mixer);
   step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
   return step;
 }
