@@ -589,11 +589,11 @@ TEST_CASE("comm/families: the plain rewriting keeps what it must") {
   }
 }
 
-TEST_CASE("comm/families: all-reduce and post-local SGD give the numbers of PyTorch's DistributedDataParallel and its hooks") {
+TEST_CASE("comm/families: the numbers of PyTorch's DistributedDataParallel with its hooks, and of decent-dp") {
   std::ifstream file("golden/algorithms.json");  // by golden/make_algorithms.py
   REQUIRE_MESSAGE(file.good(), "golden/algorithms.json is read from the folder tests/");
   const json golden = json::parse(file);
-  REQUIRE(golden["cases"].size() >= 7);
+  REQUIRE(golden["cases"].size() >= 10);
   for (const json& expected : golden["cases"]) {
     const std::string name = expected["name"], type = expected["optimizer"]["type"];
     CAPTURE(name);
