@@ -126,6 +126,16 @@ struct DisagreementModel {
   std::function<void(Numbers& z, const MixOne& mix)> step;
 };
 
+/// The same for an algorithm that encodes by itself what it sends: its step on all ranks' numbers, so many of each one after another.
+/// code(v) makes of each rank's v what its neighbours decode.
+struct EncodedModel {
+  int states = 0;
+  bool states_begin_at_x = false;  ///< as the parameters that all ranks begin with; otherwise at zero
+  Code code = Code::kNone;
+  std::int64_t block = 0;
+  std::function<void(DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code)> step = {};
+};
+
 /// What an algorithm needs and can do, once its keys are read and before there are buckets or other ranks; and how it is made then. A
 /// maker names the members that it has something to say of.
 struct AlgorithmPlan {
@@ -173,6 +183,7 @@ struct AlgorithmPlan {
   static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
   /// How disagreement moves, for algorithms that could enlarge it (comm/growth.h).
   std::function<DisagreementModel(const OptimizerRule&)> growth = {};
+  EncodedModel encoded = {};  ///< where it encodes by itself (comm/consensus.h)
   /// After so many steps the algorithm's own work comes again, beside the topology's and the rule's; 0: not said, so there are no graphs.
   std::int64_t period = 0;
   /// What a step takes, given what a period's rounds cost (empty without a topology), in buckets of so many bytes. Without this nothing is

@@ -137,7 +137,8 @@ struct MixerKind {
   std::function<std::unique_ptr<Mixer>(Backend&, Transport&, const Encoding&)> make;
   double wire = 1.0;     ///< the part of the parameters' bytes that travels
   bool encodes = false;  ///< what travels is made of the parameters; neighbours' own are not read
-  bool whole = false;    ///< every neighbour gets all of it: nothing is summed on the way, in groups or on nodes
+  Code code = Code::kNone;
+  bool whole = false;  ///< every neighbour gets all of it: nothing is summed on the way, in groups or on nodes
 };
 using MixerKinds = Registry<MixerKind>;
 MixerKinds& mixers();

@@ -39,8 +39,9 @@ struct ShowOptions {
   TopologyChoice choice;
   bool json = false;
   std::string svg;
-  std::string algorithm;  ///< a type, or `sync.algorithm` as JSON; empty: none
-  double momentum = 0.9;  ///< of the `sgd` that the algorithm's figure is for
+  std::string algorithm;          ///< a type, or `sync.algorithm` as JSON; empty: none
+  double momentum = 0.9;          ///< of the `sgd` that the algorithm's figure is for
+  std::string exchange = "fp32";  ///< `sync.exchange`
 };
 
 /// `starling-topo show`: a topology's rounds and figures as text, JSON or a picture.

@@ -9,8 +9,11 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/algorithm.h"
+#include "comm/consensus.h"
 #include "comm/growth.h"
+#include "comm/mixer.h"
 #include "core/error.h"
+#include "kernels/open_backend.h"
 #include "topology/mixing.h"
 #include "topology/rational.h"
 #include "topology/svg.h"
@@ -190,6 +193,22 @@ void write_json(const ChosenTopology& chosen, std::FILE* file, const std::string
 
 namespace {
 
+/// How ranks agree again by what they encode; nothing where numbers travel as they are.
+std::string encoded_text(const AlgorithmPlan& plan, const ShowOptions& options, const Topology& topology) {
+  const MixerKind mixer = mixers().make(options.exchange, "--exchange");
+  if (!encodes(plan, mixer)) {
+    if (mixer.encodes) fail(ExitCode::kUsage, "arguments", "--exchange: {} does not encode its exchanges; allowed: fp32", plan.label());
+    return "";
+  }
+  constexpr int kMost = 256;
+  if (topology.ranks() > kMost) return fmt::format("with what it encodes: not computed above {} ranks\n", kMost);
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const EncodedConsensus consensus = encoded_consensus(plan, mixer, topology, *backend);
+  return fmt::format(
+      "with what it encodes: disagreement × {:.4g} a round, {}\n", consensus.rate,
+      consensus.floor > 0.0 ? fmt::format("down to {:.2g} of the parameters' size", consensus.floor) : "down to fp32's own rounding");
+}
+
 /// How the algorithm moves what ranks disagree in, here.
 std::string growth_text(const ShowOptions& options, const Topology& topology) {
   register_builtin_algorithms();
@@ -202,10 +221,12 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   std::string fault = kind_fault(topology, plan.topology);
   if (fault.empty() && plan.rule_fault) fault = plan.rule_fault(*rule);
   if (!fault.empty()) return fmt::format("{}: not for this, {}\n", plan.label(), fault);
-  if (!plan.growth) return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label());
+  const std::string encoded = encoded_text(plan, options, topology);
+  if (!plan.growth) return fmt::format("{}: nothing in it enlarges what ranks disagree in\n", plan.label()) + encoded;
   const Growth growth = growth_per_step(plan, *rule, topology);
   return fmt::format("{} with sgd, momentum {}: disagreement × {:.4g} a step{}\n", plan.label(), options.momentum, growth.per_step,
-                     !growth.grows() ? "" : ", which training refuses");
+                     !growth.grows() ? "" : ", which training refuses") +
+         encoded;
 }
 
 }  // namespace
@@ -232,6 +253,7 @@ CLI::App* add_show(CLI::App& app, ShowOptions& options) {
       ->add_option("--algorithm", options.algorithm,
                    "also print how this algorithm (a type, or an object with its keys) moves disagreement")
       ->excludes(json);
+  command->add_option("--exchange", options.exchange, "sync.exchange of that algorithm")->check(CLI::IsMember(mixers().names()));
   command->add_option("--momentum", options.momentum, "of the sgd beside it")->check(CLI::Range(0.0, 0.999999));
   command->add_option("--svg", options.svg, "draw it into this file")->excludes(json);
   return command;

@@ -94,6 +94,24 @@ class Choco final : public Bucketwise {
   Tensor moved_;                     ///< x' - x̂, of the largest bucket
 };
 
+/// z is {x, x̂, r}.
+EncodedModel model_of_beliefs(const Compressor& compressor, double step) {
+  return {.states = 2,
+          .states_begin_at_x = true,
+          .code = compressor.code,
+          .block = compressor.block,
+          .step = [step](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code) {
+            std::vector<double> q = z[0];
+            add(q, -1.0, z[1]);
+            code(q);
+            add(z[1], 1.0, q);
+            mix(q);
+            add(z[2], 1.0, q);
+            add(z[0], step, z[2]);
+            add(z[0], -step, z[1]);
+          }};
+}
+
 }  // namespace
 
 AlgorithmPlan plan_choco(ConfigSection& config) {
@@ -103,6 +121,7 @@ AlgorithmPlan plan_choco(ConfigSection& config) {
           .topology = TopologyKind::kSymmetricFixed,
           .states = {{"x_hat"}, {"r"}},
           .wire = compressor.wire(),
+          .encoded = model_of_beliefs(compressor, step),
           .predict = predict_by_gossip(true),
           .make = [=](const AlgorithmSite& site) { return std::make_unique<Choco>(site, compressor, step); }};
 }

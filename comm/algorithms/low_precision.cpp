@@ -8,6 +8,7 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
+#include "comm/algorithms/momentum.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
 #include "comm/planner/predict.h"
@@ -91,6 +92,23 @@ class LowPrecision final : public Bucketwise {
   Tensor moved_;                         ///< what is encoded, of the largest bucket
 };
 
+/// z is {x, X}.
+EncodedModel model_of_replicas(const Compressor& compressor) {
+  return {.states = 1,
+          .states_begin_at_x = true,
+          .code = compressor.code,
+          .block = compressor.block,
+          .step = [](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix, const DisagreementModel::MixOne& code) {
+            std::vector<double> q = z[1];
+            mix(q);
+            add(q, -2.0, z[1]);
+            add(q, 1.0, z[0]);
+            code(q);
+            add(z[1], 1.0, q);
+            z[0] = z[1];
+          }};
+}
+
 }  // namespace
 
 AlgorithmPlan plan_low_precision(ConfigSection& config) {
@@ -102,6 +120,7 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
           .states = {{.name = "replica", .per_neighbour = true}},
           .wire = compressor.wire(),
           .step_keys = {{"interval", interval}},
+          .encoded = model_of_replicas(compressor),
           .period = interval == 1 ? 1 : 0,
           .predict = predict_by_gossip(false, interval),
           .make = [=](const AlgorithmSite& site) { return std::make_unique<LowPrecision>(site, compressor, interval); }};

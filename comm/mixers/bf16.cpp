@@ -116,7 +116,7 @@ MixerKind bf16_mixer() {
             if (!encoding.plain()) return make_encoded_mixer(backend, transport, Code::kBf16, encoding);
             return std::make_unique<Bf16Mixer>(backend, transport);
           },
-          0.5, true};
+          0.5, true, Code::kBf16};
 }
 
 }  // namespace starling

@@ -119,7 +119,7 @@ MixerKind int8_mixer() {
   return {[](Backend& backend, Transport& transport, const Encoding& encoding) {
             return make_encoded_mixer(backend, transport, Code::kInt8, encoding);
           },
-          0.25, true, true};
+          0.25, true, Code::kInt8, true};
 }
 
 }  // namespace starling
