@@ -112,6 +112,18 @@ struct TimeLine {
     exposed += time - now;
     now = time;
   }
+  /// Both passes; calls f(b, the bucket) when bucket b's last gradient is there.
+  template <class F>
+  void passes(F&& f) {
+    now += step.forward;
+    double done = 0.0;
+    for (std::size_t b = 0; b < buckets.size(); ++b) {
+      now += (buckets[b].ready - done) * step.backward;
+      done = buckets[b].ready;
+      f(b, buckets[b]);
+    }
+    now += (1.0 - done) * step.backward;
+  }
 };
 
 }  // namespace
@@ -274,23 +286,17 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
     const bool mixes = t % apart == 0, starts = (t + 1) % apart == 0;
     const RoundCost& last = costs[static_cast<std::size_t>((t / apart + rounds - 1) % rounds)];
     const RoundCost& next = costs[static_cast<std::size_t>(t / apart % rounds)];
-    line.now += step.forward;
-    double done = 0.0;
-    for (std::size_t b = 0; b < line.buckets.size(); ++b) {
-      const PlannedBucket& bucket = line.buckets[b];
-      line.now += (bucket.ready - done) * step.backward;
-      done = bucket.ready;
+    line.passes([&](std::size_t b, const PlannedBucket& bucket) {
       if (mixes) line.wait_until(arrival[b]);
       line.now += line.update(bucket, mixes ? tensors * (last.local_reads + line.recoding(last.local_reads)) : 0.0);
-      if (!starts) continue;
+      if (!starts) return;
       arrival[b] = line.transfer(bucket, next, wire);
       if (!overlap) line.wait_until(arrival[b]);
       if (t >= warm) {
         result.sent += bucket.bytes * wire * next.sent_per_byte;
         result.between_hosts += bucket.bytes * wire * next.between_per_byte;
       }
-    }
-    line.now += (1.0 - done) * step.backward;
+    });
   }
   const auto steps = static_cast<double>(counted);
   const double part = static_cast<double>(apart) / static_cast<double>(interval), alone = compute_alone(step, network);
@@ -325,18 +331,12 @@ Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step
   TimeLine line{step, network, planned_buckets(step, bucket_bytes)};
   std::vector<double> arrival(line.buckets.size(), 0.0);
   Prediction result;
-  line.now = step.forward;
-  double done = 0.0;
-  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
-    const PlannedBucket& bucket = line.buckets[b];
-    line.now += (bucket.ready - done) * step.backward;
-    done = bucket.ready;
+  line.passes([&](std::size_t b, const PlannedBucket& bucket) {
     arrival[b] = line.transfer(bucket, cost, 1.0);
     if (!overlap) line.wait_until(arrival[b]);
     result.sent += bucket.bytes * cost.sent_per_byte;
     result.between_hosts += bucket.bytes * cost.between_per_byte;
-  }
-  line.now += (1.0 - done) * step.backward;
+  });
   for (std::size_t b = 0; b < line.buckets.size(); ++b) {
     line.wait_until(arrival[b]);
     line.now += line.update(line.buckets[b], 0.0);
@@ -354,18 +354,12 @@ Prediction predict_encoded_mean(const NetworkModel& network, const StepModel& st
   // A byte of numbers is read and its code written, and the other way round; what travels back belongs to all chunks.
   const auto recode = [&](const PlannedBucket& bucket) { line.now += bucket.bytes * (1.0 + wire) / network.memory_bandwidth; };
   Prediction result;
-  line.now = step.forward;
-  double done = 0.0;
-  for (std::size_t b = 0; b < line.buckets.size(); ++b) {
-    const PlannedBucket& bucket = line.buckets[b];
-    line.now += (bucket.ready - done) * step.backward;
-    done = bucket.ready;
+  line.passes([&](std::size_t b, const PlannedBucket& bucket) {
     recode(bucket);
     arrival[b] = line.transfer(bucket, half, wire);
     result.sent += 2.0 * bucket.bytes * wire * half.sent_per_byte;
     result.between_hosts += 2.0 * bucket.bytes * wire * half.between_per_byte;
-  }
-  line.now += (1.0 - done) * step.backward;
+  });
   for (std::size_t b = 0; b < line.buckets.size(); ++b) {
     line.wait_until(arrival[b]);
     recode(line.buckets[b]);

@@ -53,6 +53,16 @@ class Failed(Exception):
     """A program failed; the text has its last words."""
 
 
+def run_options(parser, out):
+    """Of a program whose runs are whole trainings: what they start from and where they lie, and what Setup asks for."""
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs") / out, help="runs lie below it; those that are done are kept")
+    parser.add_argument("--plot", type=pathlib.Path, default=None, help=f"SVG file (default: OUT/{out}.svg)")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    parser.set_defaults(quick=False, repeats=1, seconds=1.0, timeout=7200.0)
+
+
 class Setup:
     """How long to measure, and what only to print."""
 

@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 
-from jobs import ROOT, Failed, Setup, Skipped, environment, program, run_all
+from jobs import ROOT, Failed, Setup, Skipped, environment, program, run_all, run_options
 
 SYNCS = {
     "all-reduce": {"algorithm": "allreduce"},
@@ -33,15 +33,10 @@ def build_config(base, sync, seed, arguments):
 
 def main(words):
     parser = argparse.ArgumentParser(prog="comm_bench.py learning", description=__doc__)
-    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
+    run_options(parser, "learning")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--limit", type=int, default=0, help="use only so many training samples, to try it")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/learning"), help="runs lie below it; those that are done are kept")
-    parser.add_argument("--plot", type=pathlib.Path, default=None, help="SVG file (default: OUT/learning.svg)")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--verbose", action="store_true")
-    parser.set_defaults(quick=False, repeats=1, seconds=1.0, timeout=7200.0)
     arguments = parser.parse_args(words)
     try:
         seeds = [int(word) for word in arguments.seeds.split(",")]
