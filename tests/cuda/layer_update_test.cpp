@@ -25,9 +25,9 @@ using test::normal_numbers;
 struct LayerCase {
   int terms = 1;
   bool in_place = true;
-  std::int64_t offset = 0;                ///< elements by which all buffers start off an aligned address
-  DType low = DType::kFloat32;            ///< of the copy
-  DType low_gradient = DType::kFloat32;   ///< the second layer's gradient lies in this precision on a GPU
+  std::int64_t offset = 0;               ///< elements by which all buffers start off an aligned address
+  DType low = DType::kFloat32;           ///< of the copy
+  DType low_gradient = DType::kFloat32;  ///< the second layer's gradient lies in this precision on a GPU
   bool controlled = false;
 };
 

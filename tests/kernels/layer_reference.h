@@ -78,7 +78,8 @@ inline std::vector<LayerReference> layer_rules() {
 inline std::vector<LayerExtent> layer_extents() {
   std::vector<LayerExtent> result;
   std::int64_t first = 0;
-  for (const std::int64_t elements : {std::int64_t{32}, kLayerPiece + 96, 2 * kLayerPiece + 1024 + 32, std::int64_t{2048}, std::int64_t{64}}) {
+  for (const std::int64_t elements :
+       {std::int64_t{32}, kLayerPiece + 96, 2 * kLayerPiece + 1024 + 32, std::int64_t{2048}, std::int64_t{64}}) {
     result.push_back({first, elements, result.size() % 2 == 1 || result.size() == 2});
     first += elements;
   }

@@ -324,7 +324,7 @@ TEST_CASE("kernels/layers: layers without weights, without gradients and without
     const auto rule = make_rule(type, {{"weight_decay", 0.1}, {"eps", 1e-60}});
     LayerBucket<float> bucket(*backend, *rule, 0, {{0, 64, true}, {64, 64, true}, {128, 64, true}});
     std::vector<float> x(192, 0.0f), gradient(192, 0.0f);
-    std::fill_n(x.begin(), 64, 1.0f);             // no gradient
+    std::fill_n(x.begin(), 64, 1.0f);              // no gradient
     std::fill_n(gradient.begin() + 64, 64, 1.0f);  // no weights
     bucket.args.x = bucket.args.x_out = bucket.put(x);
     bucket.args.gradient = bucket.put(gradient);
@@ -382,9 +382,9 @@ TEST_CASE("kernels/layers: defaults, and bad settings by key") {
     optimizers().make(type, "optimizer.type", section);
     return section.resolved();
   };
-  CHECK(resolved("lars") ==
-        nlohmann::json{
-            {"momentum", 0.9}, {"nesterov", false}, {"trust", 1e-3}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"adapt", "weights"}});
+  CHECK(
+      resolved("lars") ==
+      nlohmann::json{{"momentum", 0.9}, {"nesterov", false}, {"trust", 1e-3}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"adapt", "weights"}});
   CHECK(resolved("lamb") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-6}, {"weight_decay", 0.01}, {"adapt", "weights"}});
   const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
     CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));

@@ -128,9 +128,8 @@ __global__ void __launch_bounds__(kMeasureThreads)
 
 /// One warp a layer.
 template <class Step>
-__global__ void __launch_bounds__(kMeasureThreads)
-    layer_kernel(const Step step, const Step* from, const std::int32_t* layers, int count, const double* sums, const std::uint8_t* decay,
-                 double* factors) {
+__global__ void __launch_bounds__(kMeasureThreads) layer_kernel(const Step step, const Step* from, const std::int32_t* layers, int count,
+                                                                const double* sums, const std::uint8_t* decay, double* factors) {
   const int k = static_cast<int>(blockIdx.x) * (kMeasureThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (k >= count) return;
@@ -149,7 +148,11 @@ __global__ void __launch_bounds__(kMeasureThreads)
   }
   if (lane != 0) return;
   const bool weight = layers[4 * k + 3] != 0, decays = (decay[layers[4 * k + 2]] & kDecays) != 0;
-  factors[k] = (from != nullptr ? *from : step).layer_factor(of_parameters, of_measured, weight, decays);
+  if (from != nullptr) {
+    factors[k] = from->layer_factor(of_parameters, of_measured, weight, decays);
+  } else {
+    factors[k] = step.layer_factor(of_parameters, of_measured, weight, decays);
+  }
 }
 
 namespace detail {

@@ -56,9 +56,9 @@ struct UpdateBuffers {
   const double* control = nullptr;              ///< optional: {factor, skip}
   BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
   Float16* low_fp16 = nullptr;
-  const std::int32_t* owner = nullptr;          ///< of a rule that measures layers: the layer of each 32 elements,
-  const double* factors = nullptr;              ///< and each layer's factor
-  std::int64_t packs = 0;                       ///< of 16 bytes
+  const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
+  const double* factors = nullptr;      ///< and each layer's factor
+  std::int64_t packs = 0;               ///< of 16 bytes
   int terms = 0;
   bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
   bool evict_first = true;        ///< see GpuUpdateContext

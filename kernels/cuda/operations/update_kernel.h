@@ -103,9 +103,9 @@ __device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf
 }
 
 /// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
-/// as the compiler sees fit.
+/// as the compiler sees fit. Nor may it hold LAMB's kernel to 64 registers, where it spills 4 bytes.
 template <class Step>
-constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
+constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) || kMeasuresLayers<Step> ? 2 : 0;
 
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
 template <class Step, int kTerms>
