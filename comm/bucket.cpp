@@ -120,6 +120,16 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
   }
 }
 
+UpdateLayers update_layers(Backend& backend, const Bucket& bucket, BucketRun run) {
+  if (run.elements == 0) run.elements = bucket.layout->elements;
+  std::vector<LayerExtent> layers;
+  for (const BucketSlot& slot : bucket.layout->slots) {
+    if (slot.offset < run.first || slot.offset >= run.first + run.elements) continue;
+    layers.push_back({slot.offset - run.first, slot.decay_entries() * kDecayBlock, slot.parameter->is_weight()});
+  }
+  return make_update_layers(backend, layers, run.elements);
+}
+
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {
   for (const Bucket& bucket : buckets) {
     if (bucket.low) backend.cast({bucket.parameters, bucket.low});

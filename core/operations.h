@@ -458,6 +458,16 @@ inline constexpr std::int64_t kDecayBlock = 32;
 /// Bits of an entry.
 inline constexpr std::uint8_t kDecays = 1, kGradientIsLow = 2;
 
+/// Which elements make a parameter, for rules that measure whole parameters first (OptimizerRule::measures_layers): made by
+/// make_update_layers (kernels/optimizer.h). A *layer* is one parameter, a *piece* a part of it whose squares are summed together.
+struct UpdateLayers {
+  Tensor owner;    ///< int32, one per 32 elements: the layer that they belong to
+  Tensor pieces;   ///< int32 [pieces, 2]: the first entry of `owner`, and how many
+  Tensor layers;   ///< int32 [layers, 4]: the first piece, how many, the first entry of `owner`, and 1 for two or more dimensions
+  Tensor sums;     ///< fp64 [pieces, 2], memory of the update: squares of c and of what the rule measures
+  Tensor factors;  ///< fp64 [layers], memory of the update: what the rule made of the two norms
+};
+
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
 ///     c = self_weight · x + Σ_k weights[k] · received[k]     (c = x where received is empty)
 ///     c = self_weight · x + weights[0] · (received[0] + received[1] + …)     (where sum_received)
@@ -479,6 +489,7 @@ struct UpdateArgs {
   Tensor low;                   ///< optional, bf16 or fp16: receives x_out
   Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies, kGradientIsLow as below
   Tensor gradient_low;          ///< optional, bf16 or fp16: the gradient of blocks with kGradientIsLow. A GPU's update of fp32 only
+  UpdateLayers layers;          ///< for a rule that measures layers; otherwise not looked at
   double lr = 0.0;              ///< of this update
   std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
 };
@@ -490,6 +501,9 @@ struct Update {
     Accesses result = Accesses().read({args.x, args.gradient, args.gradient_low, args.control, args.decay}).write({args.x_out, args.low});
     for (const Tensor& state : args.states) result.change({state});
     for (const Tensor& received : args.received) result.read({received});
+    if (args.layers.owner) {
+      result.read({args.layers.owner, args.layers.pieces, args.layers.layers}).change({args.layers.sums, args.layers.factors});
+    }
     return result;
   }
 };

@@ -12,6 +12,8 @@
 #include "core/error.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/adagrad.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
 #include "kernels/math/linear.h"
 #include "kernels/math/lion.h"
 #include "kernels/math/nadam.h"
@@ -59,7 +61,7 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 
 bool runs_on_gpu(const OptimizerRule& rule) {
   return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion>(rule) ||
+                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb>(rule) ||
          find_gpu_update(rule);
 }
 

@@ -16,7 +16,52 @@ void check_tensor(const Tensor& tensor, const Tensor& like, const char* what) {
           what, tensor.elements(), name_of(tensor.dtype()), like.elements(), name_of(like.dtype()));
 }
 
+[[noreturn]] void measures_nothing() { fail(ExitCode::kInternal, "update", "this rule measures no layers"); }
+
 }  // namespace
+
+void OptimizerRule::measure(const UpdateSpan<float>&, double, std::int64_t, double*) const { measures_nothing(); }
+void OptimizerRule::measure(const UpdateSpan<double>&, double, std::int64_t, double*) const { measures_nothing(); }
+double OptimizerRule::layer_factor(double, double, bool, bool) const { measures_nothing(); }
+
+UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>& layers, std::int64_t elements) {
+  constexpr std::int64_t kPieceEntries = kLayerPiece / kDecayBlock;
+  std::vector<std::int32_t> owner, pieces, table;
+  for (std::size_t k = 0; k < layers.size(); ++k) {
+    const LayerExtent& layer = layers[k];
+    require(layer.first == static_cast<std::int64_t>(owner.size()) * kDecayBlock && layer.elements > 0 && layer.elements % kDecayBlock == 0,
+            "update", "layer {} has {} elements from {} on; the one before ends at {}", k, layer.elements, layer.first,
+            static_cast<std::int64_t>(owner.size()) * kDecayBlock);
+    const std::int64_t begin = layer.first / kDecayBlock, end = begin + layer.elements / kDecayBlock;
+    const auto first_piece = static_cast<std::int32_t>(pieces.size() / 2);
+    for (std::int64_t entry = begin; entry < end; entry += kPieceEntries) {
+      pieces.push_back(static_cast<std::int32_t>(entry));
+      pieces.push_back(static_cast<std::int32_t>(std::min(kPieceEntries, end - entry)));
+    }
+    const auto count = static_cast<std::int32_t>(pieces.size() / 2) - first_piece;
+    table.insert(table.end(), {first_piece, count, static_cast<std::int32_t>(begin), layer.weight ? 1 : 0});
+    owner.resize(static_cast<std::size_t>(end), static_cast<std::int32_t>(k));
+  }
+  require(static_cast<std::int64_t>(owner.size()) * kDecayBlock == elements, "update", "layers of {} elements in a bucket of {}",
+          static_cast<std::int64_t>(owner.size()) * kDecayBlock, elements);
+  const auto put = [&](const std::vector<std::int32_t>& numbers) {
+    Tensor tensor(backend, Shape{static_cast<std::int64_t>(numbers.size())}, DType::kInt32);
+    backend.copy_from_host(numbers.data(), tensor);
+    return tensor;
+  };
+  UpdateLayers result{.owner = put(owner), .pieces = put(pieces), .layers = put(table)};
+  result.sums = Tensor(backend, Shape{static_cast<std::int64_t>(pieces.size())}, DType::kFloat64);
+  result.factors = Tensor(backend, Shape{static_cast<std::int64_t>(layers.size())}, DType::kFloat64);
+  backend.fill(result.sums, 0.0);
+  backend.fill(result.factors, 1.0);
+  backend.synchronize();  // the host vectors above die here
+  return result;
+}
+
+std::int64_t update_layer_bytes(std::int64_t elements) {
+  const std::int64_t pieces = (elements + kLayerPiece - 1) / kLayerPiece;
+  return elements / kDecayBlock * 4 + pieces * (2 * 4 + 2 * 8) + 4 * 4 + 8;
+}
 
 OptimizerRegistry& optimizers() {
   static OptimizerRegistry registry("optimizer");
@@ -32,6 +77,8 @@ void register_builtin_optimizers() {
     register_adagrad();
     register_nadam();
     register_lion();
+    register_lars();
+    register_lamb();
     return true;
   }();
   (void)once;
@@ -59,6 +106,14 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
   require(!args.gradient_low ||
               (is_low_precision(args.gradient_low.dtype()) && args.gradient_low.elements() == n && args.x.dtype() == DType::kFloat32),
           "update", "the low-precision gradient must be {} elements of bf16 or fp16, for fp32 parameters", n);
+  if (rule.measures_layers()) {
+    const UpdateLayers& layers = args.layers;
+    require(layers.owner && layers.pieces && layers.layers && layers.sums && layers.factors, "update",
+            "the rule measures layers, but the update does not say which elements make one; make_update_layers does");
+    require(layers.owner.elements() == n / kDecayBlock && layers.sums.elements() == layers.pieces.elements() &&
+                layers.factors.elements() * 4 == layers.layers.elements(),
+            "update", "the tables of layers are those of another bucket: {} entries for {} elements", layers.owner.elements(), n);
+  }
   require(args.step >= 1, "update", "step is {}, but counts from 1", args.step);
 }
 

@@ -15,6 +15,23 @@ namespace starling {
 /// Throws Error(kInternal) where the arguments do not fit the rule or each other: what every backend's update begins with.
 void check_update(const OptimizerRule& rule, const UpdateArgs& args);
 
+/// Elements of a piece (UpdateLayers), and lanes: a piece's element i adds to lane i mod kLayerLanes, then the lanes are halved until one
+/// is left. A layer's piece j adds to chain j mod kLayerChains, and chains are added in their order. So no bit depends on threads or
+/// buckets.
+inline constexpr std::int64_t kLayerPiece = 16384;
+inline constexpr std::int64_t kLayerLanes = 1024;
+inline constexpr std::int64_t kLayerChains = 32;
+
+/// A parameter's place in a bucket: multiples of 32 elements, its padding included, which is zero in all of a bucket's tensors.
+struct LayerExtent {
+  std::int64_t first = 0, elements = 0;
+  bool weight = true;  ///< has two or more dimensions
+};
+/// The tables for a bucket (or a part of one) of `elements`, whose layers lie side by side from 0 on. Returns when they are on the device.
+UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>& layers, std::int64_t elements);
+/// The memory of one layer of `elements` in these tables.
+std::int64_t update_layer_bytes(std::int64_t elements);
+
 /// The CPU's view of a piece of a bucket: `n` elements (a multiple of 32 from a multiple of 32).
 template <class T>
 struct UpdateSpan {
@@ -28,6 +45,8 @@ struct UpdateSpan {
   T self_weight = 1;
   T gradient_scale = 1;
   const std::uint8_t* decay = nullptr;
+  const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
+  const double* factors = nullptr;      ///< and what the rule made of each layer's norms
   std::int64_t n = 0;
 };
 
@@ -42,6 +61,14 @@ class OptimizerRule {
   /// Updates a span on the CPU. lr and step as in UpdateArgs.
   virtual void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const = 0;
   virtual void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const = 0;
+  /// True for a rule that measures each parameter as a whole before it changes it (LARS, LAMB): its updates need UpdateArgs::layers.
+  virtual bool measures_layers() const { return false; }
+  /// Of such a rule: element i of the span, at most kLayerLanes of them, adds the square of c to squares[i] and that of what the rule
+  /// measures to squares[kLayerLanes + i]. States are read and not written.
+  virtual void measure(const UpdateSpan<float>& span, double lr, std::int64_t step, double* squares) const;
+  virtual void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const;
+  /// Of such a rule: a layer's factor, from the two sums of squares. `weight`: two or more dimensions; `decays`: weight decay applies.
+  virtual double layer_factor(double parameter, double measured, bool weight, bool decays) const;
   /// After how many steps an update does the same again but for its coefficients: a graph's work serves steps of the same phase alone.
   virtual std::int64_t phases() const { return 1; }
   /// Before the first update: how many ranks there are, for rules with a setting that is "ranks".

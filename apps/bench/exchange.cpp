@@ -171,6 +171,10 @@ class ExchangeTimer {
     args.self_weight = received.empty() ? 1.0 : 0.5;
     args.decay = bucket.decay;
     args.lr = 1e-6;
+    if (rule_->measures_layers()) {
+      if (!layers_.owner) layers_ = update_layers(*backend_, bucket);  // every bucket's
+      args.layers = layers_;
+    }
     backend_->update({*rule_, args});
     bucket.flip();
   }
@@ -234,6 +238,7 @@ class ExchangeTimer {
   ExchangeBench settings_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<OptimizerRule> rule_;
+  UpdateLayers layers_;  ///< for a rule that measures them
   std::unique_ptr<Transport> transport_;
 };
 

@@ -126,6 +126,10 @@ int bench_gpu_step(const GpuStepBench& settings) {
   } else {
     tape.set_ready_observer([&](Parameter& parameter) { scheduler.ready(parameter); });
   }
+  std::vector<UpdateLayers> layers;
+  for (const Bucket& bucket : buckets) {
+    if (rule->measures_layers()) layers.push_back(update_layers(backend, bucket));
+  }
   const auto update_all = [&](std::int64_t number) {
     for (Bucket& bucket : buckets) {
       UpdateArgs args;
@@ -134,6 +138,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
       set_gradients(backend, bucket, args);
       args.states = bucket.states;
       args.low = bucket.low;
+      if (rule->measures_layers()) args.layers = layers[static_cast<std::size_t>(&bucket - buckets.data())];
       args.lr = 1e-3;
       args.step = number;
       backend.update({*rule, args});

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -105,6 +106,11 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
     subjects.push_back(
         {library ? "copy (memcpy)" : "copy (loop)", std::make_unique<CopyRule>(library), copy, 1, 32.0 * static_cast<double>(n)});
   }
+  // As many layers as ResNet-50 has weights, all of one size.
+  std::vector<LayerExtent> extents;
+  const std::int64_t each = (n / 54 + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
+  for (std::int64_t first = 0; first < n; first += each) extents.push_back({first, std::min(each, n - first)});
+  const UpdateLayers layers = make_update_layers(*backend, extents, n);
   const auto add = [&](const std::string& type, const nlohmann::json& config, int updates) {
     for (const bool mixing : {false, true}) {
       UpdateSubject subject{type + (mixing ? " + mixing" : ""), make_rule(type, config), base, updates};
@@ -115,6 +121,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
         subject.args.weights = {0.5};
         subject.args.self_weight = 0.5;
       }
+      if (subject.rule->measures_layers()) subject.args.layers = layers;
       subject.bytes = (subject.rule->bytes_per_parameter(4) + (mixing ? 4 : 0)) * static_cast<double>(n);
       subjects.push_back(std::move(subject));
     }
@@ -125,6 +132,8 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   subjects[subjects.size() - 1].name = "sgd momentum + mixing";
   add("adamw", nlohmann::json::object(), 1);
   add("accum_adamw", {{"accum_iter", 4}}, 4);
+  add("lars", nlohmann::json::object(), 1);
+  add("lamb", nlohmann::json::object(), 1);
 
   for (int repeat = -1; repeat < repeats; ++repeat) {  // the first round warms up
     for (UpdateSubject& subject : subjects) {

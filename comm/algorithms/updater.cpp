@@ -13,6 +13,12 @@ namespace starling {
 Updater::Updater(const AlgorithmSite& site, double gradient_share)
     : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
   for (std::size_t b = 0; b < site.buckets.size(); ++b) names_.push_back("bucket " + std::to_string(b));
+  for (const Bucket& bucket : site.buckets) {
+    if (!site.rule.measures_layers()) break;
+    std::vector<UpdateLayers>& layers = layers_.emplace_back();
+    if (bucket.runs.empty()) layers.push_back(update_layers(site.backend, bucket));
+    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site.backend, bucket, run));
+  }
   if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (!site.check_overflow) return;
@@ -71,16 +77,20 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.low = !work.numbers || work.numbers.raw() == b.parameters.raw() ? b.low : Tensor();
   args.lr = info.lr;
   args.step = info.optimizer_step;
+  const auto layers_of = [&](std::size_t run) {
+    return layers_.empty() || work.rule ? UpdateLayers() : layers_[static_cast<std::size_t>(bucket)][run];
+  };
   if (work.rule || b.runs.empty()) {
+    args.layers = layers_of(0);
     backend.update({work.rule ? *work.rule : site_.rule, args});
   } else {
-    for (const BucketRun& run : b.runs) update_run(run);
+    for (std::size_t run = 0; run < b.runs.size(); ++run) update_run(b.runs[run], layers_of(run));
   }
   args.received.clear();  // may be other ranks' memory
   if (!work.numbers) b.flip();
 }
 
-void Updater::update_run(const BucketRun& run) {
+void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
   const RuleGroup& group = site_.groups[run.group];
   const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
   UpdateArgs args = args_;
@@ -88,6 +98,7 @@ void Updater::update_run(const BucketRun& run) {
   for (Tensor& state : args.states) state = part(state);
   for (Tensor& received : args.received) received = part(received);
   args.decay = args.decay.slice(run.first / kDecayBlock, Shape{run.elements / kDecayBlock});
+  args.layers = layers;
   args.lr = args_.lr * group.lr_scale;
   site_.backend.update({*group.rule, args});
 }

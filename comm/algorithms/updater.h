@@ -56,16 +56,17 @@ class Updater {
   Tensor control_of(int bucket, const StepInfo& info);
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
   /// What args_ says, of one group's part of the bucket.
-  void update_run(const BucketRun& run);
+  void update_run(const BucketRun& run, const UpdateLayers& layers);
 
   AlgorithmSite site_;
   double gradient_share_;
   GradientNorm norm_;
-  Tensor global_, of_bucket_;       ///< fp64 [2], see GradientControl; empty where not needed
-  Tensor skip_;                     ///< the same for a gradient that is not clipped any more: with an overflow check
-  bool skip_is_known_ = false;      ///< of this step
-  UpdateArgs args_;                 ///< of the update being issued; kept for its vectors' memory
-  std::vector<std::string> names_;  ///< "bucket 3", for the timeline
+  Tensor global_, of_bucket_;                      ///< fp64 [2], see GradientControl; empty where not needed
+  Tensor skip_;                                    ///< the same for a gradient that is not clipped any more: with an overflow check
+  bool skip_is_known_ = false;                     ///< of this step
+  UpdateArgs args_;                                ///< of the update being issued; kept for its vectors' memory
+  std::vector<std::vector<UpdateLayers>> layers_;  ///< by bucket and run (one where it has none); empty where the rule measures none
+  std::vector<std::string> names_;                 ///< "bucket 3", for the timeline
 };
 
 }  // namespace starling

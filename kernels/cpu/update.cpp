@@ -37,7 +37,7 @@ struct Whole {
 };
 
 template <class T>
-Whole<T> whole_of(const UpdateArgs& args) {
+Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   Whole<T> whole;
   const detail::Mixture mixture = detail::mixture_of(args);
   UpdateSpan<T>& span = whole.span;
@@ -66,13 +66,16 @@ Whole<T> whole_of(const UpdateArgs& args) {
   }
   span.gradient_scale = static_cast<T>(args.gradient_scale * factor);
   span.decay = args.decay.data<std::uint8_t>();
+  if (rule.measures_layers()) {
+    span.owner = args.layers.owner.data<std::int32_t>();
+    span.factors = args.layers.factors.data<double>();
+  }
   return whole;
 }
 
-/// [begin, end) of the bucket, into `out`. `sum`: what was received, from `begin` on, where it was added up.
-template <class T>
-void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
-                  const T* sum, T* out) {
+/// Calls run with the span of [begin, end) of the bucket, into `out`. `sum`: what was received, from `begin` on, where it was added up.
+template <class T, class Run>
+void with_span(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end, const T* sum, T* out, Run&& run) {
   UpdateSpan<T> span = whole.span;
   span.x += begin;
   span.x_out = out;
@@ -93,12 +96,21 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
   }
   span.received = terms;
   span.decay += begin / kBlock;
+  if (span.owner) span.owner += begin / kBlock;
   span.n = end - begin;
-  if (whole.skip) {
-    IsaLaunch::run(rules::MixStep<T>{}, span);
-  } else {
-    rule.update(span, args.lr, args.step);
-  }
+  run(span);
+}
+
+template <class T>
+void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
+                  const T* sum, T* out) {
+  with_span(args, whole, begin, end, sum, out, [&](const UpdateSpan<T>& span) {
+    if (whole.skip) {
+      IsaLaunch::run(rules::MixStep<T>{}, span);
+    } else {
+      rule.update(span, args.lr, args.step);
+    }
+  });
 }
 
 /// What was received, added up in its order.
@@ -158,9 +170,57 @@ void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T
   if (whole.stream) end_of_stream();
 }
 
+/// One piece's two sums of squares (UpdateLayers::sums).
+template <class T>
+void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end,
+                   double* sums) {
+  static_assert(kPiece == kLayerLanes && kLayerPiece % kPiece == 0);
+  alignas(64) T sum[kPiece];
+  alignas(64) double squares[2 * kLayerLanes] = {};
+  for (std::int64_t first = begin; first < end; first += kPiece) {
+    const std::int64_t last = std::min(first + kPiece, end);
+    if (!whole.sum.empty()) add_up(whole, first, last, sum);
+    with_span<T>(args, whole, first, last, whole.sum.empty() ? nullptr : sum, nullptr,
+                 [&](const UpdateSpan<T>& span) { rule.measure(span, args.lr, args.step, squares); });
+  }
+  for (int which = 0; which < 2; ++which) {
+    double* lanes = squares + which * kLayerLanes;
+    for (std::int64_t width = kLayerLanes / 2; width > 0; width /= 2) {
+      for (std::int64_t i = 0; i < width; ++i) lanes[i] = lanes[i] + lanes[i + width];
+    }
+    sums[which] = lanes[0];
+  }
+}
+
+/// The first pass of a rule that measures layers: what its second pass multiplies by.
+template <class T>
+void measure_layers(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole) {
+  const std::int32_t* pieces = args.layers.pieces.data<std::int32_t>();
+  double* sums = args.layers.sums.data<double>();
+  threads.parallel_for(args.layers.pieces.elements() / 2, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t piece = begin; piece < end; ++piece) {
+      const std::int64_t first = pieces[2 * piece] * kBlock, count = pieces[2 * piece + 1] * kBlock;
+      measure_piece(rule, args, whole, first, first + count, sums + 2 * piece);
+    }
+  });
+  const std::int32_t* layer = args.layers.layers.data<std::int32_t>();
+  double* factors = args.layers.factors.data<double>();
+  for (std::int64_t k = 0; k < args.layers.factors.elements(); ++k, layer += 4) {
+    double chains[kLayerChains][2] = {}, total[2] = {};
+    for (std::int64_t j = 0; j < layer[1]; ++j) {
+      for (int which = 0; which < 2; ++which) chains[j % kLayerChains][which] += sums[2 * (layer[0] + j) + which];
+    }
+    for (const auto& chain : chains) {
+      for (int which = 0; which < 2; ++which) total[which] += chain[which];
+    }
+    factors[k] = rule.layer_factor(total[0], total[1], layer[3] != 0, (whole.span.decay[layer[2]] & kDecays) != 0);
+  }
+}
+
 template <class T>
 void run(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args) {
-  const Whole<T> whole = whole_of<T>(args);
+  const Whole<T> whole = whole_of<T>(rule, args);
+  if (rule.measures_layers() && !whole.skip) measure_layers(threads, rule, args, whole);
   const bool pieces = args.low || whole.stream || !whole.sum.empty();
   threads.parallel_for(args.x.elements(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (pieces) return run_pieces(rule, args, whole, begin, end);

@@ -13,7 +13,9 @@ void update(const Threads& threads, const OptimizerRule& rule, const UpdateArgs&
 }  // namespace starling::cpu
 
 /// The loops of the built-in rules, one copy per instruction set: kernels/cpu/update_isa.cpp.
-STARLING_DECLARE_PER_ISA(template <class Step> void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span);)
+STARLING_DECLARE_PER_ISA(template <class Step> void update_span(const Step& step, const UpdateSpan<typename Step::Real>& span);
+                         template <class Step>
+                         void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares);)
 
 namespace starling::cpu {
 
@@ -25,6 +27,13 @@ struct IsaLaunch {
     static const Function function =
         select_isa<Function>(detected_isa(), &scalar::update_span<Step>, &avx2::update_span<Step>, &avx512::update_span<Step>);
     function(step, span);
+  }
+  template <class Step>
+  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares) {
+    using Function = void (*)(const Step&, const UpdateSpan<typename Step::Real>&, double*);
+    static const Function function =
+        select_isa<Function>(detected_isa(), &scalar::measure_span<Step>, &avx2::measure_span<Step>, &avx512::measure_span<Step>);
+    function(step, span, squares);
   }
 };
 

@@ -32,6 +32,19 @@
 //       return std::make_unique<RuleKernel<Sign>>(Sign{c.number("beta", 0.9, Range::half_open(0, 1), "decay of the mean")}); });
 
 namespace starling {
+
+/// A step that measures layers first: what it measures of an element, and how a layer's factor follows from the two norms, are its own
+/// (LarsStep, LambStep); its operator() takes the factor of the element's layer too.
+///     static constexpr bool kMeasures = true;
+///     static constexpr unsigned kMeasureReads                 bit k: measured() reads state k
+///     T measured(T p, T g, const T* state, bool decay) const
+///     double layer_factor(double parameter, double measured, bool weight, bool decays) const      of the sums of squares
+///     T operator()(T p, T g, T* state, bool decay, T factor) const
+template <class Step>
+inline constexpr bool kMeasuresLayers = requires {
+  Step::kMeasures;
+};
+
 namespace detail {
 
 /// Elements that share one decay entry; every span is a multiple of it.
@@ -91,6 +104,8 @@ template <int Terms, class Step, class T, std::size_t... K>
   const T* received1 = Terms > 1 ? span.received[1] + first : nullptr;
   const T weight0 = Terms > 0 ? span.weights[0] : T(0);
   const T weight1 = Terms > 1 ? span.weights[1] : T(0);
+  [[maybe_unused]] T factor = T(1);
+  if constexpr (kMeasuresLayers<Step>) factor = static_cast<T>(span.factors[span.owner[first / kUpdateBlock]]);
 #pragma GCC ivdep
   for (int i = 0; i < kUpdateBlock; ++i) {
     T p;
@@ -103,7 +118,11 @@ template <int Terms, class Step, class T, std::size_t... K>
       if constexpr (Terms > 1) p = p + weight1 * received1[i];
     }
     T state[sizeof...(K) + 1] = {((Step::kReads >> K) & 1u ? states[K][i] : T(0))..., T(0)};
-    x_out[i] = step(p, scale * gradient[i], state, decay);
+    if constexpr (kMeasuresLayers<Step>) {
+      x_out[i] = step(p, scale * gradient[i], state, decay, factor);
+    } else {
+      x_out[i] = step(p, scale * gradient[i], state, decay);
+    }
     ((void)((Step::kWrites >> K) & 1u ? states[K][i] = state[K] : T(0)), ...);
   }
 }
@@ -129,6 +148,48 @@ template <class Step>
   }
 }
 
+/// OptimizerRule::measure of one block, from lane `first` on: c in update_block's order.
+template <class Step, class T, std::size_t... K>
+[[gnu::always_inline]] inline void measure_block(const Step& step, const UpdateSpan<T>& span, std::int64_t first, double* squares,
+                                                 std::index_sequence<K...>) {
+  const T* x = span.x + first;
+  const T* gradient = span.gradient + first;
+  [[maybe_unused]] const T* const states[sizeof...(K) + 1] = {span.states[K] + first..., nullptr};
+  const bool decay = span.decay[first / kUpdateBlock] != 0;
+  T mixed[kUpdateBlock];
+  prefetch_block(x);
+  prefetch_block(gradient);
+  ((void)((Step::kMeasureReads >> K) & 1u ? prefetch_block(states[K]) : void()), ...);
+#pragma GCC ivdep
+  for (int i = 0; i < kUpdateBlock; ++i) mixed[i] = span.self_weight * x[i];
+  for (int k = 0; k < span.terms; ++k) {
+    const T* received = span.received[k] + first;
+    const T weight = span.weights[k];
+    prefetch_block(received);
+#pragma GCC ivdep
+    for (int i = 0; i < kUpdateBlock; ++i) mixed[i] = mixed[i] + weight * received[i];
+  }
+  double* parameters = squares + first;
+  double* measured = squares + kLayerLanes + first;
+#pragma GCC ivdep
+  for (int i = 0; i < kUpdateBlock; ++i) {
+    const T state[sizeof...(K) + 1] = {((Step::kMeasureReads >> K) & 1u ? states[K][i] : T(0))..., T(0)};
+    const auto p = static_cast<double>(mixed[i]);
+    const auto d = static_cast<double>(step.measured(mixed[i], span.gradient_scale * gradient[i], state, decay));
+    parameters[i] = parameters[i] + p * p;
+    measured[i] = measured[i] + d * d;
+  }
+}
+
+template <class Step>
+[[gnu::always_inline]] inline void measure_span(const Step& given, const UpdateSpan<typename Step::Real>& given_span, double* squares) {
+  const Step step = given;
+  const UpdateSpan<typename Step::Real> span = given_span;
+  for (std::int64_t first = 0; first < span.n; first += kUpdateBlock) {
+    measure_block(step, span, first, squares, std::make_index_sequence<Step::kStates>{});
+  }
+}
+
 }  // namespace detail
 
 /// Compiles the loop where it is used, with that file's flags (a plug-in's).
@@ -136,6 +197,10 @@ struct InlineLaunch {
   template <class Step>
   static void run(const Step& step, const UpdateSpan<typename Step::Real>& span) {
     detail::update_span(step, span);
+  }
+  template <class Step>
+  static void measure(const Step& step, const UpdateSpan<typename Step::Real>& span, double* squares) {
+    detail::measure_span(step, span, squares);
   }
 };
 
@@ -152,6 +217,25 @@ class RuleKernel : public OptimizerRule {
   void update(const UpdateSpan<float>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
   void update(const UpdateSpan<double>& span, double lr, std::int64_t step) const override { run(span, lr, step); }
 
+  bool measures_layers() const override {
+    bool result = false;
+    rule_.template step<double>(0.0, 1, [&](const auto& step) { result = kMeasuresLayers<std::remove_cvref_t<decltype(step)>>; });
+    return result;
+  }
+  void measure(const UpdateSpan<float>& span, double lr, std::int64_t step, double* squares) const override {
+    run_measure(span, lr, step, squares);
+  }
+  void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const override {
+    run_measure(span, lr, step, squares);
+  }
+  double layer_factor(double parameter, double measured, bool weight, bool decays) const override {
+    double result = 1.0;
+    rule_.template step<double>(0.0, 1, [&](const auto& step) {
+      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>) result = step.layer_factor(parameter, measured, weight, decays);
+    });
+    return result;
+  }
+
   /// The rule's period(), where it has one: one whose step's type depends on s does.
   std::int64_t phases() const override {
     if constexpr (requires { rule_.period(); }) return rule_.period();
@@ -166,7 +250,7 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
-  /// p is read and written, g is read, and each state as the step says; the mean over the phases.
+  /// p is read and written, g is read, and each state as the step says, once more what is measured; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();
     std::int64_t streams = 0;
@@ -174,6 +258,7 @@ class RuleKernel : public OptimizerRule {
       rule_.template step<float>(0.0, s, [&](const auto& step) {
         using Step = std::remove_cvref_t<decltype(step)>;
         streams += 3 + __builtin_popcount(Step::kReads) + __builtin_popcount(Step::kWrites);
+        if constexpr (kMeasuresLayers<Step>) streams += 2 + __builtin_popcount(Step::kMeasureReads);
       });
     }
     return static_cast<int>((streams * element_size + period / 2) / period);
@@ -183,6 +268,12 @@ class RuleKernel : public OptimizerRule {
   template <class T>
   void run(const UpdateSpan<T>& span, double lr, std::int64_t step) const {
     rule_.template step<T>(lr, step, [&](const auto& made) { Launch::run(made, span); });
+  }
+  template <class T>
+  void run_measure(const UpdateSpan<T>& span, double lr, std::int64_t step, double* squares) const {
+    rule_.template step<T>(lr, step, [&](const auto& made) {
+      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(made)>>) Launch::measure(made, span, squares);
+    });
   }
 
   Rule rule_;

@@ -32,4 +32,9 @@ rules::AdamSettings read_adam_settings(ConfigSection& config, double default_wei
   return settings;
 }
 
+bool read_adapt_all(ConfigSection& config) {
+  return config.choice("adapt", "weights", {"weights", "all"},
+                       "which parameters have a rate by their norm: those of two or more dimensions only, or all") == "all";
+}
+
 }  // namespace starling

@@ -22,6 +22,9 @@ double read_eps(ConfigSection& config, double fallback);
 /// Reads `weight_decay`.
 double read_weight_decay(ConfigSection& config, double fallback);
 
+/// Reads `adapt`: true where parameters of fewer than two dimensions have layer-wise rates too.
+bool read_adapt_all(ConfigSection& config);
+
 /// Each adds its file's rules to optimizers().
 void register_sgd();
 void register_adam();
@@ -30,5 +33,7 @@ void register_rmsprop();
 void register_adagrad();
 void register_nadam();
 void register_lion();
+void register_lars();
+void register_lamb();
 
 }  // namespace starling

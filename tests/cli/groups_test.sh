@@ -40,4 +40,14 @@ check "a run that is saved" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale
 rm -rf saved/checkpoints/step-12 saved/model.safetensors
 check "and resumed" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale":0.1}]' --set checkpoint.every_steps=5 --resume latest
 verify "has the same bits" same saved biases
+for rule in lars lamb; do
+  check "$rule, one rate for all" 0 'step 12/12' go $rule '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6
+  check "$rule, a group like the rest" 0 'step 12/12' go $rule-alike '[{"match":"bias"}]' --set optimizer.type=$rule --set optimizer.eps=1e-6
+  verify "changes no bit" same $rule $rule-alike
+  check "$rule, saved" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6 --set checkpoint.every_steps=5
+  rm -rf $rule-saved/checkpoints/step-12 $rule-saved/model.safetensors
+  check "$rule, resumed" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6 --set checkpoint.every_steps=5 --resume latest
+  verify "has the same bits" same $rule $rule-saved
+done
+verify "and lamb is not adamw" differ plain lamb
 finish

@@ -54,7 +54,9 @@ facts='
     if (name ~ /8AdamStep|NoiseCorrectedAdamStep/) reads = writes = 2
     if (match(name, /RmspropStepI.Lb[01]ELb[01]E/)) reads = writes = 1 + substr(name, RSTART + 15, 1) + substr(name, RSTART + 19, 1)
     if (name ~ /AdagradStepI|LionStepI/) reads = writes = 1
-    if (name ~ /NadamStepI/) reads = writes = 2
+    if (name ~ /NadamStepI|LambStepI/) reads = writes = 2
+    if (name ~ /LarsStepI.Lb0E/) reads = writes = 0
+    if (name ~ /LarsStepI.Lb1E/) reads = writes = 1
     if (match(name, /LinearStepI.Li[0-9]ELi[0-9]E/)) { reads = substr(name, RSTART + 14, 1) + 0; writes = substr(name, RSTART + 18, 1) + 0 }
     if (name ~ /AccumPhaseE0E/) { reads = 2; writes = 1 }
     if (name ~ /AccumPhaseE1E/) { reads = 3; writes = 1 }
@@ -67,6 +69,8 @@ facts='
     # An fp32 gradient is loaded in two places: where none may lie in low precision, and where others may.
     wide = packs * (streams + (type == "f"))
     low = type == "f" ? packs : 0
+    # Of a rule that measures layers: the layer of a pack, and its factor.
+    factors = name ~ /LarsStepI|LambStepI/ ? 2 * packs : 0
   }'
 
 find_disassembler() {
@@ -92,7 +96,7 @@ for architecture in $architectures; do
   compiled "$architecture" "$source" "${flags[@]}" || continue
   cp "$work"/keep/*update*.ptx "$work/update.ptx"
   awk -v architecture="sm_$architecture" '
-    /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2]; update = name ~ /update_kernel/; kernels += update }
+    /Compiling entry function/ { split($0, quoted, "\x27"); name = quoted[2]; update = name ~ /update_kernel|measure_kernel|layer_kernel/; kernels += update }
     update && /bytes stack frame/ { if ($1 + $5 + $9 != 0) { print "  " name ": " $0; spilled++ } }
     update && /Used [0-9]+ registers/ { match($0, /Used [0-9]+/); n = substr($0, RSTART + 5, RLENGTH - 5) + 0; if (n > most) most = n; if (!least || n < least) least = n
       if (match($0, /[0-9]+ bytes smem/) && substr($0, RSTART) + 0 > shared) shared = substr($0, RSTART) + 0 }
@@ -166,7 +170,7 @@ if [ -f "$work/update.ptx" ]; then
       if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
       if (low_loads != low) bad("8-byte loads of gradients in low precision: " low_loads ", not " low)
       if (hinted_loads != wide_loads + low_loads - packs) bad("loads that the cache may forget: " hinted_loads ", not all but those of x")
-      if (narrow_loads > (terms < 0 ? 6 : 0)) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour alone")
+      if (narrow_loads > (terms < 0 ? 6 : 0) + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
       if (hinted_stores * (1 + writes) != wide_stores * writes) bad("stores that the cache may forget: " hinted_stores ", not those of the states")
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)

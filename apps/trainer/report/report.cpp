@@ -209,6 +209,12 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   MemoryNeed need;
   need.parameters = need.gradients = flat;
   need.states = flat * static_cast<double>(config.rule->state_names().size());
+  if (config.rule->measures_layers()) {
+    for (const BucketLayout& bucket : plan.buckets) {
+      for (const BucketSlot& slot : bucket.slots)
+        need.states += static_cast<double>(update_layer_bytes(slot.decay_entries() * kDecayBlock));
+    }
+  }
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   const double one = need.parameters;

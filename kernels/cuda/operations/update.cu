@@ -13,6 +13,8 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
 #include "kernels/math/adagrad.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
 #include "kernels/math/linear.h"
 #include "kernels/math/lion.h"
 #include "kernels/math/nadam.h"
@@ -98,7 +100,7 @@ struct StepScalars {
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion>(rule);
+                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb>(rule);
 }
 
 void CudaBackend::update(const Update& call) {

@@ -13,6 +13,8 @@
 #include "core/error.h"
 #include "kernels/cuda/device/cache_hints.h"
 #include "kernels/cuda/device/device.h"
+#include "kernels/cuda/operations/measure_kernel.h"
+#include "kernels/cuda/operations/update_buffers.h"
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/gpu_update.h"
 #include "kernels/math/update_loop.h"
@@ -30,60 +32,6 @@ namespace starling::cuda {
 constexpr int kUpdateThreads = 256;
 /// Blocks that share the work evenly, each at most a few tiles: enough of them that the last ones to run cost little.
 constexpr int kUpdateBlocksPerMultiprocessor = 32;
-
-/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at most, and copied by each launch). Those of
-/// more go through device memory, by a copy before the launch.
-constexpr int kTermsByValue = 16;
-
-/// What changes from step to step.
-template <class Step>
-struct alignas(16) UpdateScalars {
-  using T = typename Step::Real;
-  Step step;
-  double gradient_scale = 1.0;
-  T self_weight = 1;
-  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms say more
-};
-
-template <class T>
-struct UpdateTerm {
-  const T* received = nullptr;
-  T weight = 0;
-};
-
-/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a captured launch stays valid.
-template <class Step, int kTerms>
-struct UpdateValues {
-  UpdateScalars<Step> scalars;
-  const UpdateScalars<Step>* from = nullptr;
-};
-template <class Step>
-struct UpdateValues<Step, -1> {
-  using Term = UpdateTerm<typename Step::Real>;
-  UpdateScalars<Step> scalars;
-  const UpdateScalars<Step>* from = nullptr;
-  Term terms[kTermsByValue] = {};
-  const Term* terms_from = nullptr;
-};
-
-/// Where the numbers are.
-template <class T>
-struct UpdateBuffers {
-  const T* x = nullptr;
-  T* x_out = nullptr;  ///< may be x
-  const T* gradient = nullptr;
-  T* states[4] = {};
-  const T* received[2] = {};
-  const std::uint8_t* decay = nullptr;
-  const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
-  const double* control = nullptr;              ///< optional: {factor, skip}
-  BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
-  Float16* low_fp16 = nullptr;
-  std::int64_t packs = 0;  ///< of 16 bytes
-  int terms = 0;
-  bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
-  bool evict_first = true;        ///< see GpuUpdateContext
-};
 
 namespace detail {
 
@@ -155,9 +103,9 @@ __device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf
 }
 
 /// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
-/// as the compiler sees fit.
+/// as the compiler sees fit. Nor may it hold LAMB's kernel to 64 registers, where it spills 4 bytes.
 template <class Step>
-constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
+constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) || kMeasuresLayers<Step> ? 2 : 0;
 
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
 template <class Step, int kTerms>
@@ -205,12 +153,14 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step>)
     // Table entries go first, and gradients, which may have to wait for them, last.
     std::uint8_t entry[kPacks];
     std::int64_t at[kPacks];
+    [[maybe_unused]] T factor[kPacks];  // of the element's layer
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       const std::int64_t pack = tile + k * kUpdateThreads + threadIdx.x;
       const std::int64_t inside = pack < buffers.packs ? pack : buffers.packs - 1;
       at[k] = inside * P::kSize;
       entry[k] = buffers.decay[inside / kPacksPerDecay];
+      if constexpr (kMeasuresLayers<Step>) factor[k] = static_cast<T>(buffers.factors[buffers.owner[inside / kPacksPerDecay]]);
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
@@ -277,7 +227,12 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step>)
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kReads >> s) & 1u) state[s] = states[s][k].v[i];
         }
-        const T moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0);
+        T moved;
+        if constexpr (kMeasuresLayers<Step>) {
+          moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0, factor[k]);
+        } else {
+          moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0);
+        }
         x[k].v[i] = skip ? p : moved;
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
@@ -357,6 +312,10 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
     aligned = aligned && aligned_to(buffers.gradient_low, kLowBytes);
   }
   buffers.packs = args.x.elements() / Pack<T>::kSize;
+  if (args.layers.owner) {
+    buffers.owner = args.layers.owner.data<std::int32_t>();
+    buffers.factors = args.layers.factors.data<double>();
+  }
   return buffers;
 }
 
@@ -420,6 +379,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
         for (std::size_t k = 0; terms_from == nullptr && k < terms.size(); ++k) values.terms[k] = terms[k];
         values.terms_from = terms_from;
       }
+      if constexpr (kMeasuresLayers<Step>) launch_measure<Launcher>(args.layers, buffers, values, site);
       launch_terms<Launcher, kTerms, kAligned>(buffers, values, site);
     };
     switch (kind) {

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstdint>
+
+#include "core/dtype.h"
+
+// What the kernels of a fused update take (update_kernel.h, measure_kernel.h).
+
+namespace starling::cuda {
+
+/// Neighbours, beyond two, whose addresses and weights travel in a launch's parameters (4 KiB at most, and copied by each launch). Those of
+/// more go through device memory, by a copy before the launch.
+constexpr int kTermsByValue = 16;
+
+/// What changes from step to step.
+template <class Step>
+struct alignas(16) UpdateScalars {
+  using T = typename Step::Real;
+  Step step;
+  double gradient_scale = 1.0;
+  T self_weight = 1;
+  T weights[2] = {};  ///< where there are one or two terms; otherwise UpdateTerms say more
+};
+
+template <class T>
+struct UpdateTerm {
+  const T* received = nullptr;
+  T weight = 0;
+};
+
+/// The same as a launch's parameter: by value, or in device memory where `from` says so, so that a captured launch stays valid.
+template <class Step, int kTerms>
+struct UpdateValues {
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+};
+template <class Step>
+struct UpdateValues<Step, -1> {
+  using Term = UpdateTerm<typename Step::Real>;
+  UpdateScalars<Step> scalars;
+  const UpdateScalars<Step>* from = nullptr;
+  Term terms[kTermsByValue] = {};
+  const Term* terms_from = nullptr;
+};
+
+/// Where the numbers are.
+template <class T>
+struct UpdateBuffers {
+  const T* x = nullptr;
+  T* x_out = nullptr;  ///< may be x
+  const T* gradient = nullptr;
+  T* states[4] = {};
+  const T* received[2] = {};
+  const std::uint8_t* decay = nullptr;
+  const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
+  const double* control = nullptr;              ///< optional: {factor, skip}
+  BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
+  Float16* low_fp16 = nullptr;
+  const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
+  const double* factors = nullptr;      ///< and each layer's factor
+  std::int64_t packs = 0;               ///< of 16 bytes
+  int terms = 0;
+  bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
+  bool evict_first = true;        ///< see GpuUpdateContext
+};
+
+}  // namespace starling::cuda

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Writes layer_optimizers.json beside this file: updates in fp64 by the optimizers of timm that measure layers.
+
+Needs torch and timm. Parameters: a matrix, a vector, a matrix of zeros, and a matrix whose gradients are zero.
+"""
+
+import importlib.metadata
+import json
+import os
+
+import torch
+from timm.optim import Lamb, Lars
+
+SHAPES = [[5, 8], [6], [2, 5], [3, 4]]
+STEPS, KEPT = 8, [1, 4, 8]
+RATES = [0.05, 0.1, 0.1, 0.08, 0.06, 0.04, 0.02, 0.01]
+
+
+def rounded(tensor):
+    return (tensor * 1000).round() / 1000
+
+
+def updates(kind, decay, adapt_all, x, gradients, **arguments):
+    """The parameters after each of the KEPT steps."""
+    parameters = [torch.nn.Parameter(value.clone()) for value in x]
+    groups = [
+        {"params": [p], "weight_decay": decay if p.dim() > 1 else 0.0, "always_adapt": adapt_all or p.dim() > 1} for p in parameters
+    ]
+    optimizer = kind(groups, **arguments)
+    result = []
+    for step in range(STEPS):
+        for p, gradient in zip(parameters, gradients[step]):
+            p.grad = gradient.clone()
+        for group in optimizer.param_groups:
+            group["lr"] = RATES[step]
+        optimizer.step()
+        if step + 1 in KEPT:
+            result.append([p.detach().flatten().tolist() for p in parameters])
+    return result
+
+
+def main():
+    torch.manual_seed(11)
+    x = [rounded(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES]
+    gradients = [[rounded(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES] for _ in range(STEPS)]
+    x[2].zero_()
+    for step in gradients:
+        step[3].zero_()
+    kinds = [
+        ("lars", Lars, {"momentum": 0.0}, {}),
+        ("lars", Lars, {"momentum": 0.9, "trust": 0.02}, {"momentum": 0.9, "trust_coeff": 0.02}),
+        ("lars", Lars, {"momentum": 0.8, "nesterov": True, "eps": 0.01}, {"momentum": 0.8, "nesterov": True, "eps": 0.01}),
+        ("lamb", Lamb, {}, {"max_grad_norm": None}),
+        ("lamb", Lamb, {"betas": [0.8, 0.95], "eps": 1e-3}, {"max_grad_norm": None, "betas": (0.8, 0.95), "eps": 1e-3}),
+    ]
+    cases = []
+    for name, kind, config, arguments in kinds:
+        for decay in (0.0, 0.2):
+            for adapt in ("weights", "all"):
+                cases.append({"type": name, "config": {**config, "weight_decay": decay, "adapt": adapt},
+                              "x": updates(kind, decay, adapt == "all", x, gradients, **arguments)})
+    document = {
+        "made_by": f"make_layer_optimizers.py, torch {torch.__version__}, timm {importlib.metadata.version('timm')}",
+        "shapes": SHAPES,
+        "x": [value.flatten().tolist() for value in x],
+        "gradients": [[value.flatten().tolist() for value in step] for step in gradients],
+        "rates": RATES,
+        "kept_steps": KEPT,
+        "optimizers": cases,
+    }
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "layer_optimizers.json")
+    with open(path, "w") as file:
+        json.dump(document, file, separators=(",", ":"))
+        file.write("\n")
+    print(path, os.path.getsize(path), "bytes")
+
+
+if __name__ == "__main__":
+    main()

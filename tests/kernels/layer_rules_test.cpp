@@ -1,0 +1,404 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "core/backend.h"
+#include "core/error.h"
+#include "kernels/cpu/update.h"
+#include "kernels/math/lamb.h"
+#include "kernels/math/lars.h"
+#include "kernels/open_backend.h"
+#include "kernels/optimizer.h"
+#include "tests/kernels/layer_reference.h"
+#include "tests/support/errors.h"
+
+namespace starling::test {
+namespace {
+
+/// A bucket on a backend, with contents in every buffer but the states.
+template <class T>
+struct LayerBucket {
+  Backend& backend;
+  std::vector<LayerExtent> layers;
+  UpdateArgs args;
+
+  LayerBucket(Backend& to, const OptimizerRule& rule, int terms, std::vector<LayerExtent> extents = layer_extents())
+      : backend(to), layers(std::move(extents)) {
+    const std::int64_t n = elements_of(layers);
+    const auto count = static_cast<std::size_t>(n);
+    args.x = args.x_out = put(normal_numbers<T>(count, 1));
+    args.gradient = put(normal_numbers<T>(count, 2));
+    for (std::size_t s = 0; s < rule.state_names().size(); ++s) args.states.push_back(put(std::vector<T>(count, T(0))));
+    for (int k = 0; k < terms; ++k) {
+      args.received.push_back(put(normal_numbers<T>(count, 10 + static_cast<unsigned>(k))));
+      args.weights.push_back(static_cast<double>(static_cast<T>(1.0 / (terms + 1.5 + k))));
+    }
+    args.self_weight = 0.5;
+    args.gradient_scale = 0.75;
+    std::vector<std::uint8_t> decay(count / 32, 0);
+    for (const LayerExtent& layer : layers) {
+      if (layer.weight) std::fill_n(decay.begin() + layer.first / 32, layer.elements / 32, kDecays);
+    }
+    args.decay = Tensor(backend, Shape{n / 32}, DType::kUInt8);
+    backend.copy_from_host(decay.data(), args.decay);
+    args.layers = make_update_layers(backend, layers, n);
+    backend.synchronize();
+  }
+
+  Tensor put(const std::vector<T>& values) const {
+    Tensor tensor(backend, Shape{static_cast<std::int64_t>(values.size())}, DTypeOf<T>::value);
+    backend.copy_from_host(values.data(), tensor);
+    backend.synchronize();
+    return tensor;
+  }
+  std::vector<T> numbers(const Tensor& tensor) const {
+    std::vector<T> result(static_cast<std::size_t>(tensor.elements()));
+    backend.copy_to_host(tensor, result.data());
+    return result;
+  }
+  void step(const OptimizerRule& rule, std::int64_t s, double lr = 0.01) {
+    backend.copy_from_host(normal_numbers<T>(static_cast<std::size_t>(args.x.elements()), 100 + static_cast<unsigned>(s)).data(),
+                           args.gradient);
+    args.lr = lr;
+    args.step = s;
+    backend.update({rule, args});
+    backend.synchronize();
+    if (args.x.raw() != args.x_out.raw()) std::swap(args.x, args.x_out);
+  }
+  /// Parameters, then states.
+  std::vector<std::vector<T>> contents() const {
+    std::vector<std::vector<T>> result{numbers(args.x)};
+    for (const Tensor& state : args.states) result.push_back(numbers(state));
+    return result;
+  }
+};
+
+std::unique_ptr<OptimizerRule> layer_rule(const LayerReference& reference) { return make_rule(reference.type, reference.config()); }
+
+template <class T>
+void compare_layers(const LayerReference& reference, int terms, double tolerance) {
+  const auto backend = open_backend(DeviceType::kCpu, 2);
+  const auto rule = layer_rule(reference);
+  LayerBucket<T> bucket(*backend, *rule, terms);
+  const std::vector<T> start = bucket.numbers(bucket.args.x);
+  std::vector<double> x(start.begin(), start.end()), first(x.size()), second(x.size());
+  std::vector<std::vector<T>> received;
+  for (const Tensor& tensor : bucket.args.received) received.push_back(bucket.numbers(tensor));
+  for (std::int64_t s = 1; s <= 4; ++s) {
+    const double lr = reference.type == "lars" ? 2.0 / static_cast<double>(s) : 0.02 / static_cast<double>(s);
+    bucket.step(*rule, s, lr);
+    const std::vector<T> gradient = bucket.numbers(bucket.args.gradient);
+    for (const LayerExtent& layer : bucket.layers) {
+      const auto from = static_cast<std::size_t>(layer.first), to = from + static_cast<std::size_t>(layer.elements);
+      std::vector<double> p, g, m(first.begin() + layer.first, first.begin() + layer.first + layer.elements),
+          v(second.begin() + layer.first, second.begin() + layer.first + layer.elements);
+      for (std::size_t i = from; i < to; ++i) {
+        double c = terms == 0 ? x[i] : 0.5 * x[i];
+        for (std::size_t k = 0; k < received.size(); ++k) c += bucket.args.weights[k] * static_cast<double>(received[k][i]);
+        p.push_back(c);
+        g.push_back(0.75 * static_cast<double>(gradient[i]));
+      }
+      reference.step(p, g, m, v, layer.weight, layer.weight, lr, s);
+      std::copy(p.begin(), p.end(), x.begin() + layer.first);
+      std::copy(m.begin(), m.end(), first.begin() + layer.first);
+      std::copy(v.begin(), v.end(), second.begin() + layer.first);
+    }
+    double worst = 0;
+    const std::vector<T> found = bucket.numbers(bucket.args.x);
+    for (std::size_t i = 0; i < x.size(); ++i)
+      worst = std::max(worst, std::abs(static_cast<double>(found[i]) - x[i]) / (1 + std::abs(x[i])));
+    INFO(reference.type, " terms ", terms, " step ", s);
+    REQUIRE(worst < tolerance);
+  }
+}
+
+/// measure_span of every instruction set that this machine has: the same bits, and not zero.
+template <class T, class Rule>
+void check_measured(const Rule& rule) {
+  for (int terms = 0; terms <= 3; ++terms) {
+    rule.template step<T>(0.01, 3, [&](const auto& step) {
+      using Step = std::remove_cvref_t<decltype(step)>;
+      Bucket<T> bucket(1024, Step::kStates);
+      bucket.x = normal_numbers<T>(1024, 1);
+      bucket.gradient = normal_numbers<T>(1024, 2);
+      for (auto& state : bucket.states) {
+        state = normal_numbers<T>(1024, 3);
+        for (T& value : state) value = std::abs(value);
+      }
+      for (int k = 0; k < terms; ++k) {
+        bucket.received.push_back(normal_numbers<T>(1024, 20 + static_cast<unsigned>(k)));
+        bucket.weights.push_back(static_cast<T>(1.0 / (3.0 + k)));
+      }
+      bucket.self_weight = static_cast<T>(0.37);
+      std::vector<const T*> pointers;
+      const UpdateSpan<T> span = bucket.span(0, 1024, pointers);
+      std::vector<double> scalar(2 * kLayerLanes), wide(2 * kLayerLanes);
+      cpu::scalar::measure_span(step, span, scalar.data());
+      CHECK(std::count(scalar.begin(), scalar.end(), 0.0) == 0);
+      if (cpu::hardware_isa() >= cpu::Isa::kAvx2) {
+        cpu::avx2::measure_span(step, span, wide.data());
+        CHECK(scalar == wide);
+      }
+      if (cpu::hardware_isa() >= cpu::Isa::kAvx512) {
+        wide.assign(wide.size(), 0.0);
+        cpu::avx512::measure_span(step, span, wide.data());
+        CHECK(scalar == wide);
+      }
+    });
+  }
+}
+
+}  // namespace
+
+TEST_CASE("kernels/layers: every rule agrees with its plain definition, for 0 to 5 neighbours, over layers of several pieces") {
+  for (const LayerReference& reference : layer_rules()) {
+    for (int terms = 0; terms <= 5; ++terms) {
+      compare_layers<double>(reference, terms, 1e-12);
+      compare_layers<float>(reference, terms, 3e-5);
+    }
+  }
+}
+
+TEST_CASE("kernels/layers: parity with timm in fp64, with a layer of zeros and one without gradient") {
+  std::ifstream file("golden/layer_optimizers.json");
+  REQUIRE_MESSAGE(file.good(), "golden/layer_optimizers.json is read from the folder tests/");
+  const nlohmann::json document = nlohmann::json::parse(file);
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  std::vector<LayerExtent> layers;
+  for (const auto& shape : document["shapes"]) {
+    std::int64_t elements = 1;
+    for (const auto& size : shape) elements *= size.get<std::int64_t>();
+    layers.push_back({layers.empty() ? 0 : elements_of(layers), (elements + 31) / 32 * 32, shape.size() > 1});
+  }
+  const auto laid_out = [&](const nlohmann::json& numbers) {
+    std::vector<double> result(static_cast<std::size_t>(elements_of(layers)));
+    for (std::size_t k = 0; k < layers.size(); ++k) {
+      for (std::size_t i = 0; i < numbers[k].size(); ++i) result[static_cast<std::size_t>(layers[k].first) + i] = numbers[k][i];
+    }
+    return result;
+  };
+  int cases = 0;
+  for (const auto& item : document["optimizers"]) {
+    const auto rule = make_rule(item["type"], item["config"]);
+    LayerBucket<double> bucket(*backend, *rule, 0, layers);
+    bucket.args.x = bucket.args.x_out = bucket.put(laid_out(document["x"]));
+    bucket.args.gradient_scale = 1.0;
+    std::size_t kept = 0;
+    for (std::size_t step = 0; step < document["gradients"].size(); ++step) {
+      bucket.args.gradient = bucket.put(laid_out(document["gradients"][step]));
+      bucket.args.lr = document["rates"][step];
+      bucket.args.step = static_cast<std::int64_t>(step) + 1;
+      backend->update({*rule, bucket.args});
+      if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
+      const std::vector<double> expected = laid_out(item["x"][kept]), found = bucket.numbers(bucket.args.x);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        INFO(item["type"].dump(), item["config"].dump(), " step ", step + 1, " element ", i);
+        CHECK(std::abs(found[i] - expected[i]) < 1e-13);
+      }
+      ++kept;
+    }
+    CHECK(kept == 3);
+    ++cases;
+  }
+  CHECK(cases == 20);
+}
+
+TEST_CASE("kernels/layers: no bit depends on threads, on another output, or on how layers are put into buckets") {
+  for (const LayerReference& reference : layer_rules()) {
+    const auto rule = layer_rule(reference);
+    for (const int terms : {0, 1, 3}) {
+      const auto one = open_backend(DeviceType::kCpu, 1);
+      LayerBucket<float> expected(*one, *rule, terms);
+      const auto before = expected.contents();
+      for (std::int64_t s = 1; s <= 3; ++s) expected.step(*rule, s);
+      CHECK(expected.contents() != before);
+      for (const int threads : {2, 3}) {
+        const auto backend = open_backend(DeviceType::kCpu, threads);
+        LayerBucket<float> found(*backend, *rule, terms);
+        if (threads == 3) found.args.x_out = Tensor(*backend, found.args.x.shape(), DType::kFloat32);
+        for (std::int64_t s = 1; s <= 3; ++s) found.step(*rule, s);
+        CHECK(found.contents() == expected.contents());
+      }
+      // Each layer a bucket of its own.
+      LayerBucket<float> apart(*one, *rule, terms);
+      for (std::int64_t s = 1; s <= 3; ++s) {
+        one->copy_from_host(normal_numbers<float>(static_cast<std::size_t>(apart.args.x.elements()), 100 + static_cast<unsigned>(s)).data(),
+                            apart.args.gradient);
+        for (const LayerExtent& layer : apart.layers) {
+          const auto part = [&](const Tensor& tensor) { return tensor.slice(layer.first, Shape{layer.elements}); };
+          UpdateArgs args = apart.args;
+          args.x = args.x_out = part(args.x);
+          args.gradient = part(args.gradient);
+          for (Tensor& state : args.states) state = part(state);
+          for (Tensor& received : args.received) received = part(received);
+          args.decay = args.decay.slice(layer.first / 32, Shape{layer.elements / 32});
+          args.layers = make_update_layers(*one, {{0, layer.elements, layer.weight}}, layer.elements);
+          args.lr = 0.01;
+          args.step = s;
+          one->update({*rule, args});
+        }
+      }
+      CHECK(apart.contents() == expected.contents());
+    }
+  }
+}
+
+TEST_CASE("kernels/layers: a sum's terms, a low-precision copy, a clip factor and a skipped step") {
+  const auto backend = open_backend(DeviceType::kCpu, 2);
+  for (const LayerReference& reference : layer_rules()) {
+    const auto rule = layer_rule(reference);
+    LayerBucket<float> terms(*backend, *rule, 3), sum(*backend, *rule, 1);
+    terms.args.sum_received = true;
+    terms.args.weights = sum.args.weights = {0.25};
+    std::vector<float> total = terms.numbers(terms.args.received[0]);
+    for (std::size_t k = 1; k < 3; ++k) {
+      const std::vector<float> term = terms.numbers(terms.args.received[k]);
+      for (std::size_t i = 0; i < total.size(); ++i) total[i] += term[i];
+    }
+    sum.args.received = {sum.put(total)};
+    terms.args.low = Tensor(*backend, terms.args.x.shape(), DType::kBFloat16);
+    for (std::int64_t s = 1; s <= 2; ++s) {
+      terms.step(*rule, s);
+      sum.step(*rule, s);
+    }
+    CHECK(terms.contents() == sum.contents());
+    const std::vector<float> x = terms.numbers(terms.args.x);
+    for (std::size_t i = 0; i < x.size(); ++i) REQUIRE(terms.args.low.data<BFloat16>()[i].bits == BFloat16(x[i]).bits);
+
+    LayerBucket<float> clipped(*backend, *rule, 0), scaled(*backend, *rule, 0);
+    clipped.args.control = Tensor(*backend, Shape{2}, DType::kFloat64);
+    const double control[2] = {0.5, 0.0}, skip[2] = {0.5, 1.0};
+    backend->copy_from_host(control, clipped.args.control);
+    scaled.args.gradient_scale *= 0.5;
+    clipped.step(*rule, 1);
+    scaled.step(*rule, 1);
+    CHECK(clipped.contents() == scaled.contents());
+    backend->copy_from_host(skip, clipped.args.control);
+    clipped.step(*rule, 2);
+    CHECK(clipped.contents() == scaled.contents());
+  }
+}
+
+TEST_CASE("kernels/layers: every instruction set measures the same bits") {
+  for (const double momentum : {0.0, 0.9}) {
+    check_measured<float>(rules::Lars{.momentum = momentum});
+    check_measured<double>(rules::Lars{.momentum = momentum});
+  }
+  check_measured<float>(rules::Lamb{});
+  check_measured<double>(rules::Lamb{});
+}
+
+TEST_CASE("kernels/layers: a step is as long as the rule says, whatever the gradient's scale") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  for (const double scale : {1e-12, 1.0, 1e12}) {
+    for (const std::string type : {"lars", "lamb"}) {
+      const auto rule = make_rule(type, {{"weight_decay", 0.0}, {"eps", 1e-30}});
+      LayerBucket<float> bucket(*backend, *rule, 0, {{0, 4096, true}, {4096, 32, false}});
+      bucket.args.gradient_scale = scale;
+      const std::vector<float> before = bucket.numbers(bucket.args.x);
+      bucket.step(*rule, 1, 0.1);
+      const std::vector<float> after = bucket.numbers(bucket.args.x);
+      double moved = 0, norm = 0;
+      for (std::size_t i = 0; i < 4096; ++i) {
+        const double d = static_cast<double>(after[i]) - static_cast<double>(before[i]);
+        moved += d * d;
+        norm += static_cast<double>(before[i]) * static_cast<double>(before[i]);
+      }
+      CHECK(std::sqrt(moved / norm) == doctest::Approx(type == "lars" ? 1e-4 : 0.1).epsilon(2e-3));
+    }
+  }
+}
+
+TEST_CASE("kernels/layers: layers without weights, without gradients and without both stay finite") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  for (const std::string type : {"lars", "lamb"}) {
+    const auto rule = make_rule(type, {{"weight_decay", 0.1}, {"eps", 1e-60}});
+    LayerBucket<float> bucket(*backend, *rule, 0, {{0, 64, true}, {64, 64, true}, {128, 64, true}});
+    std::vector<float> x(192, 0.0f), gradient(192, 0.0f);
+    std::fill_n(x.begin(), 64, 1.0f);              // no gradient
+    std::fill_n(gradient.begin() + 64, 64, 1.0f);  // no weights
+    bucket.args.x = bucket.args.x_out = bucket.put(x);
+    bucket.args.gradient = bucket.put(gradient);
+    bucket.args.lr = 0.5;
+    bucket.args.gradient_scale = 1.0;
+    backend->update({*rule, bucket.args});
+    const std::vector<float> after = bucket.numbers(bucket.args.x);
+    for (std::size_t i = 0; i < 64; ++i) {
+      // lars decays by lr·wd; lamb's direction is wd·p alone, as long as the layer.
+      CHECK(after[i] == doctest::Approx(type == "lars" ? 0.95 : 0.5).epsilon(1e-6));
+      CHECK(after[64 + i] == doctest::Approx(-0.5).epsilon(1e-6));
+      CHECK(after[128 + i] == 0.0f);
+    }
+  }
+}
+
+TEST_CASE("kernels/layers: tables that do not fit are refused") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto rule = make_rule("lamb", nlohmann::json::object());
+  CHECK(rule->measures_layers());
+  CHECK(!make_rule("adamw", nlohmann::json::object())->measures_layers());
+  const auto refuses = [&](const std::function<void(UpdateArgs&)>& change) {
+    LayerBucket<float> bucket(*backend, *rule, 0);
+    change(bucket.args);
+    bucket.args.lr = 0.1;
+    CHECK_THROWS_AS(backend->update({*rule, bucket.args}), Error);
+  };
+  refuses([](UpdateArgs& args) { args.layers = {}; });
+  refuses([&](UpdateArgs& args) { args.layers = make_update_layers(*backend, {{0, 64, true}}, 64); });
+  CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}, {96, 32, true}}, 128), Error);
+  CHECK_THROWS_AS(make_update_layers(*backend, {{0, 33, true}}, 33), Error);
+  CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}}, 128), Error);
+}
+
+TEST_CASE("kernels/layers: names of states, bytes per parameter, memory of the tables") {
+  using Names = std::vector<std::string>;
+  CHECK(make_rule("lars", {{"momentum", 0.0}})->state_names() == Names{});
+  CHECK(make_rule("lars", nlohmann::json::object())->state_names() == Names{"momentum_buffer"});
+  CHECK(make_rule("lamb", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
+  CHECK(make_rule("lars", nlohmann::json::object())->bytes_per_parameter(4) == 28);
+  CHECK(make_rule("lamb", nlohmann::json::object())->bytes_per_parameter(4) == 44);
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const UpdateLayers tables = make_update_layers(*backend, layer_extents(), elements_of(layer_extents()));
+  std::int64_t bytes = 0;
+  for (const LayerExtent& layer : layer_extents()) bytes += update_layer_bytes(layer.elements);
+  std::size_t found = 0;
+  for (const Tensor& table : {tables.owner, tables.pieces, tables.layers, tables.sums, tables.factors}) found += table.bytes();
+  CHECK(bytes == static_cast<std::int64_t>(found));
+}
+
+TEST_CASE("kernels/layers: defaults, and bad settings by key") {
+  const auto resolved = [](const std::string& type) {
+    register_builtin_optimizers();
+    ConfigSection section(nlohmann::json::object(), "test.json");
+    optimizers().make(type, "optimizer.type", section);
+    return section.resolved();
+  };
+  CHECK(
+      resolved("lars") ==
+      nlohmann::json{{"momentum", 0.9}, {"nesterov", false}, {"trust", 1e-3}, {"eps", 1e-8}, {"weight_decay", 0.0}, {"adapt", "weights"}});
+  CHECK(resolved("lamb") == nlohmann::json{{"betas", {0.9, 0.999}}, {"eps", 1e-6}, {"weight_decay", 0.01}, {"adapt", "weights"}});
+  const auto names = [&](const std::string& type, const nlohmann::json& config, const std::string& key) {
+    CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { make_rule(type, config); }), key));
+  };
+  names("lars", {{"trust", 0}}, "trust");
+  names("lars", {{"momentum", 1.0}}, "momentum");
+  names("lars", {{"momentum", 0.0}, {"nesterov", true}}, "nesterov");
+  names("lars", {{"eps", 0}}, "eps");
+  names("lars", {{"adapt", "biases"}}, "adapt");
+  names("lars", {{"betas", {0.9, 0.99}}}, "betas");
+  names("lamb", {{"betas", {0.9, 1.0}}}, "betas");
+  names("lamb", {{"adapt", "some"}}, "adapt");
+  names("lamb", {{"noise_correction", 2}}, "noise_correction");
+  names("lamb", {{"momentum", 0.9}}, "momentum");
+}
+
+}  // namespace starling::test
