@@ -17,6 +17,7 @@ enum class RandomStream : std::uint32_t {
   kSynthetic = 5,
   kTopology = 6,
   kPartition = 7,
+  kSampler = 8,
 };
 
 /// Random number number `index` of stream (stream, epoch) under `seed`: Philox with key = seed and

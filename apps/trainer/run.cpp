@@ -24,6 +24,7 @@
 #include "apps/trainer/world_check.h"
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
+#include "comm/shared/memory_sharing.h"
 #include "core/device_trace.h"
 #include "core/host.h"
 #include "core/log.h"
@@ -44,18 +45,14 @@ struct ListedKind {
   const char* kind;
   std::vector<std::string> (*names)();
 };
-constexpr ListedKind kListed[] = {{"models", [] { return models().names(); }},
-                                  {"layers", [] { return layers().names(); }},
-                                  {"topologies", [] { return topologies().names(); }},
-                                  {"algorithms", [] { return algorithms().names(); }},
-                                  {"transports", [] { return transports().names(); }},
-                                  {"optimizers", [] { return optimizers().names(); }},
-                                  {"schedules", [] { return schedules().names(); }},
-                                  {"data", [] { return datasets().names(); }},
-                                  {"augmentations", [] { return augmentations().names(); }},
-                                  {"tasks", [] { return tasks().names(); }},
-                                  {"losses", [] { return losses().names(); }},
-                                  {"metrics", [] { return metrics().names(); }}};
+constexpr ListedKind kListed[] = {
+    {"models", [] { return models().names(); }},         {"layers", [] { return layers().names(); }},
+    {"topologies", [] { return topologies().names(); }}, {"algorithms", [] { return algorithms().names(); }},
+    {"transports", [] { return transports().names(); }}, {"optimizers", [] { return optimizers().names(); }},
+    {"schedules", [] { return schedules().names(); }},   {"data", [] { return datasets().names(); }},
+    {"samplers", [] { return samplers().names(); }},     {"augmentations", [] { return augmentations().names(); }},
+    {"tasks", [] { return tasks().names(); }},           {"losses", [] { return losses().names(); }},
+    {"metrics", [] { return metrics().names(); }}};
 
 void print_names(const std::string& kind) {
   std::vector<std::string> kinds;
@@ -180,6 +177,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     fmt::print("{}", chosen);
     fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     fmt::print("{}", period_text(config, site));
+    if (config.cache) fmt::print("{}\n", config.cache->text());
     fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
     std::fflush(stdout);
   }
@@ -263,6 +261,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   choose_deferred_norms(config, *backend, *transport);
   if (other_format || config.defer_norms != expected) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
+  if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
   return train(options, config, site, trace, *backend, *transport);

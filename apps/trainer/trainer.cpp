@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "apps/trainer/data/complexity.h"
 #include "apps/trainer/state/model_file.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
@@ -59,6 +60,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   LoaderSettings settings;
   settings.seed = config.seed;
   settings.shuffle = config.shuffle;
+  settings.sampler = config.sampler;
   settings.augment = config.augment;
   settings.dirichlet_alpha = config.dirichlet_alpha;
   settings.batch_size = config.batch_size;
@@ -175,6 +177,10 @@ void Trainer::initialise() {
     }
   }
   config_.model->refresh_low();
+  if (config_.sampler->complexity() != Sampler::Complexity::kNone) {
+    complexities_ = agree_on_complexities(*config_.dataset, config_.sampler->complexity(), transport_.world());
+    config_.sampler->set_complexities(complexities_);
+  }
   loader_->start(0, 0);
 }
 
@@ -191,7 +197,12 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     open_part(k);
   }
   RunCounters counters;
-  together(transport_, [&] { counters = load_state(file, source, *config_.model, buckets_, *config_.rule); });
+  together(transport_, [&] {
+    counters = load_state(file, source, *config_.model, buckets_, *config_.rule);
+    if (config_.sampler->complexity() == Sampler::Complexity::kNone) return;
+    complexities_ = load_complexities(file, source, config_.data.train_samples);
+  });
+  config_.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
@@ -282,6 +293,7 @@ SafetensorsFile Trainer::state() {
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
       save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
+  if (!complexities_.empty()) save_complexities(complexities_, file);
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }

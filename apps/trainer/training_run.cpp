@@ -239,11 +239,16 @@ void TrainingRun::write_summary() {
   double seconds = trainer_.seconds();
   LossScaler* scaler = trainer_.loss_scaler();
   double skipped = scaler ? static_cast<double>(step() + 1 - scaler->settle().optimizer_step) : 0.0;
+  CachedDataset::Counts cached;
+  if (config_.cache) cached = config_.cache->counts();
+  double cache[] = {static_cast<double>(cached.hits), static_cast<double>(cached.decoded), static_cast<double>(cached.kept),
+                    static_cast<double>(cached.bytes)};
   std::vector<std::string> hosts{host_name()};
   if (transport_.size() > 1) {
     transport_.world().max(&peak, 1);
     transport_.world().max(&seconds, 1);
     transport_.world().max(&skipped, 1);
+    if (config_.cache) transport_.world().sum(cache, std::size(cache));
     hosts = transport_.world().all_gather(host_name());
   }
   together(transport_, [&] {
@@ -271,6 +276,10 @@ void TrainingRun::write_summary() {
     };
     if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
+    if (config_.cache) {
+      const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
+      summary["cache"] = {{"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
+    }
     if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
       for (const MetricValue& metric : result_->values) summary["test_" + metric.name] = metric.value;

@@ -1,5 +1,5 @@
-// A plug-in: layers, an operation, a topology, an optimizer, an algorithm and a transport of one's own, made outside Starling's tree.
-// docs/extending.md explains it.
+// A plug-in: layers, an operation, a topology, an optimizer, an algorithm, a transport and a data set of one's own, made outside Starling's
+// tree. docs/extending.md explains it.
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -13,6 +13,7 @@
 #include "layers/layer.h"
 #include "sign.h"
 #include "slow_average.h"
+#include "slow_store.h"
 #include "softsign.h"
 #include "throttled.h"
 #include "topology/topology.h"
@@ -80,6 +81,10 @@ std::unique_ptr<OptimizerRule> make_sign(ConfigSection& config) {
   return std::make_unique<RuleKernel<mine::Sign>>(mine::Sign{beta, weight_decay});
 }
 
+std::unique_ptr<Dataset> make_slow_store(ConfigSection& config, std::uint64_t seed) {
+  return std::make_unique<mine::SlowStore>(config, seed);
+}
+
 }  // namespace
 
 /// Called once, before the rest of the config is read.
@@ -89,5 +94,6 @@ extern "C" void starling_register_plugin() {
   topologies().add("halves", make_halves, "pairs between two halves of the ranks, shifted every round; even n");
   optimizers().add("sign", make_sign, "sign of the gradient's running mean");
   algorithms().add("slow_average", mine::plan_slow_average, "ranks train by themselves and average with slow momentum");
+  datasets().add("slow_store", make_slow_store, "pictures of uneven size from a slow store");
   transports().add("throttled", mine::plan_throttled, "messages, as slow as on a slower network");
 }

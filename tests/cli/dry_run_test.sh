@@ -32,7 +32,7 @@ check "starling-bench floor: JSON in fp16" 0 '"unfused":' "$build/bin/starling-b
 check "starling-bench floor: a bad precision" 2 "precision" "$build/bin/starling-bench" floor "$root/configs/cifar10_resnet18.json" --precision fp8
 
 for kind in models:resnet20 layers:conv2d topologies:one-peer-exp algorithms:gossip optimizers:accum_adamw schedules:cosine data:fashion_mnist \
-  augmentations:flip tasks:classification losses:cross_entropy metrics:loss; do
+  samplers:balanced augmentations:flip tasks:classification losses:cross_entropy metrics:loss; do
   check "--list ${kind%%:*}" 0 "^${kind#*:}( |\$)" "$train" --list "${kind%%:*}"
 done
 check "--version" 0 "[0-9]+\.[0-9]+\.[0-9]+" "$train" --version

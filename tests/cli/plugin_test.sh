@@ -54,6 +54,22 @@ check "beside which another carries it" 0 "" ranks 2 "$work/$program" ../config.
 verify "the summary says what carried them" bash -c 'grep -q "\"transport\": \"throttled mpi\"" "$work/throttled/summary.json" && grep -q "\"transport\": \"mpi\"" "$work/mpi/summary.json" && grep -q "\"transport\": \"direct\"" "$work/out/summary.json"'
 verify "to the same bits" cmp "$work/throttled/model.safetensors" "$work/mpi/model.safetensors"
 verify "the resolved config shows its default" bash -c 'python3 -c "import json; t = [json.load(open(\"$work/\" + r + \"/config.json\"))[\"sync\"][\"transport\"] for r in (\"throttled\", \"mpi\")]; assert t == [{\"type\": \"throttled\", \"mbit_per_s\": 200, \"latency_us\": 0.0}, \"mpi\"], t"'
+check "its data set is listed" 0 "^slow_store$" "$work/$program" ../config.json --list data
+# Samples that declare what they cost, 16 steps an epoch.
+uneven() {
+  ranks 4 "$work/$program" ../config.json --set 'data={"type": "slow_store", "limit": 256, "test_limit": 16, "mbit_per_s": 1000, "sampler": "balanced"}' --set batch_size=4 \
+    --set 'checkpoint={"every_steps": 10, "keep": 9}' --set evaluate.every_epochs=0 "$@"
+}
+export -f uneven
+check "ranks get samples of about the same cost" 0 "" uneven --output "$work/even"
+cp -r "$work/even" "$work/resumed"
+rm -r "$work/resumed/checkpoints/step-20" "$work/resumed/model.safetensors"
+check "it goes on in the middle of an epoch" 0 "continuing after step 10" uneven --output "$work/resumed" --resume latest
+verify "to the bits of the run that did not stop" cmp "$work/even/model.safetensors" "$work/resumed/model.safetensors"
+check "in the same order again with a cache" 0 "^cache: room for 272 of 272 samples" uneven --set data.cache=memory --output "$work/even_cached"
+verify "the same bits" cmp "$work/even/model.safetensors" "$work/even_cached/model.safetensors"
+verify "slow samples are read once by the ranks of a host" python3 -c "import json; c = json.load(open('$work/even_cached/summary.json'))['cache']; assert 256 + 16 <= c['decoded'] < 256 + 32 and c['hits'] > 0, c"
+check "samples of one rank alone cannot be shared out" 2 "data.sampler.type: is balanced.*dirichlet" uneven --set data.partition.type=dirichlet --dry-run
 check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run
 cd "$work" || exit 1
 

@@ -8,6 +8,7 @@
 
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/sampler.h"
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/tasks/metric.h"
 #include "comm/algorithm.h"
@@ -27,6 +28,7 @@ void register_builtins() {
     register_builtin_optimizers();
     register_builtin_schedules();
     register_builtin_datasets();
+    register_builtin_samplers();
     register_builtin_augmentations();
     register_builtin_tasks();
     register_builtin_losses();

@@ -29,11 +29,55 @@ Interval read_interval(ConfigSection& section, const std::string& what) {
   return interval;
 }
 
-void read_data(ConfigSection& root, TrainConfig& config) {
+void read_sampler(ConfigSection& sampler, TrainConfig& config) {
+  const std::string type =
+      sampler.text("type", "shuffle", "shuffle: each epoch's order dealt to the ranks in turn; others see `--list samplers`");
+  if (sampler.describing()) return;
+  config.sampler = samplers().make(type, sampler.path("type"), sampler);
+  sampler.finish();
+}
+
+/// Once the data set is known.
+void check_sampler(const ConfigSection& data, const std::string& data_type, const std::string& sampler_type, const TrainConfig& config) {
+  if (config.dirichlet_alpha > 0.0 && !config.sampler->takes_partition()) {
+    data.error("sampler.type", "is {}, which deals samples to all ranks, but data.partition.type is dirichlet; allowed: shuffle",
+               sampler_type);
+  }
+  if (config.sampler->complexity() == Sampler::Complexity::kDeclared && config.data.complexity.empty()) {
+    data.error("sampler.complexity",
+               "is declared, but the samples of {} say no cost; allowed: measured, or \"sampler\": \"shuffle\", which needs none",
+               data_type);
+  }
+}
+
+void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& site) {
+  const bool on = section.choice("type", "none", {"none", "memory"},
+                                 "memory: samples are kept as decoded, before augmentation, so that each is decoded once") == "memory";
+  const double mebibytes =
+      on || section.describing()
+          ? section.number("limit_mib", 1024.0, Range::positive(), "memory: MiB of samples a host, shared by its ranks; more are not kept")
+          : 0.0;
+  if (section.describing()) return;
+  section.finish();
+  if (!on) return;
+  const CachePlan plan = plan_cache(config.data, mebibytes * kMebibyte, site.ranks_per_node);
+  if (plan.places == 0) {
+    const double needed = static_cast<double>(plan.sample_bytes) * site.ranks_per_node / kMebibyte;
+    section.error("limit_mib", "is {}, which is no sample for each of the {} ranks of a host; needed: >= {:.4g}", mebibytes,
+                  site.ranks_per_node, std::ceil(needed * 1e3) * 1e-3);
+  }
+  auto cached = std::make_unique<CachedDataset>(std::move(config.dataset), mebibytes * kMebibyte);
+  config.cache = cached.get();
+  config.dataset = std::move(cached);
+}
+
+void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection data = root.section("data", "the data set and how it is read");
   if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {{"type": "synthetic"}})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
+  ConfigSection sampler = data.section("sampler", "which rank takes which samples when; a text is its type", "type");
+  read_sampler(sampler, config);
   ConfigSection augment = data.section("augment", "random changes of training images");
   if (root.describing()) read_augmenters(augment, {});
   ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
@@ -43,7 +87,8 @@ void read_data(ConfigSection& root, TrainConfig& config) {
     config.dirichlet_alpha = partition.number("alpha", 1.0, Range::positive(), "dirichlet: the smaller, the more skewed");
   }
   partition.finish();
-  if (root.describing()) return;
+  ConfigSection cache = data.section("cache", "decoded samples that are kept; a text is its type", "type");
+  if (root.describing()) return read_cache(cache, config, site);
   config.dataset = datasets().make(type, data.path("type"), data, config.seed);
   data.finish();
   config.data = config.dataset->info();
@@ -53,6 +98,8 @@ void read_data(ConfigSection& root, TrainConfig& config) {
   if (config.dirichlet_alpha > 0.0 && config.data.classes == 0) {
     data.error("partition.type", "is dirichlet, but the samples of {} have no class; allowed: shared", type);
   }
+  check_sampler(data, type, sampler.resolved().value("type", ""), config);
+  read_cache(cache, config, site);
 }
 
 /// What the model is made for. Returns the names of the metrics, which need the model.
@@ -449,7 +496,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.init = root.text("init", "", "a .safetensors file with initial values");
   config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 
-  read_data(root, config);
+  read_data(root, config, site);
   const std::vector<std::string> metric_names = read_task(root, config);
   read_model(root, config);
   read_length(root, config);
@@ -511,6 +558,7 @@ std::string describe_config() {
       "Keys of a `type` stand in the table of that type below.\n\n";
   text += config_markdown("The config", root.declared()) + "\n";
   text += describe_types(datasets(), "Data (`data.type`)", "data.type", std::uint64_t{1});
+  text += describe_types(samplers(), "Samplers (`data.sampler.type`)", "data.sampler.type");
   text += describe_types(models(), "Models (`model.type`)", "model.type", ModelOutputs{});
   text += describe_types(layers(), "Layers (`type` in `layers` of a `sequential` model)", "type");
   text += describe_types(losses(), "Losses (`loss.type`)", "loss.type");
@@ -594,9 +642,9 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
   }
   if (config.is_object() && steps != epochs) config.erase(steps ? "epochs" : "steps");
   for (const std::string& setting : settings) {
-    for (const std::string key : {"algorithm", "transport"}) {
-      const nlohmann::json::json_pointer place("/sync/" + key);
-      const bool inside = setting.starts_with("sync." + key + ".") && config.is_object() && config.contains(place);
+    for (const auto& [section, key] : {std::pair("sync", "algorithm"), {"sync", "transport"}, {"data", "sampler"}, {"data", "cache"}}) {
+      const nlohmann::json::json_pointer place(fmt::format("/{}/{}", section, key));
+      const bool inside = setting.starts_with(fmt::format("{}.{}.", section, key)) && config.is_object() && config.contains(place);
       if (inside && config[place].is_string()) config[place] = {{"type", config[place]}};  // a text is its type
     }
     apply_setting(config, setting);

@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "apps/trainer/data/augment.h"
+#include "apps/trainer/data/cached.h"
 #include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/sampler.h"
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/tasks/training_pass.h"
@@ -71,7 +73,9 @@ struct TrainConfig {
   bool tensorboard = true;
 
   std::unique_ptr<Dataset> dataset;
+  CachedDataset* cache = nullptr;  ///< `dataset`, with `data.cache`
   DatasetInfo data;
+  std::shared_ptr<Sampler> sampler;
   bool shuffle = true;
   Augmenters augment;
   double dirichlet_alpha = 0.0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/sampler.h"
 
 namespace starling {
 
@@ -34,5 +35,8 @@ void register_synthetic(DatasetRegistry& registry);
 void register_cifar(DatasetRegistry& registry);
 void register_mnist(DatasetRegistry& registry);
 void register_image_folder(DatasetRegistry& registry);
+
+/// The sampler of balanced_sampler.cpp; register_builtin_samplers() calls it.
+void register_balanced_sampler(SamplerRegistry& registry);
 
 }  // namespace starling

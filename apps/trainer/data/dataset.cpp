@@ -34,6 +34,10 @@ std::int64_t Dataset::label(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data", "samples of this data set have no class; \"data.partition\" must be shared");
 }
 
+double Dataset::complexity(Split, std::int64_t) const {
+  fail(ExitCode::kUsage, "data", "samples of this data set say no cost; \"data.sampler.complexity\" must be measured");
+}
+
 DatasetInfo ImageDataset::info() const {
   const ImageInfo images = this->images();
   return {.tensors = {{"image", images.image, DType::kUInt8, 0, PixelScale{images.mean, images.std}},
@@ -41,7 +45,8 @@ DatasetInfo ImageDataset::info() const {
           .task = "classification",
           .classes = images.classes,
           .train_samples = images.train_samples,
-          .test_samples = images.test_samples};
+          .test_samples = images.test_samples,
+          .complexity = images.complexity};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {

@@ -39,6 +39,7 @@ struct DatasetInfo {
   std::string task;                 ///< what `task.type` is where the config does not say
   std::int64_t classes = 0;         ///< of Dataset::label(); 0: samples have none
   std::int64_t train_samples = 0, test_samples = 0;
+  std::string complexity = {};  ///< what Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
 
   const TensorInfo* find(std::string_view name) const;
   /// "32×32×3, 10 classes"
@@ -58,6 +59,9 @@ class Dataset {
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
+  /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit info().complexity names: what the sampler
+  /// `balanced` goes by. Asked once for each training sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
+  virtual double complexity(Split split, std::int64_t index) const;
 };
 
 struct ImageInfo {
@@ -65,6 +69,7 @@ struct ImageInfo {
   std::int64_t classes = 0;
   std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
   std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
+  std::string complexity = {};                       ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".
@@ -80,7 +85,8 @@ class ImageDataset : public Dataset {
 };
 
 using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::uint64_t>;
-/// Data sets by `data.type`; a maker reads all keys but `type`, `shuffle`, `augment` and `partition`, and gets the config's seed.
+/// Data sets by `data.type`; a maker reads all keys but `type`, `shuffle`, `sampler`, `cache`, `augment` and `partition`, and gets the
+/// config's seed.
 DatasetRegistry& datasets();
 void register_builtin_datasets();
 

@@ -8,14 +8,13 @@
 #include <deque>
 #include <exception>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "apps/trainer/data/batch_maker.h"
 #include "apps/trainer/data/partition.h"
-#include "core/random.h"
+#include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -26,6 +25,20 @@ constexpr std::size_t kSlots = 3;
 /// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose default is half of this.
 constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadLook{100};
+
+EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
+  return {.seed = settings.seed,
+          .epoch = epoch,
+          .shuffle = settings.shuffle,
+          .samples = samples,
+          .batch_size = settings.batch_size,
+          .rank = settings.rank,
+          .ranks = settings.ranks};
+}
+
+std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
+  return settings.sampler ? settings.sampler : make_shuffle_sampler();
+}
 
 }  // namespace
 
@@ -69,11 +82,11 @@ struct Loader::State {
   Position after(Position position) const { return ++position.batch < batches ? position : Position{position.epoch + 1, 0}; }
 
   std::vector<std::int64_t> order_of(std::int64_t epoch) const {
-    if (settings.dirichlet_alpha <= 0.0) return epoch_samples(samples, settings, epoch);
-    if (!settings.shuffle) return share;
-    auto order = random_permutation(settings.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(epoch),
-                                    static_cast<std::int64_t>(share.size()));
-    for (std::int64_t& position : order) position = share[static_cast<std::size_t>(position)];
+    EpochInputs inputs = inputs_of(samples, settings, epoch);
+    inputs.share = share;
+    std::vector<std::int64_t> order = sampler_of(settings)->epoch(inputs);
+    require(static_cast<std::int64_t>(order.size()) >= batches * settings.batch_size, "sampler", "{} samples for {} batches of {}",
+            order.size(), batches, settings.batch_size);
     return order;
   }
 
@@ -281,18 +294,7 @@ const Batch* EvaluationLoader::next() {
 }
 
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
-  std::vector<std::int64_t> order;
-  if (settings.shuffle) {
-    order = random_permutation(settings.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(epoch), samples);
-  } else {
-    order.resize(static_cast<std::size_t>(samples));
-    std::iota(order.begin(), order.end(), std::int64_t{0});
-  }
-  std::vector<std::int64_t> own(static_cast<std::size_t>(samples / settings.ranks));
-  for (std::size_t k = 0; k < own.size(); ++k) {
-    own[k] = order[static_cast<std::size_t>(settings.rank) + k * static_cast<std::size_t>(settings.ranks)];
-  }
-  return own;
+  return sampler_of(settings)->epoch(inputs_of(samples, settings, epoch));
 }
 
 }  // namespace starling

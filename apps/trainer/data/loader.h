@@ -6,6 +6,7 @@
 
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
+#include "apps/trainer/data/sampler.h"
 #include "core/backend.h"
 
 namespace starling {
@@ -15,8 +16,9 @@ struct LoaderSettings {
   std::uint64_t seed = 1;
   bool shuffle = true;
   Augmenters augment;
-  double dirichlet_alpha = 0.0;  ///< > 0: `data.partition` dirichlet
-  std::int64_t batch_size = 1;   ///< of one micro-batch on one rank
+  std::shared_ptr<const Sampler> sampler;  ///< null: `shuffle`. Knows the complexities before start()
+  double dirichlet_alpha = 0.0;            ///< > 0: `data.partition` dirichlet
+  std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
   int rank = 0, ranks = 1;
   bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
 };
@@ -64,8 +66,8 @@ class EvaluationLoader {
   std::unique_ptr<State> state_;
 };
 
-/// Which samples rank i takes in an epoch, in order: positions i, i+n, … of the epoch's permutation, floor(S/n) of them. (With
-/// dirichlet_alpha > 0 the loader takes its fixed share instead, apps/trainer/data/partition.h, in an order permuted anew each epoch.)
+/// Which samples the loader takes in an epoch, in order, without data.partition: with `shuffle` positions i, i+n, … of the epoch's
+/// permutation for rank i, floor(S/n) of them.
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch);
 
 }  // namespace starling

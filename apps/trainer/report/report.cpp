@@ -64,8 +64,19 @@ std::string memory_text(const MemoryNeed& need) {
                                 size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
   if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
-  return out + fmt::format(", {} activations, {} batches; {} in all\n", size_text(need.activations), size_text(need.batches),
-                           size_text(need.total()));
+  out += fmt::format(", {} activations, {} batches", size_text(need.activations), size_text(need.batches));
+  if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
+  return out + fmt::format("; {} in all\n", size_text(need.total()));
+}
+
+/// How many samples `data.cache` keeps, and in how much of the host's memory.
+std::string cache_text(const TrainConfig& config, const RankLayout& site) {
+  if (!config.cache) return {};
+  const CachePlan plan = plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node);
+  const auto bytes = static_cast<double>(plan.bytes());
+  return fmt::format("cache: {} of {} samples, {} each; {} of host memory a rank, {} a host\n",
+                     std::min(plan.samples, plan.places * site.ranks_per_node), plan.samples,
+                     size_text(static_cast<double>(plan.sample_bytes)), size_text(bytes), size_text(bytes * site.ranks_per_node));
 }
 
 /// What a floor is made of, in one line.
@@ -135,7 +146,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
 }  // namespace
 
-double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches; }
+double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches + cache; }
 
 std::string size_text(double bytes) {
   const char* unit = "B";
@@ -196,6 +207,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
                        bucket.slots.back().parameter->name);
   }
   out += memory_text(memory_need(config, site, trace));
+  out += cache_text(config, site);
   if (config.device == "cuda") out += device_text(config, site, elements);
   return out;
 }
@@ -244,6 +256,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     need.batches += 3.0 * static_cast<double>(config.batch_size * tensor.shape.elements()) * element;
   }
+  if (config.cache && config.device != "cuda")
+    need.cache = static_cast<double>(plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());
   return need;
 }
 

@@ -13,6 +13,7 @@ struct MemoryNeed {
   double receive = 0.0;  ///< what neighbours send
   double sync = 0.0;     ///< what the algorithm keeps from step to step
   double activations = 0.0, batches = 0.0;
+  double cache = 0.0;  ///< samples of `data.cache`, which lie in host memory: 0 on a GPU
   double total() const;
 };
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);

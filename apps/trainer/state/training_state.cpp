@@ -1,6 +1,7 @@
 #include "apps/trainer/state/training_state.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -18,14 +19,17 @@ namespace {
 const std::set<std::string>& changeable_keys() {
   static const std::set<std::string> keys{"steps",          "epochs",         "log_every",     "evaluate",    "checkpoint", "data.path",
                                           "device",         "plugins",        "threads",       "tensorboard", "trace",      "precision",
-                                          "sync.transport", "sync.timeout_s", "sync.max_ctas", "cuda_graphs"};
+                                          "sync.transport", "sync.timeout_s", "sync.max_ctas", "cuda_graphs", "data.cache"};
   return keys;
 }
+
+constexpr const char* kComplexities = "data.complexity";
 
 /// Keys that older checkpoints do not have, by path, with what they did then.
 const std::map<std::string, nlohmann::json>& later_keys() {
   static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0},
                                                           {"sync.lr_scale", 1.0},
+                                                          {"data.sampler", {{"type", "shuffle"}}},
                                                           {"sync.switch", nlohmann::json::array()},
                                                           {"optimizer.groups", nlohmann::json::array()}};
   return keys;
@@ -125,6 +129,26 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
                                          std::atoll(metadata(file, source, "optimizer_step").c_str())};
   }
   return counters;
+}
+
+void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file) {
+  FileTensor& tensor = file.tensors[kComplexities];
+  tensor = {DType::kFloat32, Shape{static_cast<std::int64_t>(complexities.size())}, {}};
+  tensor.bytes.resize(complexities.size() * sizeof(float));
+  std::memcpy(tensor.bytes.data(), complexities.data(), tensor.bytes.size());
+}
+
+std::vector<float> load_complexities(const SafetensorsFile& file, const std::string& source, std::int64_t samples) {
+  const auto it = file.tensors.find(kComplexities);
+  if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", kComplexities);
+  const FileTensor& tensor = it->second;
+  if (tensor.dtype != DType::kFloat32 || tensor.shape != Shape{samples}) {
+    fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is {} of {}, the data set has {} training samples; needed: the same data",
+         kComplexities, tensor.shape.text(), name_of(tensor.dtype), samples);
+  }
+  std::vector<float> complexities(static_cast<std::size_t>(samples));
+  std::memcpy(complexities.data(), tensor.bytes.data(), tensor.bytes.size());
+  return complexities;
 }
 
 std::int64_t steps_in(const SafetensorsFile& file, const std::string& source) { return std::atoll(metadata(file, source, "step").c_str()); }

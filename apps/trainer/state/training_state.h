@@ -29,9 +29,12 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 /// The reverse. `source` names the file in errors.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
                        const OptimizerRule& rule);
-/// The resolved config of the run that made a checkpoint.
+/// The complexities of training samples that the run's order goes by; a resumed run has the same order only with the same numbers.
+void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file);
+std::vector<float> load_complexities(const SafetensorsFile& file, const std::string& source, std::int64_t samples);
 /// Updates done.
 std::int64_t steps_in(const SafetensorsFile& file, const std::string& source);
+/// The resolved config of the run that made a checkpoint.
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
 /// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from.
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,

@@ -1,0 +1,62 @@
+#include "apps/trainer/data/sampler.h"
+
+#include <cstddef>
+#include <numeric>
+
+#include "apps/trainer/data/builtin.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+/// The epoch's order, dealt to the ranks in turn.
+class ShuffleSampler final : public Sampler {
+ public:
+  std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {
+    if (!inputs.share.empty()) {
+      EpochInputs of_share = inputs;
+      of_share.samples = static_cast<std::int64_t>(inputs.share.size());
+      std::vector<std::int64_t> order = epoch_order(of_share);
+      for (std::int64_t& position : order) position = inputs.share[static_cast<std::size_t>(position)];
+      return order;
+    }
+    const std::vector<std::int64_t> order = epoch_order(inputs);
+    std::vector<std::int64_t> own(static_cast<std::size_t>(inputs.samples / inputs.ranks));
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      own[k] = order[static_cast<std::size_t>(inputs.rank) + k * static_cast<std::size_t>(inputs.ranks)];
+    }
+    return own;
+  }
+  bool takes_partition() const override { return true; }
+};
+
+}  // namespace
+
+std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
+  if (inputs.shuffle) {
+    return random_permutation(inputs.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(inputs.epoch), inputs.samples);
+  }
+  std::vector<std::int64_t> order(static_cast<std::size_t>(inputs.samples));
+  std::iota(order.begin(), order.end(), std::int64_t{0});
+  return order;
+}
+
+std::unique_ptr<Sampler> make_shuffle_sampler() { return std::make_unique<ShuffleSampler>(); }
+
+SamplerRegistry& samplers() {
+  static SamplerRegistry registry("sampler");
+  return registry;
+}
+
+void register_builtin_samplers() {
+  static const bool once = [] {
+    samplers().add(
+        "shuffle", [](ConfigSection&) { return make_shuffle_sampler(); },
+        "the order of the epoch (`data.shuffle`), dealt to the ranks in turn");
+    register_balanced_sampler(samplers());
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
+}  // namespace starling

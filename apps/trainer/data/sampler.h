@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/config.h"
+#include "core/registry.h"
+
+namespace starling {
+
+/// What the samples of a rank in an epoch follow from; all but `rank` and `share` are equal on all ranks.
+struct EpochInputs {
+  std::uint64_t seed = 1;
+  std::int64_t epoch = 0;
+  bool shuffle = true;       ///< data.shuffle
+  std::int64_t samples = 0;  ///< of the training set
+  std::int64_t batch_size = 1;
+  int rank = 0, ranks = 1;
+  std::span<const std::int64_t> share = {};  ///< data.partition: the samples of this rank alone; empty: all ranks draw from all samples
+};
+
+/// Which training samples each rank takes in an epoch, and in which order: `data.sampler`. See semantics.md section 9.
+class Sampler {
+ public:
+  virtual ~Sampler() = default;
+  /// This rank's samples in the order of its batches: at least as many as fill floor(floor(samples/ranks)/batch_size) of them. Between
+  /// ranks and batches no sample comes twice. It is a function of its argument and of the complexities alone, and any thread may ask.
+  virtual std::vector<std::int64_t> epoch(const EpochInputs& inputs) const = 0;
+
+  /// Whether it can give out a rank's share of its own (EpochInputs::share).
+  virtual bool takes_partition() const { return false; }
+
+  /// Where the complexity of samples comes from, for one that goes by it: see agree_on_complexities().
+  enum class Complexity : std::uint8_t { kNone, kDeclared, kMeasured };
+  virtual Complexity complexity() const { return Complexity::kNone; }
+  /// One number >= 0 for each training sample, equal on all ranks; before the first epoch().
+  virtual void set_complexities(std::vector<float> complexities) { (void)complexities; }
+};
+
+using SamplerRegistry = Registry<std::unique_ptr<Sampler>, ConfigSection&>;
+/// Samplers by `data.sampler.type`.
+SamplerRegistry& samplers();
+void register_builtin_samplers();
+/// The one of configs that name none.
+std::unique_ptr<Sampler> make_shuffle_sampler();
+
+/// Samples 0 … S-1 in the order of this epoch, before they are dealt to the ranks: a permutation of (seed, epoch), or as they lie where
+/// inputs.shuffle is false.
+std::vector<std::int64_t> epoch_order(const EpochInputs& inputs);
+
+}  // namespace starling
