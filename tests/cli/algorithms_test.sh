@@ -113,7 +113,7 @@ check "averages by the clock on one rank" 0 'step 24/24' "$train" run.json --out
 check "into them and out of them" 0 'step 24/24' clock switched-clock \
   --set 'sync.switch=[{"step":7,"algorithm":"gossip"},{"step":15,"algorithm":{"type":"async","interval_ms":1}}]'
 lose_one() { # a rank of two that stops
-  ranks 2 "$train" run.json --output lost --set 'sync.algorithm={"type":"async","interval_ms":1}' --set deterministic=false --set steps=1000000 \
+  mpirun --oversubscribe -n 2 "$train" run.json --output lost --set 'sync.algorithm={"type":"async","interval_ms":1}' --set deterministic=false --set steps=1000000 \
     --set sync.timeout_s=3 --set threads=1 --set tensorboard=false --set checkpoint.every_epochs=0 >lost.log 2>&1 &
   local job=$! status=0
   for _ in $(seq 300); do [ "$(cat lost/metrics.jsonl 2>/dev/null | wc -l)" -ge 5 ] && break || sleep 0.1; done
