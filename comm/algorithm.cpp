@@ -81,6 +81,8 @@ void register_builtin_algorithms() {
                      "ranks train alone and average their models every few steps (post-local SGD with a start)");
     algorithms().add("slowmo", plan_slowmo, "as local_sgd, with a momentum over the averages; between them alone or with gossip");
     algorithms().add("diloco", plan_diloco, "rare averages as steps of an outer optimizer; in fragments and delayed where wished");
+    algorithms().add("async", plan_async,
+                     "ranks train alone and add their models' mean whenever it arrives; no step waits (not repeatable)");
     return true;
   }();
   static_cast<void>(done);

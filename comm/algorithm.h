@@ -169,6 +169,7 @@ struct AlgorithmPlan {
     std::int64_t count = 0;
   } least_buckets = {};
   std::string fp16_fault = {};    ///< why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what would
+  bool asynchronous = false;      ///< its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may differ
   bool restarts_updates = false;  ///< it counts the optimizer's steps anew now and then: no other algorithm may go on from there
   std::int64_t ranks_per_node = 0;  ///< given by the config, and to divide the ranks; 0: not
   /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.

@@ -36,11 +36,19 @@ struct Exchange {
   std::size_t received() const { return kind == Kind::kNeighbours ? receive_from.size() : kind == Kind::kNone ? 0 : 1; }
 };
 
+/// Exchanges of one lane are started in the same order on all ranks. How those of two lanes follow each other may differ from rank to rank.
+enum class Lane : std::uint8_t {
+  kSteps,  ///< what all ranks start at the same place of the same step
+  kAside,  ///< what each rank starts when it comes to it
+};
+inline constexpr int kLanes = 2;
+
 /// Names an exchange in errors and traces.
 struct ExchangeLabel {
   std::int64_t step = 0;
   int bucket = 0;
   std::int64_t round = 0;
+  Lane lane = Lane::kSteps;
 };
 
 /// What an exchange is of, on the timeline: "bucket 3"; "mean 3" outside of steps, "numbers" where it belongs to no bucket.
@@ -69,8 +77,8 @@ class Flow {
   std::size_t bytes_;
 };
 
-/// Moves buckets between ranks. Exchanges are started in the same (step, bucket) order on all ranks and run in the background; the
-/// send buffer must stay unchanged and the receive buffers untouched until wait() returns. Every wait has the limit given at
+/// Moves buckets between ranks. Exchanges of a lane are started in the same (step, bucket) order on all ranks and run in the background;
+/// the send buffer must stay unchanged and the receive buffers untouched until wait() returns. Every wait has the limit given at
 /// construction and fails with Error(kLost) that names step, bucket, round, the group, and who was last heard of and when.
 /// All functions are called from one thread.
 class Transport {

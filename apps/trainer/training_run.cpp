@@ -24,9 +24,9 @@ using Clock = std::chrono::steady_clock;
 // What every rank adds to a line of metrics; rank i's are at i·kFields.
 enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kScaleStep, kFields };
 
-/// Steps between questions whether any rank was told to stop. A question is answered kStopInterval steps later at the latest, so that
-/// no step waits for it.
-constexpr std::int64_t kStopInterval = 4;
+/// Steps between questions whether any rank was told to stop. A question is answered so many steps later at the latest, so that no step
+/// waits for it. Ranks whose steps may differ wait for each other at lines of metrics, and here no sooner if they can help it.
+constexpr std::int64_t kStopInterval = 4, kMostStopInterval = 64;
 
 /// "test accuracy 91.20 %, test loss 0.2731, "
 std::string text_of(const std::vector<MetricValue>& metrics) {
@@ -226,7 +226,9 @@ void TrainingRun::save_checkpoint(bool last) {
 
 bool TrainingRun::stop_agreed() {
   if (transport_.size() == 1) return stop_requested();
-  if (step() % kStopInterval != 0) return false;
+  const bool apart = trainer_.algorithm().asynchronous;
+  const std::int64_t interval = apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
+  if (step() % interval != 0) return false;
   const bool stop = stop_sum_.pending() && stop_sum_.take()[0] > 0.0;
   const double mine = stop_requested() ? 1.0 : 0.0;
   if (!stop) stop_sum_.start({&mine, 1}, step());

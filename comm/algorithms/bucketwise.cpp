@@ -23,13 +23,13 @@ Means::Means(const AlgorithmSite& site)
       numbers_(site.buckets.size()),
       tickets_(site.buckets.size()) {}
 
-void Means::start(int bucket, const Tensor& numbers, const StepInfo& info) {
+void Means::start(int bucket, const Tensor& numbers, const StepInfo& info, Lane lane) {
   const auto b = static_cast<std::size_t>(bucket);
   numbers_[b] = numbers;
   if (transport_.size() == 1) return;
   if (!sums_[b]) sums_[b] = Tensor(numbers.backend(), numbers.shape(), numbers.dtype());
   const StreamScope scope(numbers.backend(), StreamKind::kUpdate);  // where they were written
-  tickets_[b] = transport_.start_sum(numbers, sums_[b], {info.step, bucket, info.step});
+  tickets_[b] = transport_.start_sum(numbers, sums_[b], {info.step, bucket, info.step, lane});
 }
 
 Tensor Means::take(int bucket) {

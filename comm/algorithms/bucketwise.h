@@ -88,8 +88,8 @@ class SideMixer {
 class Means {
  public:
   explicit Means(const AlgorithmSite& site);
-  /// Collective. The mean of `numbers`, which may not change until wait().
-  void start(int bucket, const Tensor& numbers, const StepInfo& info);
+  /// Collective, in the order of the lane. The mean of `numbers`, which may not change until wait().
+  void start(int bucket, const Tensor& numbers, const StepInfo& info, Lane lane = Lane::kSteps);
   /// The ticket to wait for; 0 where there is but one rank.
   Ticket ticket(int bucket) const { return tickets_[static_cast<std::size_t>(bucket)]; }
   /// After the wait: the sum, which share() makes the mean. Ends what start() began.

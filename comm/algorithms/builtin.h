@@ -22,6 +22,7 @@ AlgorithmPlan plan_qadam(ConfigSection& config);
 AlgorithmPlan plan_local_sgd(ConfigSection& config);
 AlgorithmPlan plan_slowmo(ConfigSection& config);
 AlgorithmPlan plan_diloco(ConfigSection& config);
+AlgorithmPlan plan_async(ConfigSection& config);
 /// Combine while computing over the site's topology (semantics.md section 2; decent-dp, arXiv 2410.11998 and its references).
 AlgorithmPlan plan_gossip(ConfigSection& config);
 /// The mean gradient over all ranks, the baseline (semantics.md section 4).

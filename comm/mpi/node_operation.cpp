@@ -36,11 +36,11 @@ class NodeOperation final : public MpiOperation {
     element_ = static_cast<std::int64_t>(size_of(in.dtype()));
     own_ = static_cast<std::size_t>(std::find(exchange.group.begin(), exchange.group.end(), world.rank) - exchange.group.begin());
     for (const int member : exchange_.group) {
-      member_send_tags_.push_back(member == world.rank ? 0 : world.next_send_tag(member));
-      member_receive_tags_.push_back(member == world.rank ? 0 : world.next_receive_tag(member));
+      member_send_tags_.push_back(member == world.rank ? 0 : world.next_send_tag(member, label.lane));
+      member_receive_tags_.push_back(member == world.rank ? 0 : world.next_receive_tag(member, label.lane));
     }
-    for (const int peer : exchange_.send_to) peer_send_tags_.push_back(world.next_send_tag(peer));
-    for (const int peer : exchange_.receive_from) peer_receive_tags_.push_back(world.next_receive_tag(peer));
+    for (const int peer : exchange_.send_to) peer_send_tags_.push_back(world.next_send_tag(peer, label.lane));
+    for (const int peer : exchange_.receive_from) peer_receive_tags_.push_back(world.next_receive_tag(peer, label.lane));
   }
 
   bool advance() override {

@@ -16,9 +16,11 @@ constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
 constexpr int kPiecesUnderWay = 3;       // to one peer, see MpiWorld::pieces_to
 constexpr std::size_t kPieceBytes =
     256 << 10;                             // at least. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on 25 MB
-constexpr std::uint32_t kTagCycle = 4096;  // operations between two ranks under way at once; tags stay below 32768
+constexpr std::uint32_t kTagCycle = 4096;  // operations of a lane between two ranks under way at once; tags stay below 32768
 
-int tag_of(std::uint32_t sequence) { return static_cast<int>(sequence % kTagCycle) * 2; }
+int tag_of(std::uint32_t sequence, Lane lane) {
+  return static_cast<int>(sequence % kTagCycle + kTagCycle * static_cast<std::uint32_t>(lane)) * 2;
+}
 
 }  // namespace
 
@@ -34,8 +36,8 @@ MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
   MPI_Comm_rank(local, &local_rank);
   MPI_Comm_size(local, &local_size);
   MPI_Comm_free(&local);
-  sent_.resize(static_cast<std::size_t>(size));
-  received_.resize(static_cast<std::size_t>(size));
+  for (auto& counts : sent_) counts.resize(static_cast<std::size_t>(size));
+  for (auto& counts : received_) counts.resize(static_cast<std::size_t>(size));
   pieces_to_.resize(static_cast<std::size_t>(size));
 }
 
@@ -45,8 +47,12 @@ MpiWorld::~MpiWorld() {
   MPI_Comm_free(&control);
 }
 
-int MpiWorld::next_send_tag(int peer) { return tag_of(sent_[static_cast<std::size_t>(peer)]++); }
-int MpiWorld::next_receive_tag(int peer) { return tag_of(received_[static_cast<std::size_t>(peer)]++); }
+int MpiWorld::next_send_tag(int peer, Lane lane) {
+  return tag_of(sent_[static_cast<std::size_t>(lane)][static_cast<std::size_t>(peer)]++, lane);
+}
+int MpiWorld::next_receive_tag(int peer, Lane lane) {
+  return tag_of(received_[static_cast<std::size_t>(lane)][static_cast<std::size_t>(peer)]++, lane);
+}
 
 std::vector<std::byte> MpiWorld::take_scratch(std::size_t bytes) {
   // The largest first: buckets repeat, so every request soon finds memory that fits.
@@ -118,8 +124,8 @@ class NeighbourOperation final : public MpiOperation {
         receive_(receive),
         to_(exchange.send_to),
         from_(exchange.receive_from) {
-    for (const int peer : to_) send_tags_.push_back(world.next_send_tag(peer));
-    for (const int peer : from_) receive_tags_.push_back(world.next_receive_tag(peer));
+    for (const int peer : to_) send_tags_.push_back(world.next_send_tag(peer, label.lane));
+    for (const int peer : from_) receive_tags_.push_back(world.next_receive_tag(peer, label.lane));
   }
 
   bool advance() override {
@@ -228,8 +234,8 @@ class SumOperation final : public MpiOperation {
     members_ = static_cast<std::int64_t>(group_.size());
     own_ = std::find(group_.begin(), group_.end(), world.rank) - group_.begin();
     for (const int peer : group_) {
-      send_tags_.push_back(peer == world.rank ? 0 : world.next_send_tag(peer));
-      receive_tags_.push_back(peer == world.rank ? 0 : world.next_receive_tag(peer));
+      send_tags_.push_back(peer == world.rank ? 0 : world.next_send_tag(peer, label.lane));
+      receive_tags_.push_back(peer == world.rank ? 0 : world.next_receive_tag(peer, label.lane));
     }
     in_element_ = static_cast<std::int64_t>(size_of(in.dtype()));
     out_element_ = static_cast<std::int64_t>(size_of(out.dtype()));

@@ -15,13 +15,13 @@
 
 namespace starling::detail {
 
-/// What the operations of one transport share. Sequence numbers are counted per ordered pair of ranks: as all ranks start their exchanges
-/// in the same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
+/// What the operations of one transport share. Sequence numbers are counted per lane and ordered pair of ranks: as all ranks start a lane's
+/// exchanges in the same order, the k-th from i to j is the k-th at j, whatever else the two do with others.
 struct MpiWorld {
   explicit MpiWorld(MpiPulse& the_pulse);
   ~MpiWorld();  ///< frees the communicators unless abandoned
-  int next_send_tag(int peer);
-  int next_receive_tag(int peer);
+  int next_send_tag(int peer, Lane lane);
+  int next_receive_tag(int peer, Lane lane);
   /// Pieces of neighbours' exchanges on their way to a peer, of all operations; callers hold mpi_lock(). Few at a time, and the oldest
   /// operation's first: more would have the handshakes of the other direction, and of other exchanges, wait behind them in the link's queue
   /// (four hosts in pairs at 100 Mbit/s: 1.7 × the link's limit without a bound, 1.04 × with it).
@@ -35,7 +35,7 @@ struct MpiWorld {
   int rank = 0, size = 1, local_rank = 0, local_size = 1;
 
  private:
-  std::vector<std::uint32_t> sent_, received_;
+  std::vector<std::uint32_t> sent_[kLanes], received_[kLanes];
   std::vector<int> pieces_to_;
   std::vector<std::vector<std::byte>> scratch_;
 };

@@ -199,6 +199,7 @@ class NcclTransport final : public Transport {
   struct UnderWay {
     Event through;          ///< after the exchange
     bool captured = false;  ///< it is a capture's
+    Lane lane = Lane::kSteps;
   };
   using BufferKey = std::tuple<NcclComm, const std::byte*, std::size_t>;
 
@@ -267,6 +268,9 @@ class NcclTransport final : public Transport {
   Ticket issue(NcclWork work, const Operations& operations) {
     const bool captured = backend_.capturing();
     require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
+    const Lane lane = work.label.lane;  // one communicator and one stream run all in the order of issue, so those under way are of one lane
+    require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
+            "with NCCL a lane's exchanges start when no other lane has any under way");
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
     if (!work.sum || backend_.stream() == StreamKind::kUpdate) updated = mark(StreamKind::kUpdate);
@@ -291,7 +295,7 @@ class NcclTransport final : public Transport {
                      });
     if (captured) capture_->works.push_back(std::move(work));
     last_ += 2;
-    under_way_.emplace(last_, UnderWay{through, captured});
+    under_way_.emplace(last_, UnderWay{through, captured, lane});
     return last_;
   }
 

@@ -25,14 +25,15 @@ class NcclSetupError : public Error {
   explicit NcclSetupError(const std::string& message) : Error(ExitCode::kLost, {"nccl", message}) {}
 };
 
-/// Exchanges between GPUs by NCCL, in the order of issue, on the communication stream; the host never waits for the device.
-/// start_exchange() lets the communication stream wait for the update stream (and the compute stream), so that what is sent is final and no
-/// update reads a receive buffer any more, issues the operations there, and records an event; wait() lets the current stream wait for that
-/// event, so "what came" is valid for work issued to it afterwards, and throws only what the watchdog has found by then.
-/// Pairs and neighbours are grouped sends and receives on the world's communicator. A group's sum is an out-of-place all-reduce on the
-/// group's own communicator (Transport::prepare makes it), whose order of summation is NCCL's; a sum of bf16 numbers, or of a group that
-/// was not prepared, goes by shards, each summed by one member in rank order. kNodes is a reduce-scatter in the node, the shards' exchange
-/// and mix, and an all-gather. `control` carries the control plane and host tensors.
+/// Exchanges between GPUs by NCCL, in the order of issue, on the communication stream; the host never waits for the device. So only one
+/// lane at a time may have exchanges of GPU tensors under way. One in which a rank is late keeps its kernel, and the GPU's cores that this
+/// takes, on the ranks that wait (NcclSettings::max_ctas). start_exchange() lets the communication stream wait for the update stream (and
+/// the compute stream), so that what is sent is final and no update reads a receive buffer any more, issues the operations there, and
+/// records an event; wait() lets the current stream wait for that event, so "what came" is valid for work issued to it afterwards, and
+/// throws only what the watchdog has found by then. Pairs and neighbours are grouped sends and receives on the world's communicator. A
+/// group's sum is an out-of-place all-reduce on the group's own communicator (Transport::prepare makes it), whose order of summation is
+/// NCCL's; a sum of bf16 numbers, or of a group that was not prepared, goes by shards, each summed by one member in rank order. kNodes is a
+/// reduce-scatter in the node, the shards' exchange and mix, and an all-gather. `control` carries the control plane and host tensors.
 ///
 /// The host does wait, within the time limit, where NCCL sets up connections: at the start, in prepare(), and in the first exchange with a
 /// peer. Buffers of exchanges and gradients are registered at their first use, and so are kept until the end.

@@ -1,6 +1,7 @@
 #include "comm/planner/predict.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 
 #include "comm/mixer.h"
@@ -307,22 +308,46 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   return result;
 }
 
+namespace {
+
+/// A mean over all ranks of all buckets.
+struct MeanOfAll {
+  double transfer = 0.0, cpu = 0.0;  ///< seconds, and of them those that a computing rank loses
+  double bytes = 0.0, sent = 0.0, between = 0.0;
+
+  MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes) {
+    const RoundCost cost = cost_of_all_reduce(network);
+    for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
+      bytes += bucket.bytes;
+      transfer += cost.latency + bucket.bytes * cost.per_byte;
+    }
+    if (!network.spare_cores) cpu = bytes * cost.cpu_per_byte;
+    sent = bytes * cost.sent_per_byte;
+    between = bytes * cost.between_per_byte;
+  }
+};
+
+}  // namespace
+
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
                             std::int64_t hidden) {
-  const RoundCost cost = cost_of_all_reduce(network);
+  const MeanOfAll mean(network, step, bucket_bytes);
   const double alone = compute_alone(step, network), steps = static_cast<double>(period);
-  double transfer = 0.0, bytes = 0.0;
-  for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
-    bytes += bucket.bytes;
-    transfer += cost.latency + bucket.bytes * cost.per_byte;
-  }
-  const double cpu = network.spare_cores ? 0.0 : bytes * cost.cpu_per_byte;
   Prediction result;
-  result.exposed = std::max(0.0, transfer - static_cast<double>(hidden) * alone) / steps;
-  result.step = alone + result.exposed + cpu / steps;
-  result.sent = bytes * cost.sent_per_byte / steps;
-  result.between_hosts = bytes * cost.between_per_byte / steps;
+  result.exposed = std::max(0.0, mean.transfer - static_cast<double>(hidden) * alone) / steps;
+  result.step = alone + result.exposed + mean.cpu / steps;
+  result.sent = mean.sent / steps;
+  result.between_hosts = mean.between / steps;
   return result;
+}
+
+Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step, double bucket_bytes, double interval) {
+  constexpr double kPasses = 6.0;  // over the parameters: a copy, and the mean, the copy and the parameters into the parameters
+  const MeanOfAll mean(network, step, bucket_bytes);
+  const double alone = compute_alone(step, network), own = mean.cpu + kPasses * mean.bytes / network.memory_bandwidth;
+  // Averages begin and end between steps. What they take of the computation makes steps longer, so that fewer fit in.
+  const double steps = std::max(1.0, std::ceil((interval + mean.transfer - own) / alone));
+  return {.step = alone + own / steps, .sent = mean.sent / steps, .between_hosts = mean.between / steps};
 }
 
 Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap, int ranks_per_node) {

@@ -68,6 +68,8 @@ Prediction predict_gossip(const std::vector<RoundCost>& rounds, const NetworkMod
 /// Nothing but a mean over all ranks every `period` steps, which has `hidden` of them to arrive.
 Prediction predict_averages(const NetworkModel& network, const StepModel& step, double bucket_bytes, std::int64_t period,
                             std::int64_t hidden = 0);
+/// The same whenever it is `interval` seconds past the end of the last one; no step waits for it.
+Prediction predict_asynchronous(const NetworkModel& network, const StepModel& step, double bucket_bytes, double interval);
 /// Gradient all-reduce, overlapped with the backward pass. `ranks_per_node` above 1: inside nodes first, then between them.
 Prediction predict_all_reduce(const NetworkModel& network, const StepModel& step, double bucket_bytes, bool overlap = true,
                               int ranks_per_node = 1);

@@ -66,6 +66,11 @@ check "the topology of an algorithm that needs none is for those that follow" 0 
   dry 2 allreduce ring --set 'sync.switch=[{"step":12,"algorithm":"gossip"}]'
 check "ranks a node that do not divide the ranks" 2 'sync\.algorithm\.ranks_per_node: is 3 for 4 ranks; allowed: what divides them' \
   dry 4 '{"type":"allreduce","hierarchical":true,"ranks_per_node":3}' ring
+check "averages by the clock are not repeatable" 2 'sync\.algorithm: asynchronous averaging adds a mean when it arrives.*allowed: "deterministic": false, or another algorithm' \
+  dry 2 async ring
+check "nor is a later part that has them" 2 'sync\.switch\[0\]\.algorithm: asynchronous averaging' switch '[{"step":12,"algorithm":"async"}]'
+check "where that is allowed they are told" 0 'asynchronous averaging' dry 2 '{"type":"async","interval_ms":1}' ring --set deterministic=false
+check "their warm-up beyond the run" 2 'sync\.algorithm\.warmup: is 25, but the run has 24 steps' dry 2 '{"type":"async","warmup":25}' ring --set deterministic=false
 check "what it keeps is counted" 0 'of the algorithm' dry 2 '{"type":"gradient_tracking"}' ring
 
 train_one() { # FOLDER ALGORITHM TOPOLOGY [ARG...]
@@ -93,6 +98,32 @@ same choco '{"type":"choco","block":32,"consensus_step":0.5}' static-ring
 same replicas '{"type":"low_precision","interval":2}' static-ring
 same bytes bytegrad ring
 same momenta '{"type":"qadam","warmup":6,"error_feedback":true}' ring --set optimizer='{"type":"adamw"}'
+# By the clock: no bits to compare, but all of it goes on.
+clock() { # FOLDER ARG...
+  local folder=$1
+  shift
+  train_one "$folder" '{"type":"async","interval_ms":0,"warmup":3}' ring --set deterministic=false --set checkpoint.every_steps=5 --set evaluate.every_steps=3 "$@"
+}
+export -f clock
+check "averages by the clock" 0 'step 24/24' clock by-clock
+rm -rf by-clock/checkpoints/step-24
+check "averages by the clock, resumed" 0 'step 24/24' clock by-clock --resume latest
+check "averages by the clock over messages" 0 'step 24/24' clock by-messages --set sync.transport=mpi
+check "averages by the clock on one rank" 0 'step 24/24' "$train" run.json --output alone --set sync.algorithm=async --set deterministic=false --set threads=1
+check "into them and out of them" 0 'step 24/24' clock switched-clock \
+  --set 'sync.switch=[{"step":7,"algorithm":"gossip"},{"step":15,"algorithm":{"type":"async","interval_ms":1}}]'
+lose_one() { # a rank of two that stops
+  mpirun --oversubscribe -n 2 "$train" run.json --output lost --set 'sync.algorithm={"type":"async","interval_ms":1}' --set deterministic=false --set steps=1000000 \
+    --set sync.timeout_s=3 --set threads=1 --set tensorboard=false --set checkpoint.every_epochs=0 >lost.log 2>&1 &
+  local job=$! status=0
+  for _ in $(seq 300); do [ "$(cat lost/metrics.jsonl 2>/dev/null | wc -l)" -ge 5 ] && break || sleep 0.1; done
+  kill -STOP "$(pgrep -P "$job" -x starling-train | tail -1)"
+  wait "$job" || status=$?
+  cat lost.log
+  return "$status"
+}
+export -f lose_one
+check "a rank of them that stops is named" 3 'waited 3 s \(sync\.timeout_s\).*missing: rank [01] on host' lose_one
 # Into and out of what keeps most; the second at a checkpoint.
 same switched gradient_tracking one-peer-exp \
   --set 'sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},{"step":20,"algorithm":"gossip","topology":{"type":"ring"}}]'

@@ -133,6 +133,23 @@ TEST_CASE("planner/predict: averages now and then cost their part of an all-redu
   CHECK(predict_averages(network, step, 1e9, 10, 3).step == doctest::Approx(0.5));
 }
 
+TEST_CASE("planner/predict: averages by the clock are waited for by no step, and begin and end between two") {
+  NetworkModel network = hosts(4, 1.0);
+  const StepModel step = late_step(1.25e8, 0.5);  // an average takes 1.5 s
+  const double sent = predict_all_reduce(network, step, 1e9).sent;
+  for (const auto& [interval, steps] : {std::pair(0.0, 3.0), {0.4, 4.0}, {0.6, 5.0}, {10.0, 23.0}}) {
+    CAPTURE(interval);
+    const Prediction prediction = predict_asynchronous(network, step, 1e9, interval);
+    CHECK(prediction.step == doctest::Approx(0.5));
+    CHECK(prediction.exposed == 0.0);
+    CHECK(prediction.sent == doctest::Approx(sent / steps));
+    CHECK(prediction.between_hosts == doctest::Approx(sent / steps));
+  }
+  network.memory_bandwidth = 1.25e10;  // each pass over the parameters takes 10 ms, of which a step has 7 and an average 6
+  const Prediction slow = predict_asynchronous(network, step, 1e9, 0.4);
+  CHECK(slow.step == doctest::Approx(0.5 + 0.07 + 0.06 / 4));
+}
+
 TEST_CASE("planner/predict: ranks of one host read each other's parameters, and nothing is sent") {
   NetworkModel network = hosts(4, 1.0);
   network.ranks_per_host = 4;

@@ -140,6 +140,14 @@ TEST_CASE("nccl/race: whole runs whose steps are graphs have none, tests and che
   check(5, with(race_config("gossip", "fp32", true), {{"data", {{"limit", 400}}}, {"sync", {{"topology", groups_of_three()}}}}));
 }
 
+TEST_CASE("nccl/race: whole runs with averages by the clock have none, and all ranks issue in one order") {
+  for (const char* precision : {"fp32", "fp16"}) {
+    CAPTURE(std::string(precision));
+    FakeNccl nccl(3);
+    check_order(record_run(3, asynchronous_config(precision), by_nccl(nccl)), 3);
+  }
+}
+
 TEST_CASE("nccl/race: the checks see an exchange that waits for no update, and an update that waits for no exchange") {
   const std::vector<Call> calls = record({}, 2, 4);
   std::map<cuda::StreamHandle, std::string> names;

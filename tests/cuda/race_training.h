@@ -67,6 +67,12 @@ inline nlohmann::json race_config(const std::string& algorithm, const std::strin
                                 {"log_every", 2}});
 }
 
+/// The same with averages by the clock, of which one is always under way.
+inline nlohmann::json asynchronous_config(const std::string& precision) {
+  const nlohmann::json algorithm{{"type", "async"}, {"interval_ms", 0}, {"warmup", 2}};
+  return with(race_config("allreduce", precision, false), {{"deterministic", false}, {"sync", {{"algorithm", algorithm}}}});
+}
+
 inline std::vector<cuda::shim::Call> record_run(int ranks, const nlohmann::json& config, const TransportMaker& make) {
   const RaceRecording recording;
   train_ranks(ranks, config, make, [](int, Backend&, const TrainConfig&, const std::function<void()>& train) { train(); });

@@ -50,6 +50,14 @@ TEST_CASE("cuda/race: whole runs have none") {
   }
 }
 
+TEST_CASE("cuda/race: whole runs with averages by the clock have none") {
+  const auto staged = [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); };
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    CHECK(lines(cuda::shim::check_races(record_run(3, asynchronous_config(precision), staged))) == "");
+  }
+}
+
 TEST_CASE("cuda/race: a batch that goes up without waiting for the work on the one before it is found") {
   for (const bool graphs : {false, true}) {
     CAPTURE(graphs);

@@ -242,6 +242,13 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan, const
     sync.error("algorithm", "{} gives the optimizer means over the ranks, and noise_correction is for a rank's own gradients; allowed: 1",
                plan.label());
   }
+  if (plan.asynchronous && config.deterministic) {
+    sync.error(
+        "algorithm",
+        "{} adds a mean when it arrives, so no two runs give the same bits, and deterministic is true; allowed: \"deterministic\": false, "
+        "or another algorithm",
+        plan.label());
+  }
   if (!plan.fp16_fault.empty() && config.compute == DType::kFloat16) {
     sync.error("algorithm", "{} does not go with fp16: {}", plan.label(), plan.fp16_fault);
   }
@@ -486,7 +493,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   if (config.device == "cpu" && config.compute == DType::kFloat16) root.error("precision", "{}", fp16_needs_gpu());
   config.threads = static_cast<int>(
       root.integer("threads", 0, Range::closed(0, 4096), "compute threads of a rank; 0: usable cores / ranks on the host"));
-  config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run");
+  config.deterministic = root.boolean("deterministic", true, "only algorithms that give the same bits in every run; `async` needs false");
   config.tf32 = root.boolean("tf32", false, "on GPUs: fp32 matrix products may use TF32");
   config.cudnn_benchmark = root.boolean("cudnn_benchmark", false, "on GPUs: time the candidate algorithms of each convolution");
   config.cuda_graphs = read_cuda_graphs(root);

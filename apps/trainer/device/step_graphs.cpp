@@ -73,7 +73,10 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   const Topology* topology = site.ranks > 1 ? config.topology.get() : nullptr;
   std::string never;
   plan.period = std::lcm(repeat_period(topology, *config.rule, 1, never), config.algorithm.period);
-  if (config.algorithm.period == 0) never = fmt::format("{} does not say after how many steps its work repeats", config.algorithm.label());
+  if (config.algorithm.asynchronous)
+    never = fmt::format("{} goes by the clock, not by steps", config.algorithm.label());
+  else if (config.algorithm.period == 0)
+    never = fmt::format("{} does not say after how many steps its work repeats", config.algorithm.label());
   if (!config.phases.empty()) never = "sync.switch changes what steps do";
   if (!config.groups.empty()) never = "groups of parameters have rates of their own (optimizer.groups)";
   if (plan.why_not.empty()) plan.why_not = never;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -7,14 +9,19 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
+#include "../async_log.h"
 #include "../support.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/numbers_of_ranks.h"
+#include "tests/support/soon.h"
 #include "world.h"
 
 using namespace starling;
@@ -186,6 +193,52 @@ TEST_CASE("comm/mpi: training gives the bits of the fake transport") {
     job.bucket_bytes = 1e9;
     CHECK(test::run_job(job, *t, *backend) == expected[static_cast<std::size_t>(t->rank())]);
   }
+}
+
+TEST_CASE("comm/mpi: ranks may start exchanges of two lanes in different orders") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto t = session().make_transport(20.0);
+  test::check_lanes(*t, *backend);
+}
+
+TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stands still") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto t = session().make_transport(20.0);
+  const int n = t->size(), r = t->rank();
+  Job job;
+  job.algorithm = {{"type", "async"}, {"interval_ms", 0}};
+  job.dtype = DType::kFloat64;
+  job.start_apart = true;
+  job.steps = 40;
+  job.lr = 0.0;  // so that the mean of what ranks start from is where they end
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / fmt::format("starling-async-{}", getppid());
+  std::filesystem::create_directories(folder);
+  const auto file = [&](int rank) { return folder / fmt::format("{}-of-{}", rank, n); };
+  std::filesystem::remove(file(r));
+  t->world().barrier();
+  Job mine = job;
+  mine.lr_at = [&](int step) {
+    // No message tells rank 1: whoever waited for it in a step would do so until the limit.
+    if (r != 1 && step == job.steps - 1) std::ofstream(file(r)) << step;
+    for (int other = 0; r == 1 && step == 3 && other < n; ++other) {
+      if (other != 1) CHECK(test::soon([&] { return std::filesystem::exists(file(other)); }));
+    }
+    return job.lr;
+  };
+  test::AverageLog log;
+  const std::vector<double> x = test::run_job_logged(mine, *t, *backend, log);
+  double begun[2] = {static_cast<double>(log.begun()), -static_cast<double>(log.begun())};
+  t->world().max(begun, 2);
+  CHECK(begun[0] == -begun[1]);
+  CHECK(begun[0] >= 1);
+  CHECK(log.events.size() == 2 * log.begun());
+  std::vector<double> mean;
+  for (std::size_t e = 0; e < x.size(); ++e) {
+    mean.push_back(0.0);
+    for (int j = 0; j < n; ++j) mean[e] += test::start_value(j, true, static_cast<std::int64_t>(e)) / n;
+  }
+  CHECK(test::largest_difference({x}, {mean}) < 1e-13);
+  std::filesystem::remove(file(r));
 }
 
 TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages do no harm") {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -101,20 +102,20 @@ class FakeWorld::State {
     return first_error_;
   }
 
-  OperationPtr start_neighbours(int rank, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
+  OperationPtr start_neighbours(int rank, Lane lane, const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive,
                                 std::string what, std::shared_ptr<Flow> flow = nullptr) {
     auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), send, receive, 0, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
     for (const int peer : exchange.send_to) {
       add_awaited(*operation, peer);
-      Channel& channel = channels_[{rank, peer}];
+      Channel& channel = channels_[{lane, rank, peer}];
       channel.sends.push_back({operation, 0});
       match(rank, peer, channel);
     }
     for (std::size_t k = 0; k < exchange.receive_from.size(); ++k) {
       const int peer = exchange.receive_from[k];
       add_awaited(*operation, peer);
-      Channel& channel = channels_[{peer, rank}];
+      Channel& channel = channels_[{lane, peer, rank}];
       channel.receives.push_back({operation, k});
       match(peer, rank, channel);
     }
@@ -122,13 +123,13 @@ class FakeWorld::State {
     return operation;
   }
 
-  OperationPtr start_sum(int rank, const std::vector<int>& group, const Tensor& in, const Tensor& out, std::string what,
+  OperationPtr start_sum(int rank, Lane lane, const std::vector<int>& group, const Tensor& in, const Tensor& out, std::string what,
                          std::shared_ptr<Flow> flow) {
     auto operation = std::make_shared<Operation>(Operation{rank, std::move(what), in, {out}, 1, {}, std::move(flow)});
     const std::scoped_lock lock(mutex_);
-    auto& mine = group_counts_[{group, rank}];
+    auto& mine = group_counts_[{lane, group, rank}];
     const std::uint64_t number = mine++;
-    Gathering& gathering = gatherings_[{group, number}];
+    Gathering& gathering = gatherings_[{lane, group, number}];
     gathering.members.resize(group.size());
     const auto place = static_cast<std::size_t>(std::find(group.begin(), group.end(), rank) - group.begin());
     gathering.members[place] = operation;
@@ -146,7 +147,7 @@ class FakeWorld::State {
         for (const int b : group) delay = std::max(delay, message_delay(a, b, number));
       }
       schedule(delay, {group, gathering.members, 0, true});
-      gatherings_.erase({group, number});
+      gatherings_.erase({lane, group, number});
     }
     changed_.notify_all();
     return operation;
@@ -358,9 +359,9 @@ class FakeWorld::State {
   std::condition_variable changed_;
   std::vector<bool> stopped_;
   std::vector<std::vector<Clock::time_point>> heard_;  ///< [listener][from]
-  std::map<std::pair<int, int>, Channel> channels_;
-  std::map<std::pair<std::vector<int>, int>, std::uint64_t> group_counts_;
-  std::map<std::pair<std::vector<int>, std::uint64_t>, Gathering> gatherings_;
+  std::map<std::tuple<Lane, int, int>, Channel> channels_;
+  std::map<std::tuple<Lane, std::vector<int>, int>, std::uint64_t> group_counts_;
+  std::map<std::tuple<Lane, std::vector<int>, std::uint64_t>, Gathering> gatherings_;
   std::unordered_map<std::uint64_t, Meeting> meetings_;
   std::multimap<Clock::time_point, Delivery> deliveries_;
   std::exception_ptr first_error_;
@@ -439,13 +440,14 @@ class FakeTransport final : public Transport {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_exchange(rank_, size(), exchange, send, receive);
     if (exchange.kind == Exchange::Kind::kNeighbours) {
-      return keep(world_->start_neighbours(rank_, exchange, send, receive, describe(exchange, label), std::move(flow)));
+      return keep(world_->start_neighbours(rank_, label.lane, exchange, send, receive, describe(exchange, label), std::move(flow)));
     }
     if (exchange.kind == Exchange::Kind::kGroupSum) {
-      return keep(world_->start_sum(rank_, exchange.group, send, receive[0], describe(exchange, label), std::move(flow)));
+      return keep(world_->start_sum(rank_, label.lane, exchange.group, send, receive[0], describe(exchange, label), std::move(flow)));
     }
     std::shared_ptr<Flow> inward = flow ? std::make_shared<NodeFlow>(std::move(flow)) : nullptr;
-    const Ticket inside = keep(world_->start_sum(rank_, exchange.group, send, like(send), describe(exchange, label), std::move(inward)));
+    const Ticket inside =
+        keep(world_->start_sum(rank_, label.lane, exchange.group, send, like(send), describe(exchange, label), std::move(inward)));
     nodes_.emplace(inside, NodeExchange{exchange, label, receive[0], {}, {}, {}});
     return inside;
   }
@@ -453,7 +455,7 @@ class FakeTransport final : public Transport {
     check_sum(in, out);
     std::vector<int> all;
     for (int r = 0; r < size(); ++r) all.push_back(r);
-    return keep(world_->start_sum(rank_, all, in, out, describe_sum(label), std::move(flow)));
+    return keep(world_->start_sum(rank_, label.lane, all, in, out, describe_sum(label), std::move(flow)));
   }
   bool done(Ticket ticket) override {
     if (!world_->done(*find(ticket))) return false;
@@ -511,7 +513,8 @@ class FakeTransport final : public Transport {
     nodes.sent = narrow ? Tensor(mean.backend(), mean.shape(), DType::kBFloat16) : mean;
     if (narrow) encode_bf16(mean.data<float>(), mean.elements(), nodes.sent.raw());
     for (std::size_t k = 0; k < peers.receive_from.size(); ++k) nodes.arrived.push_back(like(nodes.sent));
-    nodes.between = world_->start_neighbours(rank_, peers, nodes.sent, nodes.arrived, describe(nodes.exchange, nodes.label));
+    nodes.between =
+        world_->start_neighbours(rank_, nodes.label.lane, peers, nodes.sent, nodes.arrived, describe(nodes.exchange, nodes.label));
   }
   void finish_nodes(Ticket ticket) {
     const NodeExchange& nodes = nodes_.at(ticket);

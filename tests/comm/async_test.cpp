@@ -1,0 +1,334 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "async_log.h"
+#include "core/error.h"
+#include "kernels/open_backend.h"
+#include "plain_optimizer.h"
+#include "support.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
+#include "tests/support/numbers_of_ranks.h"
+#include "tests/support/soon.h"
+
+// Algorithm async. When ranks begin and add averages depends on the clock, so no two runs have the same numbers. But each run notes when
+// they did, and a plain rewriting that does it then has its numbers.
+
+namespace starling::test {
+namespace {
+
+using nlohmann::json;
+using Numbers = NumbersOfRanks;
+
+const json kSgd = {{"type", "sgd"}, {"momentum", 0.7}, {"weight_decay", 0.05}};
+const json kBare = {{"type", "sgd"}};
+const json kAdamW = {{"type", "adamw"}, {"betas", {0.8, 0.95}}};
+
+constexpr int kApart = 5;
+
+/// An average is always under way.
+Job always_averaging(const json& optimizer = kBare) {
+  Job job;
+  job.algorithm = {{"type", "async"}, {"interval_ms", 0}};
+  job.optimizer = optimizer;
+  job.dtype = DType::kFloat64;
+  job.start_apart = true;
+  job.steps = 30;
+  return job;
+}
+
+struct Run {
+  Numbers x;
+  std::vector<AverageLog> logs;  ///< by rank
+};
+
+Run run_logged(const Job& job, int ranks, const FakeWorldOptions& options = {}) {
+  Run run{Numbers(static_cast<std::size_t>(ranks)), std::vector<AverageLog>(static_cast<std::size_t>(ranks))};
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < ranks; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld world(ranks, options);
+  world.run([&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    run.x[r] = run_job_logged(job, transport, *backends[r], run.logs[r], kApart);
+  });
+  return run;
+}
+
+/// The same numbers from the formulas: each rank's own steps, and x + mean of all snapshots - its own where the rank did so.
+Numbers replay(const Job& job, const std::vector<AverageLog>& logs) {
+  const std::size_t n = logs.size();
+  std::vector<bool> decays;
+  std::vector<double> curvatures;
+  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
+    const auto count = static_cast<std::size_t>(job_shapes()[p].elements());
+    decays.insert(decays.end(), count, job_shapes()[p].rank() >= 2);
+    curvatures.insert(curvatures.end(), count, curvature(p));
+  }
+  const std::size_t size = decays.size();
+  struct Rank {
+    std::vector<double> x;
+    std::vector<std::vector<double>> snapshots = {};
+    std::size_t events = 0, added = 0;
+    int step = 0;
+  };
+  std::vector<Rank> ranks;
+  std::vector<PlainOptimizer> optimizers(n, PlainOptimizer(job.optimizer, decays));
+  for (std::size_t i = 0; i < n; ++i) {
+    ranks.push_back({std::vector<double>(size)});
+    for (std::size_t e = 0; e < size; ++e) ranks[i].x[e] = start_value(static_cast<int>(i), job.start_apart, static_cast<std::int64_t>(e));
+  }
+  const auto event = [&](std::size_t i) {  // false: others' snapshots are missing
+    Rank& rank = ranks[i];
+    if (logs[i].events[rank.events].begins) {
+      rank.snapshots.push_back(rank.x);
+    } else {
+      const std::size_t k = rank.added;
+      if (std::any_of(ranks.begin(), ranks.end(), [&](const Rank& other) { return other.snapshots.size() <= k; })) return false;
+      for (std::size_t e = 0; e < size; ++e) {
+        double mean = 0.0;
+        for (const Rank& other : ranks) mean += other.snapshots[k][e] / static_cast<double>(n);
+        rank.x[e] += mean - rank.snapshots[k][e];
+      }
+      ++rank.added;
+    }
+    ++rank.events;
+    return true;
+  };
+  const auto train = [&](std::size_t i) {
+    Rank& rank = ranks[i];
+    const std::array<int, 2> here{static_cast<int>(i), rank.step};
+    const bool skipped = std::find(job.overflows.begin(), job.overflows.end(), here) != job.overflows.end();
+    std::vector<double> g(size);
+    for (std::size_t e = 0; e < size; ++e) {
+      g[e] = (1.0 + job.rank_curvature * static_cast<double>(i)) * curvatures[e] *
+             (rank.x[e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
+    }
+    if (!skipped) rank.x = optimizers[i].update(rank.x, g, job.lr);
+    ++rank.step;
+  };
+  bool moved = true;
+  while (moved) {
+    moved = false;
+    for (std::size_t i = 0; i < n; ++i) {
+      while (true) {
+        Rank& rank = ranks[i];
+        const bool more = rank.events < logs[i].events.size();
+        if (more && logs[i].events[rank.events].before_step <= rank.step) {
+          if (!event(i)) break;
+        } else if (rank.step < job.steps) {
+          train(i);
+        } else {
+          break;
+        }
+        moved = true;
+      }
+    }
+  }
+  Numbers x;
+  for (std::size_t i = 0; i < n; ++i) {
+    CHECK(ranks[i].events == logs[i].events.size());
+    x.push_back(ranks[i].x);
+  }
+  return x;
+}
+
+void check_counts(const Run& run, int least) {
+  for (const AverageLog& log : run.logs) {
+    CHECK(log.begun() == log.events.size() / 2);  // what has begun was added
+    CHECK(log.begun() == run.logs[0].begun());
+    CHECK(log.begun() >= static_cast<std::size_t>(least));
+  }
+}
+
+TEST_CASE("comm/async: averages that are under way all the time follow the formula, whenever they come") {
+  std::size_t turn = 0, averages = 0;
+  for (const int n : {2, 3, 5, 8}) {
+    for (const json& optimizer : {kBare, kSgd, kAdamW}) {
+      Job job = always_averaging(optimizer);
+      ++turn;
+      if (turn % 2) job.rank_curvature = 0.3;
+      if (turn % 3 == 0) job.slow_rank = 1;
+      if (turn % 4 == 0) job.finish_every = 7;
+      if (turn % 5 == 0) job.bucket_bytes = 1e9;
+      if (turn % 2) job.in_backward = false;
+      CAPTURE(n);
+      CAPTURE(optimizer.dump());
+      const Run run = run_logged(job, n, {20.0, turn % 3 == 1 ? 0.002 : 0.0, turn, 0, turn % 4 == 2});
+      check_counts(run, 1);
+      averages += run.logs[0].begun();
+      CHECK(largest_difference(run.x, replay(job, run.logs)) < 1e-11);
+      std::vector<AverageLog> fewer = run.logs;  // the comparison can fail
+      for (AverageLog& log : fewer) log.events.resize(0);
+      CHECK(largest_difference(run.x, replay(job, fewer)) > 1e-3);
+    }
+  }
+  CHECK(averages >= 3 * turn);
+}
+
+TEST_CASE("comm/async: a rank that overflows takes no step, and its averages go on") {
+  Job job = always_averaging(kSgd);
+  job.in_backward = false;
+  job.check_overflow = true;
+  job.loss_scale = 1024;
+  job.overflows = {{0, 0}, {2, 3}, {2, 4}, {1, 7}, {3, 29}};
+  const Run run = run_logged(job, 4);
+  check_counts(run, 1);
+  CHECK(largest_difference(run.x, replay(job, run.logs)) < 1e-11);
+  Job without = job;
+  without.overflows.clear();
+  CHECK(largest_difference(run.x, replay(without, run.logs)) > 1e-4);
+}
+
+TEST_CASE("comm/async: the low-precision copy follows, and a run goes on after a resume") {
+  Job job = always_averaging(kAdamW);
+  job.dtype = DType::kFloat32;
+  job.compute = DType::kBFloat16;
+  job.resume_after = 11;
+  const Run run = run_logged(job, 3);
+  check_counts(run, 1);
+  CHECK(largest_difference(run.x, replay(job, run.logs)) < 1e-4);
+}
+
+TEST_CASE("comm/async: averages keep the ranks' mean, and with learning rate 0 the ranks agree") {
+  for (const int n : {2, 3, 8}) {
+    Job job = always_averaging();
+    job.lr = 0.0;
+    const Run run = run_logged(job, n, {20.0, 0.001, 3});
+    Job none = job;
+    none.steps = 0;
+    const Numbers before = replay(none, std::vector<AverageLog>(static_cast<std::size_t>(n)));
+    CAPTURE(n);
+    CHECK(largest_difference({mean_of(run.x)}, {mean_of(before)}) < 1e-13);
+    CHECK(largest_difference(run.x, Numbers(run.x.size(), mean_of(before))) < 1e-13);
+    CHECK(largest_difference(before, run.x) > 0.1);
+  }
+}
+
+TEST_CASE("comm/async: ranks with other data end beside the common optimum, not at their own") {
+  const int n = 4;
+  Job job = always_averaging();
+  job.rank_curvature = 0.25;
+  job.lr = 0.01;
+  job.steps = 800;
+  job.bucket_bytes = 1e9;
+  const Numbers found = run_logged(job, n).x;
+  Numbers best(n), own(n);
+  for (std::size_t e = 0; e < found[0].size(); ++e) {
+    double above = 0.0, below = 0.0;
+    for (int i = 0; i < n; ++i) {
+      const double steepness = 1.0 + job.rank_curvature * i;
+      above += steepness * target(i, static_cast<std::int64_t>(e));
+      below += steepness;
+      own[static_cast<std::size_t>(i)].push_back(target(i, static_cast<std::int64_t>(e)));
+    }
+    for (auto& x : best) x.push_back(above / below);
+  }
+  CHECK(largest_difference(found, best) < 0.4 * largest_difference(own, best));
+}
+
+TEST_CASE("comm/async: warm-up is all-reduce to the bit, and without averages ranks train alone") {
+  for (const int n : {1, 2, 4}) {
+    Job job = always_averaging(kAdamW);
+    job.dtype = DType::kFloat32;
+    job.steps = 9;
+    job.algorithm = {{"type", "async"}, {"interval_ms", 0}, {"warmup", 9}};
+    Job other = job;
+    other.algorithm = "allreduce";
+    CAPTURE(n);
+    CHECK(run_fake(job, n) == run_fake(other, n));
+    job.algorithm = {{"type", "async"}, {"interval_ms", 1'000'000}, {"warmup", 4}};
+    other.algorithm = {{"type", "local_sgd"}, {"period", 1000}, {"start", 4}};
+    job.finish_every = other.finish_every = 3;
+    CHECK(run_fake(job, n) == run_fake(other, n));
+    job.algorithm["interval_ms"] = 0;
+    CHECK((run_fake(job, n) == run_fake(other, n)) == (n == 1));
+  }
+}
+
+TEST_CASE("comm/async: no step waits for a rank that stands still") {
+  const int n = 4;
+  const auto ranks = static_cast<std::size_t>(n);
+  std::vector<AverageLog> logs(ranks);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < n; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  Job job = always_averaging();
+  job.steps = 40;
+  Numbers x(ranks);
+  std::atomic<int> through{0};
+  FakeWorld world(n, {20.0});
+  world.run([&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    Job mine = job;
+    mine.lr_at = [&](int t) {
+      // A step of the others that waited for rank 2 would wait until its limit.
+      if (r == 2 && t == 3) CHECK(soon([&] { return through == n - 1; }));
+      if (r != 2 && t == job.steps - 1) ++through;
+      return job.lr;
+    };
+    x[r] = run_job_logged(mine, transport, *backends[r], logs[r]);
+  });
+  CHECK(through == n - 1);
+  for (std::size_t r = 0; r < ranks; ++r) {
+    CHECK(logs[r].begun() == logs[0].begun());
+    if (r == 2) continue;
+    // Those of rank 2's three steps, and one of which nothing came while it stood: the others took most of their steps meanwhile.
+    const auto within = std::count_if(logs[r].events.begin(), logs[r].events.end(),
+                                      [&](const auto& event) { return event.begins && event.before_step < job.steps; });
+    CHECK(within <= 4);
+  }
+  CHECK(largest_difference(x, replay(job, logs)) < 1e-11);
+}
+
+TEST_CASE("comm/async: a lost rank is named within the limit") {
+  const int n = 3;
+  std::vector<std::string> texts(static_cast<std::size_t>(n));
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < n; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  const Job job = always_averaging();
+  std::atomic<int> ended{0};
+  FakeWorld world(n, {2.0});
+  const auto body = [&](Transport& transport) {
+    const auto r = static_cast<std::size_t>(transport.rank());
+    Job mine = job;
+    mine.lr_at = [&](int t) {
+      if (r == 2 && t == 5) {
+        world.stop(2);
+        soon([&] { return ended == n - 1; });
+        fail(ExitCode::kInternal, "test", "over");
+      }
+      return job.lr;
+    };
+    if (r == 2) {
+      run_job(mine, transport, *backends[r]);
+    } else {
+      texts[r] = error_of(ExitCode::kLost, [&] { run_job(mine, transport, *backends[r]); });
+      ++ended;
+      soon([&] { return ended == n - 1; });
+      fail(ExitCode::kInternal, "test", "over");  // so that the transports' ends do not wait their time once more
+    }
+  };
+  CHECK(error_text([&] { world.run(body); }) == "[test] over");
+  for (const std::size_t r : {0, 1}) {
+    CHECK(contains(texts[r], "rank " + std::to_string(r) + " waited 2 s (sync.timeout_s)"));
+    CHECK(contains(texts[r], "missing: rank 2"));
+  }
+}
+
+TEST_CASE("comm/async: ranks may start exchanges of two lanes in different orders") {
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int r = 0; r < 3; ++r) backends.push_back(open_backend(DeviceType::kCpu, 1));
+  FakeWorld world(3, {20.0, 0.001, 5});
+  world.run([&](Transport& transport) { check_lanes(transport, *backends[static_cast<std::size_t>(transport.rank())]); });
+}
+
+}  // namespace
+}  // namespace starling::test
