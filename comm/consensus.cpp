@@ -99,7 +99,8 @@ EncodedConsensus encoded_consensus(const AlgorithmPlan& plan, const MixerKind& m
   std::vector<double> left{apart(z[0], ranks)};
   for (std::int64_t round = 0; round < kRounds; ++round) {
     const MixingMatrix w(topology.round(round), topology.ranks());
-    model.step(z, [&](Part& x) { w.apply(x, kWidth); }, [&](Part& x) { code(x); });
+    model.step(
+        z, [&](Part& x) { w.apply(x, kWidth); }, [&](Part& x) { code(x); });
     left.push_back(apart(z[0], ranks));
   }
   EncodedConsensus result;

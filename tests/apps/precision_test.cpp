@@ -32,8 +32,8 @@ nlohmann::json config_of(const char* precision, const char* patch = "{}") {
 }
 
 /// A trainer with all that it needs, on the thread of a fake rank. Precisions that a user is refused on a CPU compute there too, slowly.
-struct Run {
-  Run(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
+struct RunInPrecision {
+  RunInPrecision(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
       : site{transport.size(), transport.size()}, config(read_train_config(json, "test", site)) {
     config.loss_scale = scale;
     trace = trace_shapes(config);
@@ -41,7 +41,7 @@ struct Run {
     config.dataset->open();
     trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
   }
-  ~Run() {
+  ~RunInPrecision() {
     trainer.reset();
     config.model.reset();  // its tensors go before the backend
   }
@@ -87,7 +87,7 @@ std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps,
   world.run([&](Transport& transport) {
     LossScaleSettings scale{.initial = 1024.0, .growth_interval = growth_interval};
     if (transport.rank() == wild) scale.initial = wild_scale;
-    Run run(json, transport, scale);
+    RunInPrecision run(json, transport, scale);
     run.trainer->initialise();
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     const auto note = [&] {
@@ -148,7 +148,8 @@ TEST_CASE("precision: fp16, the first update that is not skipped is the optimize
   register_builtins();
   FakeWorld world(1);
   world.run([&](Transport& transport) {
-    Run run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport, {.initial = 0x1p60});
+    RunInPrecision run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport,
+                       {.initial = 0x1p60});
     run.trainer->initialise();
     const Numbers start = run.numbers();
     for (int i = 0; i < 4; ++i) run.trainer->step();
@@ -167,7 +168,7 @@ TEST_CASE("precision: fp16 in all-reduce, one rank's overflow is everybody's") {
   std::vector<History> histories(3);
   FakeWorld world(3);
   world.run([&](Transport& transport) {
-    Run run(json, transport, {.initial = 1024.0});
+    RunInPrecision run(json, transport, {.initial = 1024.0});
     run.trainer->initialise();
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     for (int step = 0; step < 3; ++step) {
@@ -213,7 +214,7 @@ TEST_CASE("precision: low precision trains as fp32 does, with clipping and sever
     std::vector<Numbers> result(2);
     FakeWorld world(2);
     world.run([&](Transport& transport) {
-      Run run(json, transport);
+      RunInPrecision run(json, transport);
       run.trainer->initialise();
       for (int i = 0; i < 10; ++i) run.trainer->step();
       run.trainer->finish();
@@ -241,7 +242,7 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
   FakeWorld world(2);
   world.run([&](Transport& transport) {
     const auto json = config_of("bf16");
-    Run run(json, transport);
+    RunInPrecision run(json, transport);
     run.trainer->initialise();
     for (int i = 0; i < 3; ++i) run.trainer->step();
     run.trainer->finish();
@@ -287,7 +288,7 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
     SafetensorsFile file;
     LossScaleState saved;
     {
-      Run run(json, transport, scale);
+      RunInPrecision run(json, transport, scale);
       run.trainer->initialise();
       for (int i = 0; i < 9; ++i) run.trainer->step();
       run.trainer->finish();
@@ -297,7 +298,7 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
       run.trainer->finish();
       straight[r] = run.numbers();
     }
-    Run run(json, transport, scale);
+    RunInPrecision run(json, transport, scale);
     check_resumable(file, "test", run.config.resolved, 2, DType::kFloat16);
     CHECK_THROWS_WITH_AS(check_resumable(file, "test", run.config.resolved, 2, DType::kFloat32),
                          doctest::Contains("precision: the checkpoint was made in fp16"), Error);
@@ -321,7 +322,7 @@ TEST_CASE("precision: no allocation from the system after the second step") {
     CAPTURE(precision);
     FakeWorld world(2);
     world.run([&](Transport& transport) {
-      Run run(config_of(precision), transport);
+      RunInPrecision run(config_of(precision), transport);
       run.trainer->initialise();
       for (int i = 0; i < 2; ++i) run.trainer->step();
       const std::uint64_t before = run.backend->memory_stats().system_allocations;
@@ -338,7 +339,7 @@ ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, co
   ExitCode result = ExitCode::kInternal;
   FakeWorld world(2);
   world.run([&](Transport& transport) {
-    Run run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
+    RunInPrecision run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
     run.trainer->initialise();
     const ExitCode code = TrainingRun(*run.trainer, folder).run();
     if (transport.rank() == 0) result = code;

@@ -22,7 +22,8 @@ struct Case {
 EncodedConsensus of(const Case& c, const char* topology, int ranks) {
   register_builtin_algorithms();
   const auto backend = open_backend(DeviceType::kCpu, 1);
-  return encoded_consensus(algorithm_of(c.algorithm), mixers().make(c.exchange, "exchange"), *test::make_test_topology({{"type", topology}}, ranks), *backend);
+  return encoded_consensus(algorithm_of(c.algorithm), mixers().make(c.exchange, "exchange"),
+                           *test::make_test_topology({{"type", topology}}, ranks), *backend);
 }
 
 }  // namespace
