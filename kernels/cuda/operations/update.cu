@@ -23,6 +23,14 @@
 
 // Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
 // divisions: CPU and GPU give the same bits.
+namespace starling::cuda::detail {
+
+// Of many neighbours' terms the compiler holds this one to 64 registers by itself, and spills 4 bytes.
+template <>
+constexpr int kLeastBlocks<rules::RmspropStep<float, false, false>, -1> = 2;
+
+}  // namespace starling::cuda::detail
+
 namespace starling::cuda {
 namespace {
 

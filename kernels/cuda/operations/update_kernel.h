@@ -104,7 +104,7 @@ __device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf
 
 /// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
 /// as the compiler sees fit. Nor may it hold LAMB's kernel to 64 registers, where it spills 4 bytes.
-template <class Step>
+template <class Step, int kTerms>
 constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) || kMeasuresLayers<Step> ? 2 : 0;
 
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
@@ -121,7 +121,7 @@ constexpr int packs_in_flight() {
 /// element is read before it is written, by the same thread; arithmetic in the order of detail::update_block, so that the bits are the
 /// CPU's.
 template <class Step, int kTerms, bool kAligned>
-__global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step>)
+__global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTerms>)
     update_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateValues<Step, kTerms> values) {
   using T = typename Step::Real;
   using P = Pack<T>;
