@@ -197,12 +197,12 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     open_part(k);
   }
   RunCounters counters;
+  const bool by_complexity = config_.sampler->complexity() != Sampler::Complexity::kNone;
   together(transport_, [&] {
     counters = load_state(file, source, *config_.model, buckets_, *config_.rule);
-    if (config_.sampler->complexity() == Sampler::Complexity::kNone) return;
-    complexities_ = load_complexities(file, source, config_.data.train_samples);
+    if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
   });
-  config_.sampler->set_complexities(complexities_);
+  if (by_complexity) config_.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));

@@ -53,7 +53,7 @@ class BalancedSampler final : public Sampler {
   BalancedSampler(Complexity source, double random_level) : source_(source), random_level_(random_level) {}
 
   Complexity complexity() const override { return source_; }
-  void set_complexities(std::vector<float> complexities) override { cost_ = std::move(complexities); }
+  void set_complexities(const std::vector<float>& complexities) override { cost_ = complexities; }
 
   std::vector<std::int64_t> epoch(const EpochInputs& inputs) const override {
     require(cost_.size() == static_cast<std::size_t>(inputs.samples), "sampler", "{} complexities of {} samples", cost_.size(),

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "apps/trainer/data/builtin.h"
+#include "core/error.h"
 #include "core/random.h"
 
 namespace starling {
@@ -31,6 +32,10 @@ class ShuffleSampler final : public Sampler {
 };
 
 }  // namespace
+
+void Sampler::set_complexities(const std::vector<float>& complexities) {
+  fail(ExitCode::kInternal, "sampler", "the complexity of {} samples is given to one that does not go by it", complexities.size());
+}
 
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
   if (inputs.shuffle) {

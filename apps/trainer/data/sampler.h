@@ -35,8 +35,8 @@ class Sampler {
   /// Where the complexity of samples comes from, for one that goes by it: see agree_on_complexities().
   enum class Complexity : std::uint8_t { kNone, kDeclared, kMeasured };
   virtual Complexity complexity() const { return Complexity::kNone; }
-  /// One number >= 0 for each training sample, equal on all ranks; before the first epoch().
-  virtual void set_complexities(std::vector<float> complexities) { (void)complexities; }
+  /// Of one that goes by complexity: one number >= 0 for each training sample, equal on all ranks; before the first epoch().
+  virtual void set_complexities(const std::vector<float>& complexities);
 };
 
 using SamplerRegistry = Registry<std::unique_ptr<Sampler>, ConfigSection&>;
