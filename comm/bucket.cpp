@@ -120,14 +120,19 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
   }
 }
 
-UpdateLayers update_layers(Backend& backend, const Bucket& bucket, BucketRun run) {
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run) {
   if (run.elements == 0) run.elements = bucket.layout->elements;
   std::vector<LayerExtent> layers;
   for (const BucketSlot& slot : bucket.layout->slots) {
     if (slot.offset < run.first || slot.offset >= run.first + run.elements) continue;
-    layers.push_back({slot.offset - run.first, slot.decay_entries() * kDecayBlock, slot.parameter->is_weight()});
+    const Parameter& parameter = *slot.parameter;
+    LayerExtent& layer =
+        layers.emplace_back(LayerExtent{slot.offset - run.first, slot.decay_entries() * kDecayBlock, parameter.is_weight()});
+    if (layer.weight) layer.rows = parameter.shape[0], layer.columns = slot.elements / parameter.shape[0];
   }
-  return make_update_layers(backend, layers, run.elements);
+  UpdateLayers tables = make_update_layers(backend, layers, run.elements);
+  add_matrices(backend, rule, bucket.parameters.dtype(), layers, tables);
+  return tables;
 }
 
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets) {

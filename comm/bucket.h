@@ -91,7 +91,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
 void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays);
 /// The layers of a run of the bucket, for rules that measure them; of all of it where `run` has no elements.
-UpdateLayers update_layers(Backend& backend, const Bucket& bucket, BucketRun run = {});
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run = {});
 /// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 

@@ -458,6 +458,13 @@ inline constexpr std::int64_t kDecayBlock = 32;
 /// Bits of an entry.
 inline constexpr std::uint8_t kDecays = 1, kGradientIsLow = 2;
 
+/// A parameter's place in a bucket: multiples of 32 elements, its padding included, which is zero in all of a bucket's tensors.
+struct LayerExtent {
+  std::int64_t first = 0, elements = 0;
+  bool weight = true;                  ///< has two or more dimensions
+  std::int64_t rows = 0, columns = 0;  ///< of a weight as a matrix: its first dimension, and the product of the others
+};
+
 /// Which elements make a parameter, for rules that measure whole parameters first (OptimizerRule::measures_layers): made by
 /// make_update_layers (kernels/optimizer.h). A *layer* is one parameter, a *piece* a part of it whose squares are summed together.
 struct UpdateLayers {
@@ -466,6 +473,10 @@ struct UpdateLayers {
   Tensor layers;   ///< int32 [layers, 4]: the first piece, how many, the first entry of `owner`, and 1 for two or more dimensions
   Tensor sums;     ///< fp64 [pieces, 2], memory of the update: squares of c and of what the rule measures
   Tensor factors;  ///< fp64 [layers], memory of the update: what the rule made of the two norms
+  /// On the host: the weights that the rule works on as whole matrices after the update, see run_update() (kernels/optimizer.h).
+  std::vector<LayerExtent> matrices;
+  Tensor workspace;       ///< of one matrix at a time
+  Tensor matrix_control;  ///< fp64 [2], what their updates have for UpdateArgs::control
 };
 
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.
@@ -485,6 +496,7 @@ struct UpdateArgs {
   bool sum_received = false;     ///< `received` are a sum's terms, added in this order; weights has one entry. A CPU's update only
   double self_weight = 1.0;
   double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
+  bool unscales = true;         ///< gradient_scale has 1/(loss scale) in it: it follows that of each step where a graph is run again
   Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl
   Tensor low;                   ///< optional, bf16 or fp16: receives x_out
   Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies, kGradientIsLow as below

@@ -24,6 +24,36 @@ void OptimizerRule::measure(const UpdateSpan<float>&, double, std::int64_t, doub
 void OptimizerRule::measure(const UpdateSpan<double>&, double, std::int64_t, double*) const { measures_nothing(); }
 double OptimizerRule::layer_factor(double, double, bool, bool) const { measures_nothing(); }
 
+std::int64_t OptimizerRule::matrix_workspace(std::int64_t, std::int64_t) const { return 0; }
+void OptimizerRule::finish_matrix(Backend&, const UpdateArgs&, const LayerExtent&, const Tensor&) const {
+  fail(ExitCode::kInternal, "update", "this rule has nothing to finish on matrices");
+}
+
+void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) {
+  backend.update({rule, args});
+  const UpdateLayers& layers = args.layers;
+  if (layers.matrices.empty()) return;
+  UpdateArgs part = args;
+  part.layers = {};
+  part.received.clear();
+  part.weights.clear();
+  if (args.control) {  // the clip factor was applied; whether the step counts was not
+    part.control = layers.matrix_control;
+    backend.copy(args.control.slice(1, Shape{1}), part.control.slice(1, Shape{1}));
+  }
+  for (const LayerExtent& layer : layers.matrices) {
+    const auto slice = [&](const Tensor& tensor) { return tensor ? tensor.slice(layer.first, Shape{layer.elements}) : tensor; };
+    part.x = slice(args.x);
+    part.x_out = slice(args.x_out);
+    part.gradient = slice(args.gradient);
+    part.low = slice(args.low);
+    part.gradient_low = slice(args.gradient_low);
+    for (std::size_t k = 0; k < args.states.size(); ++k) part.states[k] = slice(args.states[k]);
+    part.decay = args.decay.slice(layer.first / kDecayBlock, Shape{layer.elements / kDecayBlock});
+    rule.finish_matrix(backend, part, layer, layers.workspace);
+  }
+}
+
 UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>& layers, std::int64_t elements) {
   constexpr std::int64_t kPieceEntries = kLayerPiece / kDecayBlock;
   std::vector<std::int32_t> owner, pieces, table;
@@ -58,6 +88,23 @@ UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>
   return result;
 }
 
+void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables) {
+  std::int64_t workspace = 0;
+  for (const LayerExtent& layer : layers) {
+    const std::int64_t needed = layer.weight ? rule.matrix_workspace(layer.rows, layer.columns) : 0;
+    if (needed == 0) continue;
+    require(layer.rows > 0 && layer.rows * layer.columns <= layer.elements, "update", "a matrix of {} x {} in {} elements", layer.rows,
+            layer.columns, layer.elements);
+    tables.matrices.push_back(layer);
+    workspace = std::max(workspace, needed);
+  }
+  if (workspace > 0) {
+    tables.workspace = Tensor(backend, Shape{workspace}, dtype);
+    tables.matrix_control = Tensor(backend, Shape{2}, DType::kFloat64);
+    backend.fill(tables.matrix_control, 1.0);
+  }
+}
+
 std::int64_t update_layer_bytes(std::int64_t elements) {
   const std::int64_t pieces = (elements + kLayerPiece - 1) / kLayerPiece;
   return elements / kDecayBlock * 4 + pieces * (2 * 4 + 2 * 8) + 4 * 4 + 8;
@@ -79,6 +126,7 @@ void register_builtin_optimizers() {
     register_lion();
     register_lars();
     register_lamb();
+    register_muon();
     return true;
   }();
   (void)once;

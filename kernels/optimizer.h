@@ -22,13 +22,10 @@ inline constexpr std::int64_t kLayerPiece = 16384;
 inline constexpr std::int64_t kLayerLanes = 1024;
 inline constexpr std::int64_t kLayerChains = 32;
 
-/// A parameter's place in a bucket: multiples of 32 elements, its padding included, which is zero in all of a bucket's tensors.
-struct LayerExtent {
-  std::int64_t first = 0, elements = 0;
-  bool weight = true;  ///< has two or more dimensions
-};
 /// The tables for a bucket (or a part of one) of `elements`, whose layers lie side by side from 0 on. Returns when they are on the device.
 UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>& layers, std::int64_t elements);
+/// Adds what the rule finishes on whole matrices (OptimizerRule::finish_matrix), and the memory for that.
+void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables);
 /// The memory of one layer of `elements` in these tables.
 std::int64_t update_layer_bytes(std::int64_t elements);
 
@@ -69,6 +66,11 @@ class OptimizerRule {
   virtual void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const;
   /// Of such a rule: a layer's factor, from the two sums of squares. `weight`: two or more dimensions; `decays`: weight decay applies.
   virtual double layer_factor(double parameter, double measured, bool weight, bool decays) const;
+  /// Elements of memory that finish_matrix() needs for a weight of this shape; 0: the rule has nothing to finish there.
+  virtual std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const;
+  /// What a rule does with a whole matrix after update() (Muon's products), by operations issued to the current stream. `args` is the
+  /// matrix's part of the update: x_out and the states as update() left them, padding included; control, where given, is {1, skip}.
+  virtual void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer, const Tensor& workspace) const;
   /// After how many steps an update does the same again but for its coefficients: a graph's work serves steps of the same phase alone.
   virtual std::int64_t phases() const { return 1; }
   /// Before the first update: how many ranks there are, for rules with a setting that is "ranks".
@@ -78,6 +80,9 @@ class OptimizerRule {
   /// Bytes that one step moves per parameter without mixing (AdamW fp32: 28), for benchmarks.
   virtual int bytes_per_parameter(int element_size) const = 0;
 };
+
+/// A bucket's whole update by the rule: backend.update(), then what the rule finishes on each matrix.
+void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args);
 
 using OptimizerRegistry = Registry<std::unique_ptr<OptimizerRule>, ConfigSection&>;
 /// By name; a maker reads the rule's keys except `type`, `lr` and `decay`, which belong to the trainer (`weight_decay` is the rule's).

@@ -172,10 +172,10 @@ class ExchangeTimer {
     args.decay = bucket.decay;
     args.lr = 1e-6;
     if (rule_->measures_layers()) {
-      if (!layers_.owner) layers_ = update_layers(*backend_, bucket);  // every bucket's
+      if (!layers_.owner) layers_ = update_layers(*backend_, *rule_, bucket);  // every bucket's
       args.layers = layers_;
     }
-    backend_->update({*rule_, args});
+    run_update(*backend_, *rule_, args);
     bucket.flip();
   }
 

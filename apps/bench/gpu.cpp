@@ -128,7 +128,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   }
   std::vector<UpdateLayers> layers;
   for (const Bucket& bucket : buckets) {
-    if (rule->measures_layers()) layers.push_back(update_layers(backend, bucket));
+    if (rule->measures_layers()) layers.push_back(update_layers(backend, *rule, bucket));
   }
   const auto update_all = [&](std::int64_t number) {
     for (Bucket& bucket : buckets) {
@@ -141,7 +141,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
       if (rule->measures_layers()) args.layers = layers[static_cast<std::size_t>(&bucket - buckets.data())];
       args.lr = 1e-3;
       args.step = number;
-      backend.update({*rule, args});
+      run_update(backend, *rule, args);
     }
   };
 

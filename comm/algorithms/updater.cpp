@@ -16,8 +16,8 @@ Updater::Updater(const AlgorithmSite& site, double gradient_share)
   for (const Bucket& bucket : site.buckets) {
     if (!site.rule.measures_layers()) break;
     std::vector<UpdateLayers>& layers = layers_.emplace_back();
-    if (bucket.runs.empty()) layers.push_back(update_layers(site.backend, bucket));
-    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site.backend, bucket, run));
+    if (bucket.runs.empty()) layers.push_back(update_layers(site.backend, site.rule, bucket));
+    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site.backend, *site.groups[run.group].rule, bucket, run));
   }
   if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
@@ -73,6 +73,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.self_weight = mix.self_weight;
   args.sum_received = mix.sum;
   args.gradient_scale = work.gradient ? 1.0 : scale(info);
+  args.unscales = !work.gradient;
   args.control = control_of(bucket, info, work);
   args.low = !work.numbers || work.numbers.raw() == b.parameters.raw() ? b.low : Tensor();
   args.lr = info.lr;
@@ -82,7 +83,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   };
   if (work.rule || b.runs.empty()) {
     args.layers = layers_of(0);
-    backend.update({work.rule ? *work.rule : site_.rule, args});
+    run_update(backend, work.rule ? *work.rule : site_.rule, args);
   } else {
     for (std::size_t run = 0; run < b.runs.size(); ++run) update_run(b.runs[run], layers_of(run));
   }
@@ -100,7 +101,7 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
   args.decay = args.decay.slice(run.first / kDecayBlock, Shape{run.elements / kDecayBlock});
   args.layers = layers;
   args.lr = args_.lr * group.lr_scale;
-  site_.backend.update({*group.rule, args});
+  run_update(site_.backend, *group.rule, args);
 }
 
 void Updater::join() {

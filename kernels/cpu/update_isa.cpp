@@ -6,6 +6,7 @@
 #include "kernels/math/lars.h"
 #include "kernels/math/linear.h"
 #include "kernels/math/lion.h"
+#include "kernels/math/muon.h"
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
@@ -59,6 +60,8 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   STARLING_MEASURED_UPDATE(LarsStep<T, true, false>)  \
   STARLING_MEASURED_UPDATE(LarsStep<T, true, true>)   \
   STARLING_MEASURED_UPDATE(LambStep<T>)               \
+  STARLING_MEASURED_UPDATE(MuonStep<T, false>)        \
+  STARLING_MEASURED_UPDATE(MuonStep<T, true>)         \
   STARLING_ACCUM_UPDATE(T, false)                     \
   STARLING_ACCUM_UPDATE(T, true)
 

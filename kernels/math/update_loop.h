@@ -236,6 +236,18 @@ class RuleKernel : public OptimizerRule {
     return result;
   }
 
+  std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const override {
+    if constexpr (requires { rule_.matrix_workspace(rows, columns); }) return rule_.matrix_workspace(rows, columns);
+    return OptimizerRule::matrix_workspace(rows, columns);
+  }
+  void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer, const Tensor& workspace) const override {
+    if constexpr (requires { rule_.finish_matrix(backend, args, layer, workspace); }) {
+      rule_.finish_matrix(backend, args, layer, workspace);
+    } else {
+      OptimizerRule::finish_matrix(backend, args, layer, workspace);
+    }
+  }
+
   /// The rule's period(), where it has one: one whose step's type depends on s does.
   std::int64_t phases() const override {
     if constexpr (requires { rule_.period(); }) return rule_.period();

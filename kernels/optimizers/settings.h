@@ -35,5 +35,6 @@ void register_nadam();
 void register_lion();
 void register_lars();
 void register_lamb();
+void register_muon();
 
 }  // namespace starling

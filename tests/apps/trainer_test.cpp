@@ -94,6 +94,7 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
   CHECK(rate("lion") == 0.0001);
   CHECK(rate("lars") == 1.0);
   CHECK(rate("lamb") == 0.001);
+  CHECK(rate("muon") == 0.001);
 }
 
 /// Algorithms of the tests.

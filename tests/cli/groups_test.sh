@@ -40,7 +40,7 @@ check "a run that is saved" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale
 rm -rf saved/checkpoints/step-12 saved/model.safetensors
 check "and resumed" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale":0.1}]' --set checkpoint.every_steps=5 --resume latest
 verify "has the same bits" same saved biases
-for rule in lars lamb; do
+for rule in lars lamb muon; do
   check "$rule, one rate for all" 0 'step 12/12' go $rule '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6
   check "$rule, a group like the rest" 0 'step 12/12' go $rule-alike '[{"match":"bias"}]' --set optimizer.type=$rule --set optimizer.eps=1e-6
   verify "changes no bit" same $rule $rule-alike
@@ -50,4 +50,12 @@ for rule in lars lamb; do
   verify "has the same bits" same $rule $rule-saved
 done
 verify "and lamb is not adamw" differ plain lamb
+muon() { go "$1" "$2" --set optimizer.type=muon --set optimizer.eps=1e-6 "${@:3}"; }
+export -f muon
+check "muon, a matrix that is adamw's" 0 'step 12/12' muon muon-some '[{"match":"^1","orthogonal":false}]'
+verify "differs from all matrices" differ muon muon-some
+check "muon, all of it adamw's" 0 'step 12/12' muon muon-none '[]' --set optimizer.orthogonal=false --set optimizer.weight_decay=0.1
+check "adamw itself" 0 'step 12/12' go adamw '[]' --set optimizer.type=adamw --set optimizer.eps=1e-6 --set optimizer.weight_decay=0.1
+verify "is the same" same muon-none adamw
+check "a key that changes the states" 2 "groups\[0\]\.match: 'bias' changes which tensors" dry '[{"match":"bias","momentum":0.5}]' --set optimizer.type=sgd
 finish

@@ -37,9 +37,11 @@ std::vector<LayerRun> layer_runs() {
 
 }  // namespace
 
-TEST_CASE("comm/layers: lars and lamb under every algorithm: update mode, bucket size, direct reads, threads and a resume change no bit") {
-  for (const nlohmann::json& optimizer : {nlohmann::json{{"type", "lars"}, {"trust", 0.05}, {"weight_decay", 0.1}},
-                                          nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}}) {
+TEST_CASE(
+    "comm/layers: lars, lamb and muon under every algorithm: update mode, bucket size, direct reads, threads and a resume change no bit") {
+  for (const nlohmann::json& optimizer :
+       {nlohmann::json{{"type", "lars"}, {"trust", 0.05}, {"weight_decay", 0.1}},
+        nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}, nlohmann::json{{"type", "muon"}, {"eps", 1e-6}}}) {
     for (const LayerRun& run : layer_runs()) {
       CAPTURE(optimizer["type"].get<std::string>());
       CAPTURE(run.algorithm.dump());
@@ -75,7 +77,7 @@ TEST_CASE("comm/layers: lars and lamb under every algorithm: update mode, bucket
 }
 
 TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients overflow only mixes") {
-  for (const char* type : {"lars", "lamb"}) {
+  for (const char* type : {"lars", "lamb", "muon"}) {
     CAPTURE(type);
     Job job;
     job.topology = {{"type", "one-peer-exp"}};

@@ -85,7 +85,10 @@ TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the 
     config.loss_scale.initial = 0x1p22;
     config.loss_scale.growth_interval = 2;
   };
-  for (const json& rule : {json::object(), kAccumulating}) {
+  // Neither lamb's norms nor muon's own direction follow the loss scale.
+  for (const json& rule : {json::object(), kAccumulating, json{{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}},
+                           json{{"optimizer", {{"type", "muon"}}}}}) {
+    CAPTURE(rule.dump());
     const json config = with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}), rule);
     const GraphOutcome outcome = compare(config, overflows);
     const std::int64_t skipped = 30 + 1 - outcome.scale.optimizer_step;

@@ -154,6 +154,35 @@ TEST_CASE("cuda/layers: another output, a low-precision copy, a clip factor, a s
   });
 }
 
+TEST_CASE("cuda/layers: muon's products give the CPU's numbers to rounding, and a skipped step changes nothing") {
+  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+  const LayerReference reference = test::layer_rules().back();
+  REQUIRE(reference.type == "muon");
+  const auto rule = make_rule(reference.type, reference.config());
+  const LayerCase how{.terms = 1, .low = DType::kBFloat16, .controlled = true};
+  LayerSide<float> expected(*cpu, how, 2), found(gpu(), how, 2);
+  for (LayerSide<float>* side : {&expected, &found}) {
+    add_matrices(side->backend, *rule, DType::kFloat32, test::layer_extents(), side->args.layers);
+    CHECK(side->args.layers.matrices.size() == 3);
+  }
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    CAPTURE(step);
+    for (LayerSide<float>* side : {&expected, &found}) {
+      side->set_step(step);
+      run_update(side->backend, *rule, side->args);
+    }
+    const auto a = expected.bytes_of(expected.args.x_out), b = found.bytes_of(found.args.x_out);
+    const auto* x = reinterpret_cast<const float*>(a.data());
+    const auto* y = reinterpret_cast<const float*>(b.data());
+    float worst = 0.0f;
+    for (std::size_t i = 0; i < a.size() / sizeof(float); ++i) worst = std::max(worst, std::abs(x[i] - y[i]) / (1.0f + std::abs(x[i])));
+    CHECK(worst < 2e-5f);
+    const auto low = found.bytes_of(found.args.low);
+    const auto* rounded = reinterpret_cast<const std::uint16_t*>(low.data());
+    for (std::size_t i = 0; i < low.size() / 2; ++i) REQUIRE(rounded[i] == BFloat16(y[i]).bits);
+  }
+}
+
 TEST_CASE("cuda/layers: gradients that lie in low precision in some layers") {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const LayerReference& reference : test::layer_rules()) compare_sides<float>(reference, {.terms = 1, .low_gradient = dtype});

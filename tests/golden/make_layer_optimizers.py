@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes layer_optimizers.json beside this file: updates in fp64 by the optimizers of timm that measure layers.
+"""Writes layer_optimizers.json beside this file: updates in fp64 by the optimizers of timm and torch that work on whole layers.
 
-Needs torch and timm. Parameters: a matrix, a vector, a matrix of zeros, and a matrix whose gradients are zero.
+Needs torch (2.9 or newer) and timm. Parameters: a matrix, a vector, a matrix of zeros, and a matrix whose gradients are zero.
 """
 
 import importlib.metadata
@@ -39,6 +39,28 @@ def updates(kind, decay, adapt_all, x, gradients, **arguments):
     return result
 
 
+class Muon:
+    """torch.optim.Muon for matrices, and AdamW for vectors, as its documentation says. Its products are in fp64 as all the rest is."""
+
+    def __init__(self, groups, momentum, nesterov, adjust_lr_fn, **adamw):
+        self.param_groups = []
+        self.optimizers = []
+        for group in groups:
+            del group["always_adapt"]
+            if group["params"][0].dim() > 1:
+                made = torch.optim.Muon([group], momentum=momentum, nesterov=nesterov, adjust_lr_fn=adjust_lr_fn)
+            else:
+                made = torch.optim.AdamW([group], **adamw)
+            self.optimizers.append(made)
+            self.param_groups += made.param_groups
+
+    def step(self):
+        rounding, torch.bfloat16 = torch.bfloat16, torch.float64
+        for optimizer in self.optimizers:
+            optimizer.step()
+        torch.bfloat16 = rounding
+
+
 def main():
     torch.manual_seed(11)
     x = [rounded(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES]
@@ -59,6 +81,15 @@ def main():
             for adapt in ("weights", "all"):
                 cases.append({"type": name, "config": {**config, "weight_decay": decay, "adapt": adapt},
                               "x": updates(kind, decay, adapt == "all", x, gradients, **arguments)})
+    for config in (
+        {"momentum": 0.95, "nesterov": True, "adjust_lr": "match_rms_adamw"},
+        {"momentum": 0.6, "nesterov": False, "adjust_lr": "original"},
+        {"momentum": 0.8, "nesterov": True, "adjust_lr": "spectral_unclamped", "betas": [0.8, 0.95], "eps": 1e-3},
+    ):
+        arguments = {key: value for key, value in config.items() if key != "adjust_lr"}
+        for decay in (0.0, 0.2):
+            cases.append({"type": "muon", "config": {**config, "weight_decay": decay},
+                          "x": updates(Muon, decay, False, x, gradients, adjust_lr_fn=config["adjust_lr"], **arguments)})
     document = {
         "made_by": f"make_layer_optimizers.py, torch {torch.__version__}, timm {importlib.metadata.version('timm')}",
         "shapes": SHAPES,

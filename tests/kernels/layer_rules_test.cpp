@@ -16,6 +16,7 @@
 #include "kernels/cpu/update.h"
 #include "kernels/math/lamb.h"
 #include "kernels/math/lars.h"
+#include "kernels/math/muon.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
 #include "tests/kernels/layer_reference.h"
@@ -51,6 +52,7 @@ struct LayerBucket {
     args.decay = Tensor(backend, Shape{n / 32}, DType::kUInt8);
     backend.copy_from_host(decay.data(), args.decay);
     args.layers = make_update_layers(backend, layers, n);
+    add_matrices(backend, rule, DTypeOf<T>::value, layers, args.layers);
     backend.synchronize();
   }
 
@@ -70,7 +72,7 @@ struct LayerBucket {
                            args.gradient);
     args.lr = lr;
     args.step = s;
-    backend.update({rule, args});
+    run_update(backend, rule, args);
     backend.synchronize();
     if (args.x.raw() != args.x_out.raw()) std::swap(args.x, args.x_out);
   }
@@ -107,7 +109,7 @@ void compare_layers(const LayerReference& reference, int terms, double tolerance
         p.push_back(c);
         g.push_back(0.75 * static_cast<double>(gradient[i]));
       }
-      reference.step(p, g, m, v, layer.weight, layer.weight, lr, s);
+      reference.step(p, g, m, v, layer, lr, s);
       std::copy(p.begin(), p.end(), x.begin() + layer.first);
       std::copy(m.begin(), m.end(), first.begin() + layer.first);
       std::copy(v.begin(), v.end(), second.begin() + layer.first);
@@ -168,7 +170,7 @@ TEST_CASE("kernels/layers: every rule agrees with its plain definition, for 0 to
   }
 }
 
-TEST_CASE("kernels/layers: parity with timm in fp64, with a layer of zeros and one without gradient") {
+TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of zeros and one without gradient") {
   std::ifstream file("golden/layer_optimizers.json");
   REQUIRE_MESSAGE(file.good(), "golden/layer_optimizers.json is read from the folder tests/");
   const nlohmann::json document = nlohmann::json::parse(file);
@@ -178,6 +180,7 @@ TEST_CASE("kernels/layers: parity with timm in fp64, with a layer of zeros and o
     std::int64_t elements = 1;
     for (const auto& size : shape) elements *= size.get<std::int64_t>();
     layers.push_back({layers.empty() ? 0 : elements_of(layers), (elements + 31) / 32 * 32, shape.size() > 1});
+    if (shape.size() > 1) layers.back().columns = elements / (layers.back().rows = shape[0]);
   }
   const auto laid_out = [&](const nlohmann::json& numbers) {
     std::vector<double> result(static_cast<std::size_t>(elements_of(layers)));
@@ -197,7 +200,7 @@ TEST_CASE("kernels/layers: parity with timm in fp64, with a layer of zeros and o
       bucket.args.gradient = bucket.put(laid_out(document["gradients"][step]));
       bucket.args.lr = document["rates"][step];
       bucket.args.step = static_cast<std::int64_t>(step) + 1;
-      backend->update({*rule, bucket.args});
+      run_update(*backend, *rule, bucket.args);
       if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
       const std::vector<double> expected = laid_out(item["x"][kept]), found = bucket.numbers(bucket.args.x);
       for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -209,7 +212,7 @@ TEST_CASE("kernels/layers: parity with timm in fp64, with a layer of zeros and o
     CHECK(kept == 3);
     ++cases;
   }
-  CHECK(cases == 20);
+  CHECK(cases == 26);
 }
 
 TEST_CASE("kernels/layers: no bit depends on threads, on another output, or on how layers are put into buckets") {
@@ -241,10 +244,12 @@ TEST_CASE("kernels/layers: no bit depends on threads, on another output, or on h
           for (Tensor& state : args.states) state = part(state);
           for (Tensor& received : args.received) received = part(received);
           args.decay = args.decay.slice(layer.first / 32, Shape{layer.elements / 32});
-          args.layers = make_update_layers(*one, {{0, layer.elements, layer.weight}}, layer.elements);
+          const std::vector<LayerExtent> alone{{0, layer.elements, layer.weight, layer.rows, layer.columns}};
+          args.layers = make_update_layers(*one, alone, layer.elements);
+          add_matrices(*one, *rule, DType::kFloat32, alone, args.layers);
           args.lr = 0.01;
           args.step = s;
-          one->update({*rule, args});
+          run_update(*one, *rule, args);
         }
       }
       CHECK(apart.contents() == expected.contents());
@@ -295,6 +300,10 @@ TEST_CASE("kernels/layers: every instruction set measures the same bits") {
   }
   check_measured<float>(rules::Lamb{});
   check_measured<double>(rules::Lamb{});
+  for (const bool nesterov : {false, true}) {
+    check_measured<float>(rules::Muon{.nesterov = nesterov});
+    check_measured<double>(rules::Muon{.nesterov = nesterov});
+  }
 }
 
 TEST_CASE("kernels/layers: a step is as long as the rule says, whatever the gradient's scale") {
@@ -341,6 +350,44 @@ TEST_CASE("kernels/layers: layers without weights, without gradients and without
   }
 }
 
+TEST_CASE("kernels/layers: muon's step has singular values near one, however skewed the gradient") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  for (const bool tall : {false, true}) {
+    const std::int64_t rows = tall ? 64 : 4, columns = tall ? 4 : 64;
+    const auto rule = make_rule("muon", {{"weight_decay", 0.0}, {"adjust_lr", "spectral_unclamped"}});
+    LayerBucket<double> bucket(*backend, *rule, 0, {{0, 256, true, rows, columns}});
+    // Four orthogonal directions of lengths 1, 1/2, 1/4, 1/8.
+    std::vector<double> gradient(256, 0.0);
+    for (std::int64_t k = 0; k < 4; ++k) gradient[static_cast<std::size_t>(tall ? k * 4 + k : k * 64 + k)] = std::pow(0.5, k);
+    const std::vector<double> before = bucket.numbers(bucket.args.x);
+    bucket.args.gradient = bucket.put(gradient);
+    bucket.args.lr = 1.0;
+    run_update(*backend, *rule, bucket.args);
+    const std::vector<double> after = bucket.numbers(bucket.args.x);
+    for (std::size_t i = 0; i < 256; ++i) {
+      const double moved = (before[i] - after[i]) / std::sqrt(static_cast<double>(rows) / static_cast<double>(columns));
+      if (gradient[i] == 0.0) {
+        CHECK(std::abs(moved) < 1e-12);
+      } else {
+        CHECK(moved > 0.65);
+        CHECK(moved < 1.25);
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/layers: muon leaves to adamw what is no matrix, and all where a group is not orthogonal") {
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  const auto muon = make_rule("muon", {{"orthogonal", false}}), adamw = make_rule("adamw", {{"weight_decay", 0.1}});
+  LayerBucket<float> found(*backend, *muon, 2), expected(*backend, *adamw, 2);
+  CHECK(found.args.layers.matrices.empty());
+  for (std::int64_t s = 1; s <= 3; ++s) {
+    found.step(*muon, s);
+    expected.step(*adamw, s);
+  }
+  CHECK(found.contents() == expected.contents());
+}
+
 TEST_CASE("kernels/layers: tables that do not fit are refused") {
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto rule = make_rule("lamb", nlohmann::json::object());
@@ -357,6 +404,9 @@ TEST_CASE("kernels/layers: tables that do not fit are refused") {
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}, {96, 32, true}}, 128), Error);
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 33, true}}, 33), Error);
   CHECK_THROWS_AS(make_update_layers(*backend, {{0, 64, true}}, 128), Error);
+  UpdateLayers tables = make_update_layers(*backend, {{0, 64, true}}, 64);
+  const auto muon = make_rule("muon", nlohmann::json::object());
+  CHECK_THROWS_AS(add_matrices(*backend, *muon, DType::kFloat32, {{0, 64, true, 9, 8}}, tables), Error);
 }
 
 TEST_CASE("kernels/layers: names of states, bytes per parameter, memory of the tables") {
@@ -366,6 +416,9 @@ TEST_CASE("kernels/layers: names of states, bytes per parameter, memory of the t
   CHECK(make_rule("lamb", nlohmann::json::object())->state_names() == Names{"exp_avg", "exp_avg_sq"});
   CHECK(make_rule("lars", nlohmann::json::object())->bytes_per_parameter(4) == 28);
   CHECK(make_rule("lamb", nlohmann::json::object())->bytes_per_parameter(4) == 44);
+  CHECK(make_rule("muon", nlohmann::json::object())->state_names() == Names{"momentum_buffer", "direction"});
+  CHECK(make_rule("muon", nlohmann::json::object())->matrix_workspace(10, 30) == 2 * (320 + 128));
+  CHECK(make_rule("lamb", nlohmann::json::object())->matrix_workspace(10, 30) == 0);
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const UpdateLayers tables = make_update_layers(*backend, layer_extents(), elements_of(layer_extents()));
   std::int64_t bytes = 0;
@@ -399,6 +452,20 @@ TEST_CASE("kernels/layers: defaults, and bad settings by key") {
   names("lamb", {{"adapt", "some"}}, "adapt");
   names("lamb", {{"noise_correction", 2}}, "noise_correction");
   names("lamb", {{"momentum", 0.9}}, "momentum");
+  CHECK(resolved("muon") == nlohmann::json{{"momentum", 0.95},
+                                           {"nesterov", true},
+                                           {"ns_steps", 5},
+                                           {"ns_coefficients", {3.4445, -4.775, 2.0315}},
+                                           {"adjust_lr", "match_rms_adamw"},
+                                           {"orthogonal", true},
+                                           {"betas", {0.9, 0.999}},
+                                           {"eps", 1e-8},
+                                           {"weight_decay", 0.1}});
+  names("muon", {{"momentum", 1.0}}, "momentum");
+  names("muon", {{"ns_steps", 0}}, "ns_steps");
+  names("muon", {{"ns_coefficients", {3.4445, -4.775}}}, "ns_coefficients");
+  names("muon", {{"adjust_lr", "rms"}}, "adjust_lr");
+  names("muon", {{"adapt", "all"}}, "adapt");
 }
 
 }  // namespace starling::test

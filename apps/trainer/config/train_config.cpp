@@ -167,7 +167,9 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
   nlohmann::json keys = optimizer.resolved();
   for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
   const char* doc =
-      "[{\"match\", \"lr_scale\", \"weight_decay\"}, …]: parameters whose names a regular expression finds; the first that does wins";
+      "[{\"match\", \"lr_scale\", \"weight_decay\", …}, …]: parameters whose names a regular expression finds, with keys of the optimizer "
+      "that "
+      "differ for them; the first that does wins";
   for (ConfigSection& given : optimizer.sections("groups", false, doc)) {
     ParameterGroup group;
     const std::string match = given.required_text("match", "regular expression, found anywhere in a parameter's name: bn|bias");
@@ -184,9 +186,16 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
     } else {
       given.raw("weight_decay", "number", "");  // without, the optimizer's: the resolved config says null
     }
+    for (const auto& [key, value] : keys.items()) {
+      if (key != "weight_decay" && given.has(key)) own[key] = given.raw(key, "", "");
+    }
     ConfigSection section(own, given.path());
     group.rule = optimizers().make(type, optimizer.path("type"), section);
     given.finish();
+    if (group.rule->state_names() != config.rule->state_names() || group.rule->phases() != config.rule->phases() ||
+        group.rule->corrects_noise() != config.rule->corrects_noise()) {
+      given.error("match", "'{}' changes which tensors the optimizer keeps, or at which steps; allowed: keys that change neither", match);
+    }
     const auto& parameters = config.model->parameters();
     const auto found = [&](const Parameter* parameter) { return std::regex_search(parameter->name, group.match); };
     if (std::none_of(parameters.begin(), parameters.end(), found)) {

@@ -223,8 +223,14 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   need.states = flat * static_cast<double>(config.rule->state_names().size());
   if (config.rule->measures_layers()) {
     for (const BucketLayout& bucket : plan.buckets) {
-      for (const BucketSlot& slot : bucket.slots)
+      std::int64_t workspace = 0;
+      for (const BucketSlot& slot : bucket.slots) {
+        const Parameter& parameter = *slot.parameter;
         need.states += static_cast<double>(update_layer_bytes(slot.decay_entries() * kDecayBlock));
+        if (!parameter.is_weight()) continue;
+        workspace = std::max(workspace, config.rule->matrix_workspace(parameter.shape[0], slot.elements / parameter.shape[0]));
+      }
+      need.states += static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
     }
   }
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;

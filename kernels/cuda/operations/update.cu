@@ -17,6 +17,7 @@
 #include "kernels/math/lars.h"
 #include "kernels/math/linear.h"
 #include "kernels/math/lion.h"
+#include "kernels/math/muon.h"
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
@@ -77,7 +78,7 @@ struct StepScalars {
   void write(const StepValues& values, std::byte* at) {
     args.lr = values.lr;
     args.step = values.step;
-    args.gradient_scale = gradient_scale * (captured.loss_scale / values.loss_scale);
+    args.gradient_scale = args.unscales ? gradient_scale * (captured.loss_scale / values.loss_scale) : gradient_scale;
     to = at;
     launcher(*rule, args, {.by_value = false, .owner = this, .upload = &StepScalars::put, .step_type = &StepScalars::check_type});
   }
@@ -108,7 +109,7 @@ struct StepScalars {
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb>(rule);
+                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb, rules::Muon>(rule);
 }
 
 void CudaBackend::update(const Update& call) {
