@@ -43,6 +43,7 @@ const Mix& Mixer::receive(int bucket, std::int64_t step, std::int64_t round) {
   mix_.received.clear();
   mix_.weights.clear();
   mix_.sum = false;
+  mix_.encoded = {};
   if (round >= 0) {
     require(in.round == round, "mixer", "step {} of bucket {} would mix round {}, not {}; resume({}) was not called", step, bucket,
             in.round, round, step);

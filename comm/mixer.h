@@ -18,12 +18,14 @@
 
 namespace starling {
 
-/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order.
+/// c = self_weight·x + Σ weights·received; with `sum`, weights has one entry, for the sum of what was received in its order. Where that
+/// sum is of messages, `encoded` says of what kind.
 struct Mix {
   double self_weight = 1.0;
   std::vector<Tensor> received;
   std::vector<double> weights;
   bool sum = false;
+  EncodedTerms encoded = {};
 };
 
 /// What is mixed, and when; all of it outlives the mixer.

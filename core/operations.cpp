@@ -62,24 +62,26 @@ std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::i
   return 0;
 }
 
-namespace {
-
-void check_message(const char* operation, const Tensor& numbers, const Tensor& message, Code code, std::int64_t block) {
-  require(numbers && (numbers.dtype() == DType::kFloat32 || numbers.dtype() == DType::kFloat64), operation, "numbers must be fp32 or fp64");
-  require(numbers.elements() % 4 == 0 && block >= 0 && block % 32 == 0, operation,
-          "{} elements in blocks of {}; elements must be a multiple of 4, and blocks of 32", numbers.elements(), block);
-  const std::int64_t bytes = message_bytes(code, numbers.dtype(), numbers.elements(), block);
+void check_message(const char* operation, const Tensor& message, DType dtype, std::int64_t elements, Code code, std::int64_t block) {
+  require(dtype == DType::kFloat32 || dtype == DType::kFloat64, operation, "numbers must be fp32 or fp64");
+  require(elements % 4 == 0 && block >= 0 && block % 32 == 0, operation,
+          "{} elements in blocks of {}; elements must be a multiple of 4, and blocks of 32", elements, block);
+  const std::int64_t bytes = message_bytes(code, dtype, elements, block);
   require(message && message.dtype() == DType::kUInt8 && message.elements() == bytes, operation,
-          "a message of {} bytes for {} elements; needed: {}", message ? message.elements() : 0, numbers.elements(), bytes);
+          "a message of {} bytes for {} elements; needed: {}", message ? message.elements() : 0, elements, bytes);
 }
 
-}  // namespace
-
-void check_encode(const Encode& args) { check_message("encode", args.x, args.message, args.code, args.block); }
+void check_encode(const Encode& args) {
+  require(static_cast<bool>(args.x), "encode", "numbers are missing");
+  check_message("encode", args.message, args.x.dtype(), args.x.elements(), args.code, args.block);
+}
 
 void check_decode(const Decode& args) {
+  require(static_cast<bool>(args.out), "decode", "numbers are missing");
   require(args.terms >= 1 && args.terms <= 8, "decode", "{} messages; at most 8", args.terms);
-  for (int k = 0; k < args.terms; ++k) check_message("decode", args.out, args.messages[static_cast<std::size_t>(k)], args.code, args.block);
+  for (int k = 0; k < args.terms; ++k) {
+    check_message("decode", args.messages[static_cast<std::size_t>(k)], args.out.dtype(), args.out.elements(), args.code, args.block);
+  }
 }
 
 }  // namespace starling

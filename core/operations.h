@@ -427,7 +427,16 @@ struct Decode {
     return result.output(accumulate, {out});
   }
 };
+/// How an update's `received` are encoded: Σ_k weights[k] · what message k holds is the one term that it mixes.
+struct EncodedTerms {
+  std::vector<double> weights;  ///< empty: they are numbers as they are
+  Code code = Code::kNone;
+  std::int64_t block = 0;
+  std::int64_t first = 0, elements = 0;  ///< of a message's numbers those from `first` on are this update's; 0: they are as many
+  explicit operator bool() const { return !weights.empty(); }
+};
 /// Throw Error(kInternal) where the arguments do not fit each other: what every backend begins with.
+void check_message(const char* operation, const Tensor& message, DType dtype, std::int64_t elements, Code code, std::int64_t block);
 void check_encode(const Encode& args);
 void check_decode(const Decode& args);
 
@@ -494,6 +503,7 @@ struct UpdateArgs {
   std::vector<Tensor> received;  ///< what the neighbours sent
   std::vector<double> weights;   ///< theirs, one each
   bool sum_received = false;     ///< `received` are a sum's terms, added in this order; weights has one entry. A CPU's update only
+  EncodedTerms encoded;          ///< of such a sum: `received` are messages
   double self_weight = 1.0;
   double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
   bool unscales = true;         ///< gradient_scale has 1/(loss scale) in it: it follows that of each step where a graph is run again

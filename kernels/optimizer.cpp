@@ -37,6 +37,7 @@ void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& a
   part.layers = {};
   part.received.clear();
   part.weights.clear();
+  part.encoded = {};
   if (args.control) {  // the clip factor was applied; whether the step counts was not
     part.control = layers.matrix_control;
     backend.copy(args.control.slice(1, Shape{1}), part.control.slice(1, Shape{1}));
@@ -142,7 +143,18 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
   require(states <= 4 && args.states.size() == states, "update", "the rule has {} states (at most 4), but {} were given", states,
           args.states.size());
   for (const Tensor& state : args.states) check_tensor(state, args.x, "a state");
-  for (const Tensor& received : args.received) check_tensor(received, args.x, "a received buffer");
+  const EncodedTerms& encoded = args.encoded;
+  for (const Tensor& received : args.received) {
+    if (encoded) {
+      check_message("update", received, args.x.dtype(), encoded.elements > 0 ? encoded.elements : n, encoded.code, encoded.block);
+    } else {
+      check_tensor(received, args.x, "a received buffer");
+    }
+  }
+  require(!encoded || (args.sum_received && encoded.weights.size() == args.received.size()), "update",
+          "{} messages with {} weights; they are the terms of a sum", args.received.size(), encoded.weights.size());
+  require(!encoded || (encoded.first >= 0 && (encoded.elements == 0 ? encoded.first == 0 : encoded.first + n <= encoded.elements)),
+          "update", "numbers {} to {} of messages of {}", encoded.first, encoded.first + n, encoded.elements);
   const std::size_t terms = args.sum_received ? std::min<std::size_t>(args.received.size(), 1) : args.received.size();
   require(args.weights.size() == terms, "update", "{} weights for {} received buffers", args.weights.size(), args.received.size());
   require(args.decay && args.decay.dtype() == DType::kUInt8 && args.decay.elements() == n / kDecayBlock, "update",

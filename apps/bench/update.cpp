@@ -55,6 +55,7 @@ struct UpdateSubject {
   UpdateArgs args;
   int updates = 1;              ///< timed as one: a whole group where the traffic depends on the step
   double bytes = 0.0;           ///< that one update moves
+  bool decodes_before = false;  ///< its messages, into a buffer that it then mixes
   std::vector<double> seconds;  ///< of one update, per repeat
 };
 
@@ -126,11 +127,36 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subjects.push_back(std::move(subject));
     }
   };
+  // A neighbour's message and the rank's own, decoded as the update goes and before it.
+  const Tensor message(*backend, Shape{message_bytes(Code::kInt8, DType::kFloat32, n, 256)}, DType::kUInt8);
+  backend->encode({.x = received, .message = message, .code = Code::kInt8, .block = 256});
+  const Decode decode{
+      .messages = {message, message}, .weight = {-0.5, 0.5}, .terms = 2, .out = received, .code = Code::kInt8, .block = 256};
+  const auto add_decoding = [&] {
+    for (const bool before : {false, true}) {
+      UpdateSubject subject{before ? "adamw, 8 bits, in two passes" : "adamw + mixing 8 bits", make_rule("adamw", nlohmann::json::object()),
+                            base};
+      subject.args.states.assign(states.begin(), states.begin() + 2);
+      subject.args.weights = {1.0};
+      subject.args.received = {message, message};
+      subject.args.sum_received = true;
+      subject.args.encoded = {.weights = {-0.5, 0.5}, .code = Code::kInt8, .block = 256};
+      subject.decodes_before = before;
+      if (before) {
+        subject.args.received = {received};
+        subject.args.sum_received = false;
+        subject.args.encoded = {};
+      }
+      subject.bytes = (subject.rule->bytes_per_parameter(4) + 2.0) * static_cast<double>(n);
+      subjects.push_back(std::move(subject));
+    }
+  };
   add("sgd", nlohmann::json::object(), 1);
   add("sgd", {{"momentum", 0.9}}, 1);
   subjects[subjects.size() - 2].name = "sgd momentum";
   subjects[subjects.size() - 1].name = "sgd momentum + mixing";
   add("adamw", nlohmann::json::object(), 1);
+  add_decoding();
   add("accum_adamw", {{"accum_iter", 4}}, 4);
   add("lars", nlohmann::json::object(), 1);
   add("lamb", nlohmann::json::object(), 1);
@@ -140,6 +166,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       const auto begin = std::chrono::steady_clock::now();
       for (int s = 1; s <= subject.updates; ++s) {
         subject.args.step = s;
+        if (subject.decodes_before) backend->decode(decode);
         backend->update({*subject.rule, subject.args});
       }
       backend->synchronize();
@@ -153,7 +180,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   if (!json) {
     fmt::print("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n,
                threads, threads == 1 ? "" : "s", repeats);
-    fmt::print("{:<24}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
+    fmt::print("{:<30}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
   }
   for (const UpdateSubject& subject : subjects) {
     const double seconds = median(subject.seconds);
@@ -166,7 +193,7 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       rows.push_back(
           {{"name", subject.name}, {"bytes_per_parameter", bytes}, {"ms", seconds * 1e3}, {"gb_per_s", rate}, {"ratio_to_copy", ratio}});
     } else {
-      fmt::print("{:<24}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
+      fmt::print("{:<30}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
     }
   }
   if (json) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/algorithms/updater.h"
+#include "comm/mixers/encoded.h"
 
 namespace starling {
 namespace {
@@ -65,7 +66,8 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
     if (!apart_ || apart_.elements() < x.elements()) apart_ = Tensor(backend_, x.shape(), x.dtype());
     const Tensor difference = apart_.slice(0, Shape{x.elements()});
     WeightedSum sum{.in = {x}, .weight = {1.0 - mix.self_weight}, .terms = 1, .out = difference};
-    for (std::size_t k = 0; k < mix.received.size(); ++k) {
+    const std::size_t numbers = mix.encoded ? 0 : mix.received.size();
+    for (std::size_t k = 0; k < numbers; ++k) {
       if (sum.terms == static_cast<int>(sum.in.size())) {
         backend_.weighted_sum(sum);
         sum = {.in = {}, .weight = {}, .terms = 0, .out = difference, .accumulate = true};
@@ -75,6 +77,7 @@ void ConsensusControl::measure(const Tensor& x, const Mix& mix) {
       sum.weight[at] = -mix.weights[mix.sum ? 0 : k];
     }
     backend_.weighted_sum(sum);
+    if (mix.encoded) decode_sum(backend_, mix.received, mix.encoded, -mix.weights[0], difference, true);
     backend_.squared_distance({difference, {}, own_, 0});
   }
   backend_.squared_distance({x, {}, own_, 1});

@@ -72,6 +72,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   args.weights = mix.weights;
   args.self_weight = mix.self_weight;
   args.sum_received = mix.sum;
+  args.encoded = mix.encoded;
   args.gradient_scale = work.gradient ? 1.0 : scale(info);
   args.unscales = !work.gradient;
   args.control = control_of(bucket, info, work);
@@ -97,7 +98,12 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
   UpdateArgs args = args_;
   for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low, &args.gradient_low}) *tensor = part(*tensor);
   for (Tensor& state : args.states) state = part(state);
-  for (Tensor& received : args.received) received = part(received);
+  if (args.encoded) {
+    args.encoded.first = run.first;
+    args.encoded.elements = args_.x.elements();
+  } else {
+    for (Tensor& received : args.received) received = part(received);
+  }
   args.decay = args.decay.slice(run.first / kDecayBlock, Shape{run.elements / kDecayBlock});
   args.layers = layers;
   args.lr = args_.lr * group.lr_scale;

@@ -29,22 +29,42 @@ Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers, co
   return transport_.start_exchange(exchange, messages.own, {messages.received.begin(), end}, label);
 }
 
-void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate) {
-  const Messages& messages = of(bucket);
-  const StreamScope scope(backend_, StreamKind::kUpdate);
-  Decode sum{.out = out, .code = code_, .block = block_, .accumulate = accumulate};
-  const auto add = [&](const Tensor& message, double weight) {
+void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
+                bool accumulate) {
+  Decode sum{.out = out, .code = terms.code, .block = terms.block, .accumulate = accumulate};
+  for (std::size_t k = 0; k < messages.size(); ++k) {
     if (sum.terms == static_cast<int>(sum.messages.size())) {
-      backend_.decode(sum);
+      backend.decode(sum);
       sum.terms = 0;
       sum.accumulate = true;
     }
-    sum.messages[static_cast<std::size_t>(sum.terms)] = message;
-    sum.weight[static_cast<std::size_t>(sum.terms++)] = weight;
-  };
-  if (own_weight != 0.0) add(messages.own, own_weight);
-  for (std::size_t k = 0; k < weights.size(); ++k) add(messages.received[k], weights[k]);
-  if (sum.terms > 0) backend_.decode(sum);
+    sum.messages[static_cast<std::size_t>(sum.terms)] = messages[k];
+    sum.weight[static_cast<std::size_t>(sum.terms++)] = factor * terms.weights[k];
+  }
+  if (sum.terms > 0) backend.decode(sum);
+}
+
+void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate) {
+  Mix mix;
+  this->mix(bucket, own_weight, weights, 1.0, mix);
+  if (own_weight == 0.0) {
+    mix.received.erase(mix.received.begin());
+    mix.encoded.weights.erase(mix.encoded.weights.begin());
+  }
+  const StreamScope scope(backend_, StreamKind::kUpdate);
+  decode_sum(backend_, mix.received, mix.encoded, 1.0, out, accumulate);
+}
+
+void EncodedMessages::mix(int bucket, double own_weight, const std::vector<double>& weights, double share, Mix& mix) const {
+  const Messages& messages = messages_[static_cast<std::size_t>(bucket)];
+  const auto end = messages.received.begin() + static_cast<std::ptrdiff_t>(weights.size());
+  mix.received = {messages.own};
+  mix.received.insert(mix.received.end(), messages.received.begin(), end);
+  mix.encoded = {.weights = {own_weight}, .code = code_, .block = block_};
+  mix.encoded.weights.insert(mix.encoded.weights.end(), weights.begin(), weights.end());
+  mix.self_weight = 1.0;
+  mix.weights = {share};
+  mix.sum = true;
 }
 
 void EncodedMessages::add_received(int bucket, std::size_t k, const Tensor& out) {
@@ -88,8 +108,10 @@ class EncodedMixer final : public MessageMixer {
       backend_.weighted_sum({.in = {bucket.parameters}, .weight = {1.0}, .terms = 1, .out = left, .accumulate = true});
       messages_.add_up(label.bucket, -1.0, {}, left, true);
     }
+    const double own = -std::accumulate(weights.begin(), weights.end(), 0.0);
+    if (backend_.device() == DeviceType::kCpu) return messages_.mix(label.bucket, own, weights, encoding_.step, mix);
     const Tensor differences = scratch(bucket.parameters);
-    messages_.add_up(label.bucket, -std::accumulate(weights.begin(), weights.end(), 0.0), weights, differences, false);
+    messages_.add_up(label.bucket, own, weights, differences, false);
     mix.self_weight = 1.0;
     mix.received = {differences};
     mix.weights = {encoding_.step};

@@ -10,6 +10,10 @@
 
 namespace starling {
 
+/// out = factor · Σ_k weights[k] · what message k holds, with `accumulate` added to out. On the current stream.
+void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
+                bool accumulate);
+
 /// Messages of encoded numbers, one a bucket on its way at a time: what is sent, what came, and their weighted sums. All work is on the
 /// update stream, behind the update that made the numbers.
 class EncodedMessages {
@@ -21,6 +25,9 @@ class EncodedMessages {
   /// After the wait: out = own_weight · C(own) + Σ_k weights[k] · C(received k), with `accumulate` added to out. A weight of 0 leaves own
   /// out.
   void add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate);
+  /// The same as a mix, for a backend whose update decodes as it goes: the sum's part is `share`. The messages are read until the next
+  /// send().
+  void mix(int bucket, double own_weight, const std::vector<double>& weights, double share, Mix& mix) const;
   /// out += C(received k).
   void add_received(int bucket, std::size_t k, const Tensor& out);
 

@@ -87,7 +87,7 @@ void CpuBackend::fill(const Tensor& x, double value) {
 
 void CpuBackend::update(const Update& args) {
   threads_.enter();
-  cpu::update(threads_, args.rule, args.args);
+  cpu::update(threads_, {kernels<float>(), kernels<double>()}, args.rule, args.args);
 }
 
 }  // namespace starling

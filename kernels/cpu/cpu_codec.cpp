@@ -2,11 +2,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "kernels/cpu/cpu_backend_detail.h"
-#include "kernels/math/codec.h"
+#include "kernels/cpu/decode.h"
 
 // Numbers in fewer bytes, and back.
 namespace starling {
@@ -14,26 +13,7 @@ namespace starling {
 using cpu::Index;
 using cpu::kElementGrain;
 
-namespace {
-
-/// A message's parts: codes, and behind them the heads of its blocks.
-struct MessageLayout {
-  Index n, block, blocks;
-  int head;  ///< floats a block
-
-  MessageLayout(Code code, Index elements, Index block_size)
-      : n(elements),
-        block(block_size == 0 ? std::max<Index>(elements, 1) : block_size),
-        blocks((elements + block - 1) / block),
-        head(code == Code::kMinMax8 ? math::MinMax8Code::kHead : math::Int8Code::kHead) {}
-  Index size(Index b) const { return std::min(block, n - b * block); }
-  template <class Byte>
-  auto heads(Byte* message) const {
-    return reinterpret_cast<std::conditional_t<std::is_const_v<Byte>, const float*, float*>>(message + n);
-  }
-};
-
-}  // namespace
+using cpu::MessageLayout;
 
 void CpuBackend::encode(const Encode& args) {
   check_encode(args);
@@ -103,31 +83,15 @@ void CpuBackend::decode(const Decode& args) {
     const Index n = args.out.elements();
     const MessageLayout layout(args.code, n, args.block);
     constexpr Index kPiece = 1024;  // stays in the first cache while the messages go over it
-    const auto add = [&](std::size_t k, Index begin, Index end, T* sum) {
-      const auto* message = args.messages[k].template data<std::uint8_t>();
-      const T weight = static_cast<T>(args.weight[k]);
-      switch (args.code) {
-        case Code::kNone: {
-          const T* numbers = reinterpret_cast<const T*>(message);
-          const T* from = numbers + begin;
-          return kernels<T>().weighted_sum(&from, &weight, 1, sum, end - begin, true);
-        }
-        case Code::kBf16: return kernels<T>().decode16(reinterpret_cast<const BFloat16*>(message) + begin, end - begin, weight, sum);
-        default: break;
-      }
-      for (Index at = begin; at < end;) {
-        const Index b = at / layout.block, last = std::min(end, (b + 1) * layout.block);
-        kernels<T>().decode8(args.code == Code::kMinMax8, layout.heads(message) + b * layout.head, message + at, last - at, weight,
-                             sum + (at - begin));
-        at = last;
-      }
-    };
     threads_.parallel_for(n, kElementGrain, [&](Index from, Index to) {
       for (Index begin = from; begin < to; begin += kPiece) {
         const Index end = std::min(to, begin + kPiece);
         T sum[kPiece];
         for (Index i = begin; i < end; ++i) sum[i - begin] = args.accumulate ? out[i] : T(0);
-        for (std::size_t k = 0; k < static_cast<std::size_t>(args.terms); ++k) add(k, begin, end, sum);
+        for (std::size_t k = 0; k < static_cast<std::size_t>(args.terms); ++k) {
+          cpu::add_decoded(kernels<T>(), args.code, layout, args.messages[k].template data<std::uint8_t>(), static_cast<T>(args.weight[k]),
+                           begin, end, sum);
+        }
         const T divisor = static_cast<T>(args.divisor);
         for (Index i = begin; i < end; ++i) out[i] = args.divisor == 1.0 ? sum[i - begin] : sum[i - begin] / divisor;
       }

@@ -12,6 +12,7 @@
 #endif
 
 #include "core/error.h"
+#include "kernels/cpu/decode.h"
 #include "kernels/math/rules.h"
 #include "kernels/math/update_loop.h"
 
@@ -32,8 +33,11 @@ struct Whole {
   std::vector<const T*> received;
   std::vector<T> weights;
   std::vector<const T*> sum;  ///< with sum_received: the terms, whose sum is the one received
-  bool skip = false;          ///< mix only
-  bool stream = false;        ///< writes x_out past the caches
+  bool sums = false;          ///< there are such terms, or messages
+  const Kernels<T>* decoder = nullptr;
+  std::vector<const std::uint8_t*> messages;
+  bool skip = false;    ///< mix only
+  bool stream = false;  ///< writes x_out past the caches
 };
 
 template <class T>
@@ -41,7 +45,11 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   Whole<T> whole;
   const detail::Mixture mixture = detail::mixture_of(args);
   UpdateSpan<T>& span = whole.span;
-  if (args.sum_received) {
+  whole.sums = args.sum_received && !args.received.empty();
+  if (args.encoded) {
+    for (const Tensor& message : args.received) whole.messages.push_back(message.data<std::uint8_t>());
+    span.x = args.x.data<T>();
+  } else if (args.sum_received) {
     for (const Tensor& term : args.received) whole.sum.push_back(term.data<T>());
     span.x = args.x.data<T>();
   } else {
@@ -115,7 +123,17 @@ void update_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whole
 
 /// What was received, added up in its order.
 template <class T>
-void add_up(const Whole<T>& whole, std::int64_t begin, std::int64_t end, T* sum) {
+void add_up(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end, T* sum) {
+  if (args.encoded) {
+    const EncodedTerms& encoded = args.encoded;
+    const MessageLayout layout(encoded.code, encoded.elements > 0 ? encoded.elements : args.x.elements(), encoded.block);
+    std::fill_n(sum, end - begin, T(0));
+    for (std::size_t k = 0; k < whole.messages.size(); ++k) {
+      add_decoded(*whole.decoder, encoded.code, layout, whole.messages[k], static_cast<T>(encoded.weights[k]), encoded.first + begin,
+                  encoded.first + end, sum);
+    }
+    return;
+  }
   std::vector<const T*> terms;
   for (std::size_t k = 1; k < whole.sum.size(); ++k) terms.push_back(whole.sum[k] + begin);
   const std::vector<T> ones(terms.size(), T(1));
@@ -158,8 +176,8 @@ void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
     T* out = whole.stream ? streamed : whole.span.x_out + first;
-    if (!whole.sum.empty()) add_up(whole, first, last, sum);
-    update_piece<T>(rule, args, whole, first, last, whole.sum.empty() ? nullptr : sum, out);
+    if (whole.sums) add_up(args, whole, first, last, sum);
+    update_piece<T>(rule, args, whole, first, last, whole.sums ? sum : nullptr, out);
     if (args.low && args.low.dtype() == DType::kBFloat16) {
       round_piece(out, args.low.data<BFloat16>() + first, last - first);
     } else if (args.low) {
@@ -179,8 +197,8 @@ void measure_piece(const OptimizerRule& rule, const UpdateArgs& args, const Whol
   alignas(64) double squares[2 * kLayerLanes] = {};
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
-    if (!whole.sum.empty()) add_up(whole, first, last, sum);
-    with_span<T>(args, whole, first, last, whole.sum.empty() ? nullptr : sum, nullptr,
+    if (whole.sums) add_up(args, whole, first, last, sum);
+    with_span<T>(args, whole, first, last, whole.sums ? sum : nullptr, nullptr,
                  [&](const UpdateSpan<T>& span) { rule.measure(span, args.lr, args.step, squares); });
   }
   for (int which = 0; which < 2; ++which) {
@@ -218,10 +236,11 @@ void measure_layers(const Threads& threads, const OptimizerRule& rule, const Upd
 }
 
 template <class T>
-void run(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args) {
-  const Whole<T> whole = whole_of<T>(rule, args);
+void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule& rule, const UpdateArgs& args) {
+  Whole<T> whole = whole_of<T>(rule, args);
+  whole.decoder = &decoder;
   if (rule.measures_layers() && !whole.skip) measure_layers(threads, rule, args, whole);
-  const bool pieces = args.low || whole.stream || !whole.sum.empty();
+  const bool pieces = args.low || whole.stream || whole.sums;
   threads.parallel_for(args.x.elements(), kGrain, [&](std::int64_t begin, std::int64_t end) {
     if (pieces) return run_pieces(rule, args, whole, begin, end);
     update_piece<T>(rule, args, whole, begin, end, nullptr, whole.span.x_out + begin);
@@ -230,12 +249,12 @@ void run(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& ar
 
 }  // namespace
 
-void update(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args) {
+void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule, const UpdateArgs& args) {
   check_update(rule, args);
   require(!args.gradient_low, "update", "gradients in low precision are a GPU's alone");
   switch (args.x.dtype()) {
-    case DType::kFloat32: run<float>(threads, rule, args); break;
-    case DType::kFloat64: run<double>(threads, rule, args); break;
+    case DType::kFloat32: run<float>(threads, decoders.fp32, rule, args); break;
+    case DType::kFloat64: run<double>(threads, decoders.fp64, rule, args); break;
     default:
       fail(ExitCode::kInternal, "update", "parameters of {} cannot be updated on the CPU; fp32 and fp64 can", name_of(args.x.dtype()));
   }

@@ -1,14 +1,20 @@
 #pragma once
 
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizer.h"
 
 namespace starling::cpu {
 
+/// The tables that updates of messages decode with.
+struct Decoders {
+  const Kernels<float>& fp32;
+  const Kernels<double>& fp64;
+};
 /// Backend::update on the CPU: checks the arguments, cuts the bucket into one span a thread, and lets the rule update each.
 /// The bits do not depend on the number of threads.
-void update(const Threads& threads, const OptimizerRule& rule, const UpdateArgs& args);
+void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule, const UpdateArgs& args);
 
 }  // namespace starling::cpu
 

@@ -84,8 +84,8 @@ void register_muon() {
         rule.scale = scales.at(config.choice("adjust_lr", "match_rms_adamw", {"match_rms_adamw", "original", "spectral_unclamped"},
                                              "a matrix's factor on lr: 0.2·sqrt(max(rows, columns)), which moves it as far as adamw would; "
                                              "sqrt(max(1, rows/columns)); or sqrt(rows/columns)"));
-        rule.orthogonal =
-            config.boolean("orthogonal", rule.orthogonal, "false, as of a group: these parameters are adamw's, as those of one dimension are");
+        rule.orthogonal = config.boolean("orthogonal", rule.orthogonal,
+                                         "false, as of a group: these parameters are adamw's, as those of one dimension are");
         const Betas betas = read_betas(config, {rule.adam.beta1, rule.adam.beta2}, "of adamw, for parameters that are no matrices");
         rule.adam.beta1 = betas.first;
         rule.adam.beta2 = betas.second;

@@ -6,9 +6,9 @@
   scripts/comm_bench/comm_bench.py race [--rate 20] [--epochs 2] ...                      accuracy over seconds and bytes across hosts; 20 minutes
 
 Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our all-reduce, with real computation and with
-computation that takes no processor; against decent-dp and PyTorch's DDP); hierarchical
-(2 hosts x 2 ranks); planner; plan4096. Emulated hosts need root and scripts/netlab; `peers` needs torch and decent-dp==0.2.3; a row that this
-machine cannot run says so and is left out. Needs built programs (scripts/test.sh). For real figures let nothing else run.
+computation that takes no processor; against decent-dp and PyTorch's DDP); fewer-bytes (8 bits on the wire, and averages every so many
+steps, on the last of --rates); hierarchical (2 hosts x 2 ranks); planner; plan4096. Emulated hosts need root and scripts/netlab; `peers` and
+`fewer-bytes` need torch and decent-dp==0.2.3; a row that this machine cannot run says so and is left out. Needs built programs (scripts/test.sh). For real figures let nothing else run.
 Environment: STARLING_BUILD (build), NETLAB_NAME (bench).
 """
 
@@ -25,7 +25,7 @@ import race
 import rows
 from jobs import MODELS, ROOT, Failed, Setup, Skipped
 
-ROWS = ["exchange", "two-ranks", "gossip", "device-time", "peers", "hierarchical", "planner", "plan4096"]
+ROWS = ["exchange", "two-ranks", "gossip", "device-time", "peers", "fewer-bytes", "hierarchical", "planner", "plan4096"]
 
 
 def machine():
@@ -59,7 +59,7 @@ def run_row(name, setup, arguments):
     print(f"{name}:", file=sys.stderr, flush=True)
     function = getattr(rows, name.replace("-", "_"))
     try:
-        result = function(setup, arguments) if name in ("gossip", "device-time", "peers", "hierarchical", "planner") else function(setup)
+        result = function(setup, arguments) if name in ("gossip", "device-time", "peers", "fewer-bytes", "hierarchical", "planner") else function(setup)
     except Skipped as error:
         result = {"title": name, "reason": f"skipped: {error}"}
     except Failed as error:
@@ -102,7 +102,7 @@ def main():
     parser.add_argument("--repeats", type=int, default=0, help="runs of each variant (default: 3)")
     parser.add_argument("--seconds", type=float, default=0.0, help="about how long a run trains (default: 20)")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds after which a program is taken for stuck")
-    parser.add_argument("--rates", type=rates, default=[1000, 100], help="Mbit/s of the emulated links (default: 1000,100); hierarchical takes the last")
+    parser.add_argument("--rates", type=rates, default=[1000, 100], help="Mbit/s of the emulated links (default: 1000,100); hierarchical and fewer-bytes take the last")
     parser.add_argument("--models", type=words(["resnet18", "balanced", "mlp25"]), default=["resnet18", "balanced", "mlp25"],
                         help="of gossip and peers; balanced: resnet18 with the batch that computes as long as one exchange takes")
     parser.add_argument("--disturb", type=words(["none", "slow-rank", "slow-link"]), default=None,

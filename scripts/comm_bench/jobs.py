@@ -193,11 +193,12 @@ def processor_ticks():
     return sum(fields) - fields[3] - fields[4], sum(fields)
 
 
-def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_rank=None, optimizer=None):
-    """A job of the trainer on this machine, or `per_host` ranks on each host of a lab; slow_rank: (rank, factor)."""
+def train(setup, model, batch, steps, sync, ranks=2, lab=None, per_host=1, slow_rank=None, optimizer=None, log_every=0):
+    """A job of the trainer on this machine, or `per_host` ranks on each host of a lab; slow_rank: (rank, factor); log_every: steps of a window."""
     with tempfile.TemporaryDirectory(prefix="starling-comm-") as folder:
         config = pathlib.Path(folder) / "config.json"
-        config.write_text(json.dumps(train_config(model, batch, steps, sync, optimizer)))
+        keys = train_config(model, batch, steps, sync, optimizer)
+        config.write_text(json.dumps({**keys, "log_every": log_every or keys["log_every"]}))
         command = [program("starling-train", setup), config, "--output", pathlib.Path(folder) / "run"]
         if slow_rank:
             command = [sys.executable, HERE / "slow_rank.py", *slow_rank, *command]

@@ -86,8 +86,10 @@ def exchange(setup):
 def two_ranks(setup):
     result = table(
         "2 ranks on one host, ring, one thread each, against computation alone",
-        ["model", "batch", "alone, ms", "gossip, ms", "gossip / alone", "waiting, share of the step", "exposed: gossip / alone - 1", "limit", "goal", ""],
-        "Alone: two jobs of one rank side by side, which share cores and memory as the ranks do; the slower one's step. Limit 1.00 ×: everything hidden.",
+        ["model", "batch", "alone, ms", "gossip, ms", "gossip / alone", "waiting, share of the step", "exposed: gossip / alone - 1", "limit", "goal", "",
+         "local SGD between averages, ms", "/ alone", "goal ≤ 1.01 ×"],
+        "Alone: two jobs of one rank side by side, which share cores and memory as the ranks do; the slower one's step. Limit 1.00 ×: everything hidden. "
+        "Local SGD: no average falls into the run.",
     )
     for model, batch, goal in (("resnet20", 64, 1.03), ("resnet18", 16, 1.03), ("mlp", 64, 1.10)):
         steps = setup.steps(first_guess(setup, model, batch, 2))
@@ -95,14 +97,16 @@ def two_ranks(setup):
             {
                 "alone": lambda: train_alone(setup, model, batch, steps, 2, ADAMW),
                 "gossip": lambda: train(setup, model, batch, steps, {"topology": {"type": "ring"}}, optimizer=ADAMW),
+                "local": lambda: train(setup, model, batch, steps, {"algorithm": {"type": "local_sgd", "period": steps}}, optimizer=ADAMW),
             },
             setup,
         )
-        alone, gossip = runs["alone"], runs["gossip"]
-        value = ratio(gossip, alone)
+        alone, gossip, local = runs["alone"], runs["gossip"], runs["local"]
+        value, local_value = ratio(gossip, alone), ratio(local, alone)
         share = None if "error" in gossip else 100 * gossip["wait_ms"] / gossip["step_ms"]
         result["rows"].append([model, batch, ms(alone), ms(gossip), times(value), "-" if share is None else f"{share:.1f} %",
-                               "-" if value is None else f"{100 * (value - 1):+.1f} %", "1.00 ×", f"≤ {goal:.2f} ×", verdict(value, goal, False)])
+                               "-" if value is None else f"{100 * (value - 1):+.1f} %", "1.00 ×", f"≤ {goal:.2f} ×", verdict(value, goal, False), ms(local), times(local_value),
+                               verdict(local_value, 1.01, False)])
         result["data"].append({"model": model, "batch": batch, "steps": steps, "results": runs})
     return result
 
@@ -252,6 +256,54 @@ def peers(setup, options):
         result["rows"].append([*describe(cell), ms(runs["gossip"]), ms(runs["gossip bf16"]), ms(runs["decent-dp"]), ms(runs["ddp"]), times(over_decent),
                                verdict(over_decent, 1.5), times(over_ddp), verdict(over_ddp, 2.0), f"1.00 ×, {times(least_all_reduce / least)}"])
         result["data"].append({**plain(cell), "steps": steps, "results": runs})
+    return result
+
+
+def fewer_bytes(setup, options):
+    """What sends less than gossip of whole parameters does, on the slowest link, against the peers and against computation alone."""
+    rate, batch = options.rates[-1], 16
+    result = table(
+        f"4 emulated hosts, one rank each, {rate} Mbit/s, ResNet-18, batch {batch}: fewer bytes",
+        ["", "a step, ms", "of which waiting, ms", "DDP / this", "decent-dp / this", "this / computation alone", "goal", ""],
+        "A step of those that average every so many steps is the mean over whole periods. Computation alone: four jobs of one rank side by side; it shares "
+        "the two cores with nothing, while the other rows emulate a network beside it.",
+    )
+    with Lab(setup, 4, rate) as lab:
+        compute = first_guess(setup, "resnet18", batch, 4)
+        steps = setup.steps(max(compute, link_seconds("resnet18", rate)))
+
+        def job(sync, length=0):
+            return train(setup, "resnet18", batch, length or steps, sync, lab=lab, log_every=length // 3 if length else 0)
+
+        def other(kind):
+            return peer(setup, kind, "resnet18", batch, steps, 4, "one-peer-exp", lab=lab)
+
+        period = 4 if setup.quick else 16
+        runs = alternate({
+            "computation alone": lambda: train_alone(setup, "resnet18", batch, steps, 4),
+            "DDP": lambda: other("ddp"),
+            "decent-dp": lambda: other("decent-dp"),
+            "all-reduce": lambda: job(ALL_REDUCE),
+            "gossip": lambda: job(GOSSIP),
+            "gossip, bf16": lambda: job({**GOSSIP, "exchange": "bf16"}),
+            "gossip, int8": lambda: job({**GOSSIP, "exchange": "int8"}),
+            f"gossip, int8, interval {period // 2}": lambda: job({**GOSSIP, "exchange": "int8", "algorithm": {"type": "gossip", "interval": period // 2}}, 3 * period),
+            f"local SGD, period {period}": lambda: job({"algorithm": {"type": "local_sgd", "period": period}}, 3 * period),
+            f"DiLoCo, period {period}, delay {period // 2}":
+                lambda: job({"algorithm": {"type": "diloco", "period": period, "delay": period // 2}}, 3 * period),
+        }, setup)
+    goals = {"gossip, int8": (4.0, "DDP / this ≥ 4 ×")}
+    for name, run in runs.items():
+        over_ddp, over_decent, over_alone = ratio(runs["DDP"], run), ratio(runs["decent-dp"], run), ratio(run, runs["computation alone"])
+        ours = name not in ("computation alone", "DDP", "decent-dp")
+        goal, met = "", ""
+        if name in goals:
+            goal, met = goals[name][1], verdict(over_ddp, goals[name][0])
+        elif "period" in name or "interval" in name:
+            goal, met = "this / alone ≤ 1.05 ×", verdict(over_alone, 1.05, False)
+        waiting = number(run["wait_ms"]) if ours and "error" not in run else "-"
+        result["rows"].append([name, ms(run), waiting, times(over_ddp), times(over_decent), times(over_alone), goal, met])
+    result["data"].append({"steps": steps, "results": runs})
     return result
 
 
