@@ -20,6 +20,7 @@
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
+#include "kernels/math/schedule_free.h"
 #include "kernels/math/update_loop.h"
 
 namespace starling {
@@ -62,7 +63,8 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 
 bool runs_on_gpu(const OptimizerRule& rule) {
   return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb, rules::Muon>(rule) ||
+                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
+                   rules::Muon>(rule) ||
          find_gpu_update(rule);
 }
 

@@ -125,6 +125,7 @@ void register_builtin_optimizers() {
     register_adagrad();
     register_nadam();
     register_lion();
+    register_schedule_free();
     register_lars();
     register_lamb();
     register_muon();

@@ -47,6 +47,12 @@ struct UpdateSpan {
   std::int64_t n = 0;
 };
 
+/// The model that is tested and written at the end, from the parameters p: p + weight · states[state].
+struct EvaluatedModel {
+  int state = -1;  ///< -1: p itself
+  double weight = 0.0;
+};
+
 /// An optimizer's rule: what happens to a parameter, its gradient and its states in one step. Immutable but for know_ranks(); its
 /// state tensors live in the buckets. A rule outside this tree derives from it too (docs/extending.md); kernels/math/update_loop.h makes
 /// both update() functions from one host-device function.
@@ -77,6 +83,10 @@ class OptimizerRule {
   virtual void know_ranks(int) {}
   /// A correction for the noise of a rank's own gradients is on: not for means over all ranks.
   virtual bool corrects_noise() const { return false; }
+  /// Tests look at the parameters, unless the rule's steps only lead to what is meant as the model (an average of them).
+  virtual EvaluatedModel evaluated() const { return {}; }
+  /// Its formulas hold for the same lr in all steps: no schedule.
+  virtual bool needs_constant_rate() const { return false; }
   /// Bytes that one step moves per parameter without mixing (AdamW fp32: 28), for benchmarks.
   virtual int bytes_per_parameter(int element_size) const = 0;
 };

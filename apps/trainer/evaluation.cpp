@@ -42,7 +42,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   return result;
 }
 
-MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight)
+MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
+                               const EvaluatedModel& evaluated)
     : model_(model) {
   for (const Parameter* parameter : model.parameters()) {
     own_parameters_.push_back(parameter->value);
@@ -50,41 +51,58 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   }
   for (const ModelBuffer* buffer : model.buffers()) own_buffers_.push_back(buffer->value);
   bucket_consensus_.assign(buckets.size(), 0.0);
-  if (transport.size() == 1) return;
+  const bool alone = transport.size() == 1, of_state = evaluated.state >= 0;
+  if (alone && !of_state) return;
 
-  std::vector<Tensor> parameters;
+  std::vector<Tensor> values, states;
   for (const Bucket& bucket : buckets) {
-    parameters.push_back(bucket.parameters);
-    if (weight == 1.0) continue;
-    parameters.back() = Tensor(backend, bucket.parameters.shape(), bucket.parameters.dtype());
-    backend.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = parameters.back()});
+    values.push_back(bucket.parameters);
+    if (of_state) states.push_back(bucket.states[static_cast<std::size_t>(evaluated.state)]);
+    if (alone || weight == 1.0) continue;
+    values.back() = Tensor(backend, bucket.parameters.shape(), bucket.parameters.dtype());
+    backend.weighted_sum({.in = {bucket.parameters}, .weight = {weight}, .terms = 1, .out = values.back()});
   }
-  const std::vector<Tensor> means = mean_model(transport, parameters);
-  const ConsensusDistance distance = starling::consensus_distance(transport, backend, buckets, means);
-  consensus_ = distance.total;
-  bucket_consensus_ = distance.per_bucket;
+  if (!alone) {
+    values = mean_model(transport, values);
+    const ConsensusDistance distance = starling::consensus_distance(transport, backend, buckets, values);
+    consensus_ = distance.total;
+    bucket_consensus_ = distance.per_bucket;
+    states = mean_model(transport, states);
+  }
+  for (std::size_t b = 0; b < states.size(); ++b) {
+    const Tensor sum(backend, values[b].shape(), values[b].dtype());
+    backend.weighted_sum({.in = {values[b], states[b]}, .weight = {1.0, evaluated.weight}, .terms = 2, .out = sum});
+    values[b] = sum;
+  }
+  show(buckets, values, backend);
+  if (!alone) average_buffers(transport);
+}
+
+void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend) {
   for (std::size_t b = 0; b < buckets.size(); ++b) {
     Tensor low;
     if (buckets[b].low) {
-      low = Tensor(backend, means[b].shape(), buckets[b].low.dtype());
-      backend.cast({.x = means[b], .y = low});
+      low = Tensor(backend, values[b].shape(), buckets[b].low.dtype());
+      backend.cast({.x = values[b], .y = low});
     }
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       Parameter& parameter = *slot.parameter;
-      parameter.value = means[b].slice(slot.offset, parameter.shape);
+      parameter.value = values[b].slice(slot.offset, parameter.shape);
       if (parameter.low) parameter.low = low.slice(slot.offset, parameter.shape);
     }
   }
+}
 
+void MeanModelScope::average_buffers(Transport& transport) {
   std::vector<ModelBuffer*> averaged;
   std::vector<Tensor> buffers;
-  for (ModelBuffer* buffer : model.buffers()) {
+  for (ModelBuffer* buffer : model_.buffers()) {
     if (!is_floating(buffer->value.dtype())) continue;
     averaged.push_back(buffer);
     buffers.push_back(buffer->value);
   }
-  const std::vector<Tensor> buffer_means = mean_model(transport, buffers);
-  for (std::size_t i = 0; i < averaged.size(); ++i) averaged[i]->value = buffer_means[i];
+  const std::vector<Tensor> means = mean_model(transport, buffers);
+  for (std::size_t i = 0; i < averaged.size(); ++i) averaged[i]->value = means[i];
 }
 
 MeanModelScope::~MeanModelScope() {

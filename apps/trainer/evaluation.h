@@ -6,6 +6,7 @@
 #include "apps/trainer/tasks/metric.h"
 #include "comm/bucket.h"
 #include "comm/transport.h"
+#include "kernels/optimizer.h"
 #include "layers/layer.h"
 
 namespace starling {
@@ -20,20 +21,26 @@ struct EvaluationResult {
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world);
 
-/// While it lives, the model's tensors (low-precision copies too) are the mean over all ranks, in memory of their own; then they are this
-/// rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
+/// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;
+/// then they are this rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
 class MeanModelScope {
  public:
-  /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()).
-  MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight = 1.0);
+  /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()), not of states. `evaluated`: OptimizerRule::evaluated().
+  MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight = 1.0,
+                 const EvaluatedModel& evaluated = {});
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
-  /// sqrt(mean_i ‖x_i - x̄‖²) over parameters, and the same per bucket.
+  /// sqrt(mean_i ‖x_i - x̄‖²) over parameters as they are trained, and the same per bucket.
   double consensus_distance() const { return consensus_; }
   const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
 
  private:
+  /// Makes the model's parameters views into these, one a bucket.
+  void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend);
+  /// Makes floating-point buffers the ranks' mean.
+  void average_buffers(Transport& transport);
+
   Model& model_;
   std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;

@@ -299,7 +299,8 @@ SafetensorsFile Trainer::state() {
 }
 
 EvaluationResult Trainer::test(const std::function<void(const EvaluationResult&)>& meanwhile) {
-  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_, algorithm_->mean_weight());
+  // Every group's rule says the same: the config's reader sees to it.
+  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_, algorithm_->mean_weight(), config_.rule->evaluated());
   EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();

@@ -10,6 +10,7 @@
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
+#include "kernels/math/schedule_free.h"
 #include "kernels/math/update_loop.h"
 
 namespace starling::cpu::STARLING_ISA {
@@ -56,6 +57,7 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   STARLING_UPDATE(NadamStep<T, false>)                \
   STARLING_UPDATE(NadamStep<T, true>)                 \
   STARLING_UPDATE(LionStep<T>)                        \
+  STARLING_UPDATE(ScheduleFreeAdamStep<T>)            \
   STARLING_MEASURED_UPDATE(LarsStep<T, false, false>) \
   STARLING_MEASURED_UPDATE(LarsStep<T, true, false>)  \
   STARLING_MEASURED_UPDATE(LarsStep<T, true, true>)   \

@@ -262,6 +262,16 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
+  /// p + evaluated_weight() · state 0, where the rule has such a weight.
+  EvaluatedModel evaluated() const override {
+    if constexpr (requires { rule_.evaluated_weight(); }) return {.state = 0, .weight = rule_.evaluated_weight()};
+    return {};
+  }
+  bool needs_constant_rate() const override {
+    if constexpr (requires { rule_.needs_constant_rate(); }) return rule_.needs_constant_rate();
+    return false;
+  }
+
   /// p is read and written, g is read, and each state as the step says, once more what is measured; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();

@@ -33,6 +33,7 @@ void register_rmsprop();
 void register_adagrad();
 void register_nadam();
 void register_lion();
+void register_schedule_free();
 void register_lars();
 void register_lamb();
 void register_muon();

@@ -92,6 +92,7 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
   CHECK(rate("adagrad") == 0.01);
   CHECK(rate("nadam") == 0.002);
   CHECK(rate("lion") == 0.0001);
+  CHECK(rate("schedule_free_adamw") == 0.0025);
   CHECK(rate("lars") == 1.0);
   CHECK(rate("lamb") == 0.001);
   CHECK(rate("muon") == 0.001);

@@ -1,13 +1,15 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "tests/comm/support.h"
 
-// Rules that measure whole parameters, under every algorithm that takes any rule.
+// Rules that measure whole parameters, and one that is evaluated beside them, under every algorithm that takes any rule.
 namespace starling::test {
 namespace {
 
@@ -38,10 +40,13 @@ std::vector<LayerRun> layer_runs() {
 }  // namespace
 
 TEST_CASE(
-    "comm/layers: lars, lamb and muon under every algorithm: update mode, bucket size, direct reads, threads and a resume change no bit") {
+    "comm/layers: lars, lamb, muon and schedule_free_adamw under every algorithm: update mode, bucket size, direct reads, threads and a "
+    "resume "
+    "change no bit") {
   for (const nlohmann::json& optimizer :
        {nlohmann::json{{"type", "lars"}, {"trust", 0.05}, {"weight_decay", 0.1}},
-        nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}, nlohmann::json{{"type", "muon"}, {"eps", 1e-6}}}) {
+        nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}, nlohmann::json{{"type", "muon"}, {"eps", 1e-6}},
+        nlohmann::json{{"type", "schedule_free_adamw"}, {"weight_decay", 0.1}, {"warmup_steps", 4}}}) {
     for (const LayerRun& run : layer_runs()) {
       CAPTURE(optimizer["type"].get<std::string>());
       CAPTURE(run.algorithm.dump());
@@ -77,7 +82,7 @@ TEST_CASE(
 }
 
 TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients overflow only mixes") {
-  for (const char* type : {"lars", "lamb", "muon"}) {
+  for (const char* type : {"lars", "lamb", "muon", "schedule_free_adamw"}) {
     CAPTURE(type);
     Job job;
     job.topology = {{"type", "one-peer-exp"}};
@@ -93,6 +98,36 @@ TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients
     for (const auto& rank : skipped) {
       for (const double value : rank) REQUIRE(std::isfinite(value));
     }
+  }
+}
+
+TEST_CASE("comm/layers: gossip leaves the mean of schedule_free_adamw's parameters where ranks alone would have it") {
+  for (const int ranks : {2, 3, 4}) {
+    CAPTURE(ranks);
+    Job job;
+    job.dtype = DType::kFloat64;
+    job.topology = {{"type", "base-2"}};
+    job.optimizer = {{"type", "schedule_free_adamw"}};
+    job.start_apart = true;
+    job.steps = 10;
+    job.lr_at = [](int step) { return step < 2 ? 0.1 : 0.0; };  // then gradients differ, as they are taken elsewhere
+    Job alone = job;
+    alone.algorithm = {{"type", "local_sgd"}, {"period", 1000}};
+    const auto mixed = run_fake(job, ranks), apart = run_fake(alone, ranks);
+    CHECK(mixed != apart);
+    double worst = 0.0, moved = 0.0;
+    for (std::size_t i = 0; i < mixed[0].size(); ++i) {
+      double sum = 0.0, expected = 0.0, start = 0.0;
+      for (int rank = 0; rank < ranks; ++rank) {
+        sum += mixed[static_cast<std::size_t>(rank)][i];
+        expected += apart[static_cast<std::size_t>(rank)][i];
+        start += start_value(rank, true, static_cast<std::int64_t>(i));
+      }
+      worst = std::max(worst, std::abs(sum - expected));
+      moved = std::max(moved, std::abs(expected - start));
+    }
+    CHECK(worst < 1e-12);
+    CHECK(moved > 0.01);
   }
 }
 

@@ -54,7 +54,7 @@ facts='
     if (name ~ /8AdamStep|NoiseCorrectedAdamStep/) reads = writes = 2
     if (match(name, /RmspropStepI.Lb[01]ELb[01]E/)) reads = writes = 1 + substr(name, RSTART + 15, 1) + substr(name, RSTART + 19, 1)
     if (name ~ /AdagradStepI|LionStepI/) reads = writes = 1
-    if (name ~ /NadamStepI|LambStepI|MuonStepI/) reads = writes = 2
+    if (name ~ /NadamStepI|LambStepI|MuonStepI|ScheduleFreeAdamStepI/) reads = writes = 2
     if (name ~ /LarsStepI.Lb0E/) reads = writes = 0
     if (name ~ /LarsStepI.Lb1E/) reads = writes = 1
     if (match(name, /LinearStepI.Li[0-9]ELi[0-9]E/)) { reads = substr(name, RSTART + 14, 1) + 0; writes = substr(name, RSTART + 18, 1) + 0 }

@@ -26,6 +26,7 @@ struct Reference {
   int states = 0, made = 0;  ///< of a rule of sums, type "linear"
   double alpha = 0.99, lr_decay = 0, initial = 0, momentum_decay = 4e-3;
   bool centered = false, decoupled = false;
+  std::int64_t warmup_steps = 0;
 
   /// Numbers without meaning, all of them different.
   static Linear coefficients(double lr) {
@@ -81,9 +82,23 @@ struct Reference {
     return c == 0 ? p : p - std::copysign(lr, c);
   }
 
+  /// Upstream's way, with z itself (y's difference from which is state m) and a sum of weights that is added up step by step.
+  double schedule_free(double y, double g, State& state, double wd, double lr, std::int64_t s) const {
+    const auto rate = [&](std::int64_t k) { return lr * std::min(1.0, static_cast<double>(k) / static_cast<double>(warmup_steps)); };
+    double weights = 0;
+    for (std::int64_t k = 1; k <= s; ++k) weights += rate(k) * rate(k);
+    const double c = rate(s) * rate(s) / weights, z = y + state.m;
+    state.v = beta2 * state.v + (1 - beta2) * g * g;
+    const double n = g / (std::sqrt(state.v / (1 - std::pow(beta2, s))) + eps) + wd * y;
+    const double next = y + c * (z - y) + n * rate(s) * (beta1 * (1 - c) - 1);
+    state.m = z - rate(s) * n - next;
+    return next;
+  }
+
   double step(double p, double g, State& state, bool decay, double lr, std::int64_t s) const {
     if (type == "linear") return linear(p, g, state, decay, lr);
     const double wd = decay ? weight_decay : 0;
+    if (type == "schedule_free_adamw") return schedule_free(p, g, state, wd, lr, s);
     if (type == "adamw" || type == "accum_adamw" || type == "lion" || decoupled) {
       p *= 1 - lr * wd;
     } else {
@@ -132,6 +147,7 @@ struct Reference {
       result["betas"] = {beta1, beta2};
     }
     if (type == "nadam") result.update({{"momentum_decay", momentum_decay}, {"decoupled_weight_decay", decoupled}});
+    if (type == "schedule_free_adamw") result["warmup_steps"] = warmup_steps;
     if (type != "sgd" && type != "lion") result["eps"] = eps;
     if (noise_ranks != 1) result["noise_correction"] = noise_ranks;
     if (type.starts_with("accum")) result["accum_iter"] = accum_iter;
@@ -161,6 +177,8 @@ inline std::vector<Reference> reference_rules() {
       {.type = "nadam", .weight_decay = 0.1},
       {.type = "nadam", .beta1 = 0.7, .weight_decay = 0.1, .momentum_decay = 0.3, .decoupled = true},
       {.type = "lion", .beta2 = 0.99, .weight_decay = 0.1},
+      {.type = "schedule_free_adamw", .weight_decay = 0.1},
+      {.type = "schedule_free_adamw", .beta1 = 0.7, .weight_decay = 0.1, .warmup_steps = 6},
       {.type = "linear", .states = 0, .made = 0},
       {.type = "linear", .states = 1, .made = 0},
       {.type = "linear", .states = 1, .made = 1},

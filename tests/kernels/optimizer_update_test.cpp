@@ -17,6 +17,7 @@
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
+#include "kernels/math/schedule_free.h"
 #include "kernels/math/update_loop.h"
 #include "kernels/open_backend.h"
 #include "tests/kernels/optimizer_reference.h"
@@ -165,6 +166,8 @@ TEST_CASE("kernels/optimizer: every instruction set gives the same bits") {
   check_instruction_sets<double>(rules::Nadam{settings, 0.1, true});
   check_instruction_sets<float>(rules::Lion{0.9, 0.99, 0.1});
   check_instruction_sets<double>(rules::Lion{0.9, 0.99, 0.1});
+  check_instruction_sets<float>(rules::ScheduleFreeAdam{settings, 3});
+  check_instruction_sets<double>(rules::ScheduleFreeAdam{settings});
 }
 
 TEST_CASE("kernels/optimizer: cutting a bucket into spans changes no bit") {

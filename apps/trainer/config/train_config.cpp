@@ -158,6 +158,7 @@ double default_rate(const std::string& optimizer) {
   if (optimizer == "sgd") return 0.1;
   if (optimizer == "rmsprop" || optimizer == "adagrad") return 0.01;
   if (optimizer == "nadam") return 2e-3;
+  if (optimizer == "schedule_free_adamw") return 2.5e-3;
   if (optimizer == "lars") return 1.0;
   return optimizer == "lion" ? 1e-4 : 1e-3;
 }
@@ -193,8 +194,12 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
     group.rule = optimizers().make(type, optimizer.path("type"), section);
     given.finish();
     if (group.rule->state_names() != config.rule->state_names() || group.rule->phases() != config.rule->phases() ||
-        group.rule->corrects_noise() != config.rule->corrects_noise()) {
-      given.error("match", "'{}' changes which tensors the optimizer keeps, or at which steps; allowed: keys that change neither", match);
+        group.rule->corrects_noise() != config.rule->corrects_noise() ||
+        group.rule->evaluated().weight != config.rule->evaluated().weight) {
+      given.error(
+          "match",
+          "'{}' changes which tensors the optimizer keeps, at which steps, or what of them is tested; allowed: keys that change none of it",
+          match);
     }
     const auto& parameters = config.model->parameters();
     const auto found = [&](const Parameter* parameter) { return std::regex_search(parameter->name, group.match); };
@@ -209,9 +214,9 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
 void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
-  config.lr = optimizer.number(
-      "lr", default_rate(type), Range::at_least(0.0),
-      "base learning rate; 0.001, but 0.1 for `sgd`, 0.01 for `rmsprop` and `adagrad`, 0.002 for `nadam`, 1 for `lars`, 0.0001 for `lion`");
+  config.lr = optimizer.number("lr", default_rate(type), Range::at_least(0.0),
+                               "base learning rate; 0.001, but 0.1 for `sgd`, 0.01 for `rmsprop` and `adagrad`, 0.002 for `nadam`, 0.0025 "
+                               "for `schedule_free_adamw`, 1 for `lars`, 0.0001 for `lion`");
   config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
@@ -227,6 +232,14 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
   const ScheduleInputs probe{config.lr, 1, 1.0};
   schedules().make(schedule_type, schedule.path("type"), schedule, probe);
   schedule.finish();
+  if (config.rule->needs_constant_rate()) {
+    if (schedule_type != "constant") {
+      schedule.error("type", "is {}, but {} averages its steps instead, all at one rate; allowed: constant", schedule_type, type);
+    }
+    if (const auto steps = schedule.resolved().value<std::int64_t>("warmup_steps", 0); steps != 0) {
+      schedule.error("warmup_steps", "is {}, but {} must know how it warms up; allowed: 0, and optimizer.warmup_steps", steps, type);
+    }
+  }
   // Made anew once the run's length is known; the section is the resolved one, so nothing can fail then.
   config.make_schedule = [resolved = schedule.resolved(), schedule_type](const ScheduleInputs& inputs) {
     ConfigSection section(resolved, "schedule");
@@ -291,6 +304,11 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const
   if (config.lr_scale != 1.0 && !any([](const AlgorithmPlan& plan) { return plan.means_before != AlgorithmPlan::kAlways; })) {
     sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
                config.lr_scale, plans[0]->label());
+  }
+  if (config.lr_scale != 1.0 && config.rule->needs_constant_rate() &&
+      any([](const AlgorithmPlan& plan) { return plan.means_before != 0; })) {
+    sync.error("lr_scale", "is {} in some of the steps, but {} needs one rate in all; allowed: 1, or another optimizer.lr", config.lr_scale,
+               config.optimizer);
   }
   if (config.auto_bucket && !config.algorithm.predict) {
     sync.error("bucket_mb", "is auto, but {} does not say what a step takes; allowed: a number", config.algorithm.label());

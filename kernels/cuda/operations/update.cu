@@ -21,6 +21,7 @@
 #include "kernels/math/nadam.h"
 #include "kernels/math/rmsprop.h"
 #include "kernels/math/rules.h"
+#include "kernels/math/schedule_free.h"
 
 // Compiled without contraction to fused multiply-add, as the CPU's copy of these rules, and with correctly rounded square roots and
 // divisions: CPU and GPU give the same bits.
@@ -109,7 +110,8 @@ struct StepScalars {
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::Lars, rules::Lamb, rules::Muon>(rule);
+                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
+                  rules::Muon>(rule);
 }
 
 void CudaBackend::update(const Update& call) {

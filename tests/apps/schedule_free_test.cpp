@@ -1,0 +1,241 @@
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <initializer_list>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/state/model_file.h"
+#include "apps/trainer/trainer.h"
+#include "kernels/open_backend.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
+
+// Training at y, and x, which is tested and written.
+namespace starling {
+namespace {
+
+nlohmann::json schedule_free_config(const char* patch = "{}") {
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "model": {"type": "resnet20", "num_classes": 4},
+    "data": {"type": "synthetic", "image_size": 8, "classes": 4, "limit": 128, "test_limit": 32},
+    "batch_size": 4, "steps": 30, "optimizer": {"type": "schedule_free_adamw", "lr": 0.02, "weight_decay": 0.1, "warmup_steps": 3},
+    "sync": {"bucket_mb": 0.25, "topology": {"type": "ring"}}, "threads": 1})");
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+struct ScheduleFreeRun {
+  ScheduleFreeRun(const nlohmann::json& json, Transport& transport)
+      : site{transport.size(), transport.size()},
+        config(read_train_config(json, "test", site)),
+        trace(trace_shapes(config)),
+        backend(open_backend(DeviceType::kCpu, 1)) {
+    config.dataset->open();
+    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
+    trainer->initialise();
+  }
+  ~ScheduleFreeRun() {
+    trainer.reset();
+    config.model.reset();  // its tensors go before the backend
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) trainer->step();
+    trainer->finish();
+  }
+  EvaluationResult test() {
+    return trainer->test([](const EvaluationResult&) {});
+  }
+  RankLayout site;
+  TrainConfig config;
+  ShapeTrace trace;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Trainer> trainer;
+};
+
+std::vector<float> floats(const SafetensorsFile& file, const std::string& name) {
+  const std::vector<std::byte>& bytes = file.tensors.at(name).bytes;
+  std::vector<float> result(bytes.size() / sizeof(float));
+  std::memcpy(result.data(), bytes.data(), bytes.size());
+  return result;
+}
+
+double value_of(const EvaluationResult& result, const std::string& name) {
+  for (const MetricValue& value : result.values) {
+    if (value.name == name) return value.value;
+  }
+  return std::nan("");
+}
+
+/// The metrics of a file's model, in a run whose optimizer evaluates the parameters.
+EvaluationResult test_of(const SafetensorsFile& file) {
+  EvaluationResult result;
+  FakeWorld world(1);
+  world.run([&](Transport& transport) {
+    ScheduleFreeRun run(schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"), transport);
+    load_model_tensors(file, "test", "", *run.config.model);
+    result = run.test();
+  });
+  return result;
+}
+
+const char* const kAccumulated = R"({"accumulate": 2, "clip_norm": 1.0})";
+const char* const kGrouped = R"({"optimizer": {"groups": [{"match": "bn", "lr_scale": 0.1, "weight_decay": 0}]}})";
+const char* const kMixed = R"({"sync": {"algorithm": {"type": "gossip", "mix_states": 1}}})";
+const char* const kSwitched = R"({"sync": {"algorithm": "allreduce", "switch": [{"step": 3, "algorithm": "gossip"}]}})";
+const char* const kReset = R"({"sync": {"algorithm": {"type": "local_sgd", "period": 3, "states": "reset"}}})";
+
+}  // namespace
+
+TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y + (1 - 1/β1) (z - y) over ranks") {
+  register_builtins();
+  for (const int ranks : {1, 2, 3}) {
+    for (const char* patch : {"{}", kGrouped}) {
+      CAPTURE(ranks);
+      CAPTURE(patch);
+      nlohmann::json json = schedule_free_config(patch);
+      if (ranks == 3) json["sync"]["topology"]["type"] = "base-2";
+      std::vector<SafetensorsFile> states(static_cast<std::size_t>(ranks));
+      SafetensorsFile written;
+      EvaluationResult tested;
+      FakeWorld world(ranks);
+      world.run([&](Transport& transport) {
+        ScheduleFreeRun run(json, transport);
+        run.steps(5);
+        states[static_cast<std::size_t>(transport.rank())] = run.trainer->state();
+        const EvaluationResult result = run.trainer->test([&](const EvaluationResult&) {
+          if (transport.rank() == 0) add_model_tensors(*run.config.model, "", written);
+        });
+        if (transport.rank() == 0) tested = result;
+      });
+      double worst = 0.0, moved = 0.0, apart = 0.0;
+      SafetensorsFile trained = written;  // the mean of y
+      const TrainConfig config = read_train_config(json, "test", {ranks, ranks});
+      for (const Parameter* parameter : config.model->parameters()) {
+        const std::vector<float> x = floats(written, parameter->name);
+        std::vector<double> mean(x.size(), 0.0), expected(x.size(), 0.0);
+        for (const SafetensorsFile& state : states) {
+          const std::vector<float> own = floats(state, "model." + parameter->name);
+          const std::vector<float> z_minus_y = floats(state, "optimizer.z_minus_y." + parameter->name);
+          for (std::size_t i = 0; i < x.size(); ++i) {
+            mean[i] += own[i] / static_cast<double>(ranks);
+            expected[i] += (own[i] + (1 - 1 / 0.9) * z_minus_y[i]) / static_cast<double>(ranks);
+          }
+        }
+        for (const SafetensorsFile& state : states) {
+          const std::vector<float> own = floats(state, "model." + parameter->name);
+          for (std::size_t i = 0; i < x.size(); ++i) apart += std::pow(own[i] - mean[i], 2) / static_cast<double>(ranks);
+        }
+        for (std::size_t i = 0; i < x.size(); ++i) {
+          worst = std::max(worst, std::abs(x[i] - expected[i]));
+          moved = std::max(moved, std::abs(x[i] - mean[i]));
+        }
+        const std::vector<float> y(mean.begin(), mean.end());
+        std::memcpy(trained.tensors.at(parameter->name).bytes.data(), y.data(), y.size() * sizeof(float));
+      }
+      CHECK(worst < 1e-6);
+      CHECK(moved > 1e-4);
+      CHECK(tested.consensus_distance == doctest::Approx(std::sqrt(apart)).epsilon(1e-4));  // of y
+      const EvaluationResult again = test_of(written);
+      for (const MetricValue& value : tested.values) CHECK(value_of(again, value.name) == doctest::Approx(value.value).epsilon(1e-6));
+      CHECK(value_of(test_of(trained), "loss") != doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
+    }
+  }
+}
+
+TEST_CASE("schedule_free: in bf16 the copies that products read are x, rounded, and then y again") {
+  register_builtins();
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    ScheduleFreeRun run(schedule_free_config(R"({"precision": "bf16"})"), transport);
+    run.steps(4);
+    const auto copies_differ = [&] {
+      int wrong = 0, copies = 0;
+      for (const Parameter* parameter : run.config.model->parameters()) {
+        if (!parameter->low) continue;
+        ++copies;
+        const Tensor rounded(*run.backend, parameter->shape, DType::kBFloat16);
+        run.backend->cast({.x = parameter->value, .y = rounded});
+        wrong += std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) != 0;
+      }
+      CHECK(copies > 0);
+      return wrong;
+    };
+    const SafetensorsFile before = run.trainer->state();
+    run.trainer->test([&](const EvaluationResult&) { CHECK(copies_differ() == 0); });
+    CHECK(copies_differ() == 0);
+    const SafetensorsFile after = run.trainer->state();
+    for (const auto& [name, tensor] : before.tensors) CHECK(after.tensors.at(name).bytes == tensor.bytes);
+  });
+}
+
+TEST_CASE("schedule_free: a test changes no bit of training, and a run resumed around one goes on to the bit") {
+  register_builtins();
+  for (const int ranks : {1, 2}) {
+    for (const char* patch : {"{}", kAccumulated, kGrouped, kMixed, kSwitched, kReset}) {
+      if (ranks == 1 && patch != kAccumulated) continue;
+      CAPTURE(ranks);
+      CAPTURE(patch);
+      const nlohmann::json json = schedule_free_config(patch);
+      FakeWorld world(ranks);
+      world.run([&](Transport& transport) {
+        SafetensorsFile straight, saved, resumed;
+        {
+          ScheduleFreeRun run(json, transport);
+          run.steps(8);
+          straight = run.trainer->state();
+        }
+        {
+          ScheduleFreeRun run(json, transport);
+          run.steps(3);
+          run.test();
+          run.steps(1);
+          saved = run.trainer->state();
+          run.test();
+        }
+        ScheduleFreeRun run(json, transport);
+        run.trainer->resume(saved, "test");
+        run.test();
+        run.steps(4);
+        resumed = run.trainer->state();
+        CHECK(resumed.tensors.size() == straight.tensors.size());
+        for (const auto& [name, tensor] : straight.tensors) {
+          CAPTURE(name);
+          CHECK(resumed.tensors.at(name).bytes == tensor.bytes);
+          CHECK(saved.tensors.at(name).bytes != tensor.bytes);
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("schedule_free: rates that change are refused, and what warms up instead is named") {
+  register_builtins();
+  const auto message = [](const char* patch) {
+    const nlohmann::json json = schedule_free_config(patch);
+    return test::error_text(ExitCode::kUsage, [&] { read_train_config(json, "test.json", {4, 4}); });
+  };
+  const auto refuses = [&](const char* patch, std::initializer_list<const char*> parts) {
+    const std::string text = message(patch);
+    for (const char* part : parts) CHECK(test::contains(text, part));
+  };
+  refuses(R"({"schedule": {"type": "cosine"}})", {"schedule.type", "cosine", "schedule_free_adamw", "allowed: constant"});
+  refuses(R"({"schedule": {"warmup_steps": 5}})", {"schedule.warmup_steps: is 5", "optimizer.warmup_steps"});
+  refuses(R"({"sync": {"algorithm": {"type": "local_sgd", "start": 4}, "lr_scale": 2}})",
+          {"sync.lr_scale", "schedule_free_adamw", "allowed: 1"});
+  refuses(R"({"sync": {"lr_scale": 2, "switch": [{"step": 3, "algorithm": "allreduce"}]}})", {"sync.lr_scale"});
+  refuses(R"({"optimizer": {"betas": [0, 0.9]}})", {"optimizer.betas", "> 0"});
+  CHECK(message("{}").empty());
+  CHECK(message(R"({"schedule": {"type": "constant", "warmup_steps": 0}})").empty());
+  CHECK(message(R"({"sync": {"lr_scale": "sqrt_ranks"}})").empty());
+  CHECK(message(R"({"sync": {"algorithm": "local_sgd", "lr_scale": 2}})").empty());
+  CHECK(message(R"({"schedule": {"type": "cosine"}, "optimizer": {"type": "adamw", "warmup_steps": null}})").empty());
+}
+
+}  // namespace starling
