@@ -1,11 +1,13 @@
 #pragma once
 
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/optimizer.h"
 
 namespace starling::cpu {
+
+template <class T>
+struct Kernels;  // kernels/cpu/kernels.h, which nvcc cannot read
 
 /// The tables that updates of messages decode with.
 struct Decoders {
