@@ -8,6 +8,8 @@ find_package(spdlog REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(ZLIB REQUIRED)
+find_package(JPEG REQUIRED)  # libjpeg-turbo: cropped and scaled decoding
+find_package(PNG REQUIRED)
 if(STARLING_OPENMP)
   find_package(OpenMP REQUIRED COMPONENTS CXX)
 endif()

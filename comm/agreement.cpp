@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <new>
 #include <vector>
 
 namespace starling {
@@ -51,20 +50,6 @@ std::string digest(const std::string& text) {
 }
 
 }  // namespace
-
-Error as_error(const std::exception_ptr& exception) {
-  try {
-    std::rethrow_exception(exception);
-  } catch (const Error& known) {
-    return known;
-  } catch (const std::bad_alloc&) {
-    return Error(ExitCode::kMemory, {"memory", "the system has no memory left for this rank", "use a smaller batch_size or fewer ranks"});
-  } catch (const std::exception& unknown) {
-    return Error(ExitCode::kInternal, {"internal", unknown.what()});
-  } catch (...) {
-    return Error(ExitCode::kInternal, {"internal", "an exception of unknown type"});
-  }
-}
 
 std::optional<RankReason> lowest_reason(World& world, const std::string& mine) {
   const std::vector<std::string> all = world.size() == 1 ? std::vector{mine} : world.all_gather(mine);

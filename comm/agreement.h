@@ -27,9 +27,6 @@ template <class... Args>
   throw AgreedError(code, detail::error_parts(component, where, format, fmt::make_format_args(args...)));
 }
 
-/// The Error that an exception stands for: a lack of memory has an exit code of its own, what is unknown is a defect.
-Error as_error(const std::exception_ptr& exception);
-
 /// What the lowest rank had to say.
 struct RankReason {
   int rank = 0;

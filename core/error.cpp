@@ -1,5 +1,6 @@
 #include "core/error.h"
 
+#include <new>
 #include <utility>
 
 namespace starling {
@@ -18,6 +19,20 @@ Error::Error(ExitCode code, ErrorParts parts)
     : std::runtime_error(fmt::format("[{}] {}", parts.component, parts.message())),
       code_(code),
       parts_(std::make_shared<const ErrorParts>(std::move(parts))) {}
+
+Error as_error(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& known) {
+    return known;
+  } catch (const std::bad_alloc&) {
+    return Error(ExitCode::kMemory, {"memory", "the system has no memory left for this rank", "use a smaller batch_size or fewer ranks"});
+  } catch (const std::exception& unknown) {
+    return Error(ExitCode::kInternal, {"internal", unknown.what()});
+  } catch (...) {
+    return Error(ExitCode::kInternal, {"internal", "an exception of unknown type"});
+  }
+}
 
 Error told_by(std::string_view component, std::string key, const Error& error) {
   ErrorParts parts = error.parts();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -59,6 +60,8 @@ class Error : public std::runtime_error {
 
 /// The same error, told by who called: "[component] key: [its component] its sentence; its remedy".
 Error told_by(std::string_view component, std::string key, const Error& error);
+/// The Error that an exception stands for: a lack of memory has an exit code of its own, what is unknown is a defect.
+Error as_error(const std::exception_ptr& exception);
 /// An exception's text, an Error's without its component.
 std::string message_of(const std::exception& error);
 

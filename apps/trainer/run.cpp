@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "apps/inference/model_file.h"
 #include "apps/trainer/config/auto_plan.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
@@ -18,7 +19,6 @@
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
-#include "apps/trainer/state/model_file.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
@@ -28,6 +28,7 @@
 #include "core/device_trace.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/plugins.h"
 #include "core/trace.h"
 
 namespace starling {

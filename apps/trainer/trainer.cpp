@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "apps/inference/model_file.h"
 #include "apps/trainer/data/complexity.h"
-#include "apps/trainer/state/model_file.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"

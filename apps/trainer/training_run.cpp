@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "apps/inference/model_file.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
-#include "apps/trainer/state/model_file.h"
 #include "comm/agreement.h"
 #include "core/error.h"
 #include "core/host.h"

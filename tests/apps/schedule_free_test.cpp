@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/model_file.h"
 #include "apps/trainer/config/plugins.h"
-#include "apps/trainer/state/model_file.h"
 #include "apps/trainer/trainer.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"

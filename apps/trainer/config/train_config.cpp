@@ -10,6 +10,7 @@
 #include "comm/growth.h"
 #include "core/config_doc.h"
 #include "core/error.h"
+#include "core/plugins.h"
 #include "kernels/gpu_update.h"
 
 namespace starling {

@@ -13,14 +13,9 @@
 #include "core/config.h"
 #include "core/registry.h"
 #include "core/tensor.h"
+#include "kernels/math/pixel.h"
 
 namespace starling {
-
-/// How bytes become numbers: (v / 255 - mean) / std, per channel.
-struct PixelScale {
-  std::array<double, 4> mean{}, std{};
-  friend bool operator==(const PixelScale&, const PixelScale&) = default;
-};
 
 /// One tensor of a sample.
 struct TensorInfo {

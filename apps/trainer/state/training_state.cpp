@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "apps/trainer/state/model_file.h"
+#include "apps/inference/model_file.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"

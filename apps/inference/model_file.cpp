@@ -1,4 +1,4 @@
-#include "apps/trainer/state/model_file.h"
+#include "apps/inference/model_file.h"
 
 #include <cstring>
 #include <set>

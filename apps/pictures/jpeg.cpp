@@ -1,0 +1,180 @@
+// JPEG by libjpeg-turbo. Its errors leave through longjmp, so the functions that it may leave hold no objects with destructors.
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+#include <cstring>
+
+#include "apps/pictures/codec.h"
+#include "core/error.h"
+
+// After <cstdio>, which it needs.
+#include <jerror.h>
+#include <jpeglib.h>
+
+namespace starling {
+namespace {
+
+constexpr int kMostScans = 500;      // a progressive picture of thousands of scans takes minutes, and nobody makes one
+constexpr JDIMENSION kRim = 16;      // decoded beside a crop: upsampled colours of the last pixels look beyond it
+constexpr unsigned kExifMarker = JPEG_APP0 + 1;
+constexpr char kExifName[] = "Exif\0";  // and the 0 that ends the literal: 6 bytes
+
+/// libjpeg's structures, and where its errors go.
+struct JpegReader {
+  jpeg_decompress_struct info;
+  jpeg_error_mgr errors;
+  jpeg_progress_mgr progress;
+  std::jmp_buf failed;
+  char text[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void leave(j_common_ptr info) {
+  auto* reader = static_cast<JpegReader*>(info->client_data);
+  info->err->format_message(info, reader->text);
+  std::longjmp(reader->failed, 1);
+}
+
+/// Warnings about data that are missing or damaged are errors; these are about oddities that all programs put up with.
+void hear(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_ADOBE_XFORM:
+    case JWRN_BOGUS_PROGRESSION:
+    case JWRN_EXTRANEOUS_DATA:
+    case JWRN_JFIF_MAJOR:
+    case JWRN_TOO_MUCH_DATA: return;
+    default: leave(info);
+  }
+}
+
+void count_scans(j_common_ptr info) {
+  auto* decompress = reinterpret_cast<j_decompress_ptr>(info);
+  if (decompress->input_scan_number <= kMostScans) return;
+  auto* reader = static_cast<JpegReader*>(info->client_data);
+  std::snprintf(reader->text, sizeof reader->text, "more than %d scans", kMostScans);
+  std::longjmp(reader->failed, 1);
+}
+
+void begin(JpegReader& reader, const std::uint8_t* data, std::size_t bytes) {
+  std::memset(&reader.info, 0, sizeof reader.info);
+  reader.info.err = jpeg_std_error(&reader.errors);
+  reader.errors.error_exit = leave;
+  reader.errors.emit_message = hear;
+  reader.info.client_data = &reader;
+  jpeg_create_decompress(&reader.info);
+  std::memset(&reader.progress, 0, sizeof reader.progress);
+  reader.progress.progress_monitor = count_scans;
+  reader.info.progress = &reader.progress;
+  jpeg_mem_src(&reader.info, data, static_cast<unsigned long>(bytes));
+}
+
+/// False where libjpeg gave up; reader.text says why.
+bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes, StoredPicture* picture) {
+  if (setjmp(reader.failed)) return false;
+  begin(reader, data, bytes);
+  jpeg_save_markers(&reader.info, static_cast<int>(kExifMarker), 0xFFFF);
+  jpeg_read_header(&reader.info, TRUE);
+  picture->height = reader.info.image_height;
+  picture->width = reader.info.image_width;
+  for (jpeg_saved_marker_ptr marker = reader.info.marker_list; marker; marker = marker->next) {
+    if (marker->marker != kExifMarker || marker->data_length <= sizeof kExifName) continue;
+    if (std::memcmp(marker->data, kExifName, sizeof kExifName) != 0) continue;
+    picture->orientation = exif_orientation({marker->data + sizeof kExifName, marker->data_length - sizeof kExifName});
+    break;
+  }
+  return true;
+}
+
+/// The region in pixels of the scaled picture, with the rim.
+struct ScaledRegion {
+  JDIMENSION top, left, height, width;
+};
+
+/// Sets the scale, and tells which rows and columns of the scaled picture will be read: columns begin where libjpeg can.
+bool begin_region(JpegReader& reader, const std::uint8_t* data, std::size_t bytes, const StoredRegion* wanted, ScaledRegion* region) {
+  if (setjmp(reader.failed)) return false;
+  begin(reader, data, bytes);
+  jpeg_read_header(&reader.info, TRUE);
+  const bool four_colours = reader.info.jpeg_color_space == JCS_CMYK || reader.info.jpeg_color_space == JCS_YCCK;
+  reader.info.out_color_space = four_colours ? JCS_CMYK : JCS_EXT_RGBX;
+  reader.info.scale_num = 1;
+  reader.info.scale_denom = static_cast<unsigned>(wanted->denominator);
+  jpeg_start_decompress(&reader.info);
+  const auto scale = static_cast<JDIMENSION>(wanted->denominator);
+  const auto part = [&](std::int64_t begin_at, std::int64_t length, JDIMENSION size, JDIMENSION* from, JDIMENSION* count) {
+    const auto first = static_cast<JDIMENSION>(begin_at) / scale;
+    JDIMENSION end = (static_cast<JDIMENSION>(begin_at + length) + scale - 1) / scale;
+    if (end > size) end = size;
+    *from = first > kRim ? first - kRim : 0;
+    if (*from >= size) *from = size - 1;
+    const JDIMENSION last = end + kRim > size ? size : end + kRim;
+    *count = last - *from;
+  };
+  part(wanted->top, wanted->height, reader.info.output_height, &region->top, &region->height);
+  part(wanted->left, wanted->width, reader.info.output_width, &region->left, &region->width);
+  if (region->width < reader.info.output_width) jpeg_crop_scanline(&reader.info, &region->left, &region->width);
+  return true;
+}
+
+/// Pillow's conversion: c·k/255 and so on of inverted values, in the rounding of its MULDIV255.
+void cmyk_to_rgb(std::uint8_t* row, JDIMENSION pixels) {
+  for (JDIMENSION i = 0; i < pixels; ++i, row += 4) {
+    const int white = row[3];
+    for (int c = 0; c < 3; ++c) {
+      const int product = (255 - row[c]) * white + 128;
+      const int value = white - ((product + (product >> 8)) >> 8);
+      row[c] = static_cast<std::uint8_t>(value < 0 ? 0 : value);
+    }
+  }
+}
+
+bool read_region(JpegReader& reader, const ScaledRegion* region, std::uint8_t* pixels) {
+  if (setjmp(reader.failed)) return false;
+  const bool four_colours = reader.info.out_color_space == JCS_CMYK;
+  const std::size_t stride = std::size_t{4} * region->width;
+  if (region->top > 0) jpeg_skip_scanlines(&reader.info, region->top);
+  for (JDIMENSION y = 0; y < region->height; ++y) {
+    JSAMPROW to = pixels + y * stride;
+    jpeg_read_scanlines(&reader.info, &to, 1);
+    if (four_colours) cmyk_to_rgb(to, region->width);
+  }
+  return true;
+}
+
+struct ReaderGuard {
+  JpegReader* reader;
+  ~ReaderGuard() { jpeg_destroy_decompress(&reader->info); }
+};
+
+[[noreturn]] void damaged(const std::string& source, const char* text) {
+  fail(ExitCode::kUsage, "picture", "{}: cannot be decoded as JPEG: {}", source, text);
+}
+
+}  // namespace
+
+bool is_jpeg(std::span<const std::uint8_t> file) { return file.size() >= 3 && file[0] == 0xFF && file[1] == 0xD8 && file[2] == 0xFF; }
+
+StoredPicture jpeg_header(std::span<const std::uint8_t> file, const std::string& source) {
+  JpegReader reader;
+  std::memset(&reader.info, 0, sizeof reader.info);
+  const ReaderGuard guard{&reader};
+  StoredPicture picture;
+  if (!read_header(reader, file.data(), file.size(), &picture)) damaged(source, reader.text);
+  return picture;
+}
+
+void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source, const StoredRegion& region, DecodedRegion& out) {
+  JpegReader reader;
+  std::memset(&reader.info, 0, sizeof reader.info);
+  const ReaderGuard guard{&reader};
+  ScaledRegion scaled{};
+  if (!begin_region(reader, file.data(), file.size(), &region, &scaled)) damaged(source, reader.text);
+  out.top = scaled.top;
+  out.left = scaled.left;
+  out.height = scaled.height;
+  out.width = scaled.width;
+  out.pixels.resize(std::size_t{4} * scaled.height * scaled.width);
+  if (!read_region(reader, &scaled, out.pixels.data())) damaged(source, reader.text);
+}
+
+}  // namespace starling

@@ -1,0 +1,232 @@
+#include "apps/pictures/picture.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "apps/pictures/codec.h"
+#include "apps/pictures/resize.h"
+#include "core/error.h"
+#include "core/registry.h"
+
+namespace starling {
+namespace {
+
+constexpr std::array<std::pair<const char*, Interpolation>, 3> kFilters{
+    {{"nearest", Interpolation::kNearest}, {"bilinear", Interpolation::kBilinear}, {"bicubic", Interpolation::kBicubic}}};
+
+/// What an orientation does to a stored picture to show it: first rows and columns are swapped, then each is mirrored.
+struct Turn {
+  bool transposed = false, mirror_y = false, mirror_x = false;
+};
+
+Turn turn_of(int orientation) {
+  constexpr std::array<Turn, 9> kTurns{{{},
+                                        {},
+                                        {false, false, true},
+                                        {false, true, true},
+                                        {false, true, false},
+                                        {true, false, false},
+                                        {true, false, true},
+                                        {true, true, true},
+                                        {true, true, false}}};
+  return kTurns[static_cast<std::size_t>(orientation)];
+}
+
+/// A part of the picture as it is seen, as it lies in the file.
+PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& turn) {
+  if (turn.mirror_y) {
+    part.top = seen.height - part.top - part.height;
+    part.box_top = static_cast<double>(seen.height) - part.box_top - part.box_height;
+  }
+  if (turn.mirror_x) {
+    part.left = seen.width - part.left - part.width;
+    part.box_left = static_cast<double>(seen.width) - part.box_left - part.box_width;
+  }
+  if (turn.transposed) {
+    std::swap(part.top, part.left);
+    std::swap(part.height, part.width);
+    std::swap(part.box_top, part.box_left);
+    std::swap(part.box_height, part.box_width);
+  }
+  return part;
+}
+
+void check_part(const PicturePart& part, const PictureSize& seen, const std::string& source) {
+  constexpr double kSlack = 1e-6;  // of a box that is computed
+  const bool window = part.top >= 0 && part.left >= 0 && part.height > 0 && part.width > 0 && part.top + part.height <= seen.height &&
+                      part.left + part.width <= seen.width;
+  const auto inside = [&](double begin, double length, std::int64_t from, std::int64_t size) {
+    return length > 0 && begin >= static_cast<double>(from) - kSlack && begin + length <= static_cast<double>(from + size) + kSlack;
+  };
+  require(window && inside(part.box_top, part.box_height, part.top, part.height) && inside(part.box_left, part.box_width, part.left, part.width),
+          "picture", "{}: a crop outside of its {}×{} pixels", source, seen.height, seen.width);
+}
+
+std::uint8_t luma(const std::uint8_t* rgb) {
+  return static_cast<std::uint8_t>((19595 * rgb[0] + 38470 * rgb[1] + 7471 * rgb[2] + 0x8000) >> 16);
+}
+
+}  // namespace
+
+PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_t height, std::int64_t width) {
+  return {top, left, height, width, static_cast<double>(top), static_cast<double>(left), static_cast<double>(height), static_cast<double>(width)};
+}
+
+PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize, std::int64_t height, std::int64_t width) {
+  const std::int64_t shorter = std::min(picture.height, picture.width);
+  // Its sides once resized: never less than what is cut out.
+  std::int64_t tall = resize * picture.height / shorter, wide = resize * picture.width / shorter;
+  if (tall < height || wide < width) {
+    const double more = std::max(static_cast<double>(height) / static_cast<double>(tall), static_cast<double>(width) / static_cast<double>(wide));
+    tall = std::max(height, static_cast<std::int64_t>(std::floor(static_cast<double>(tall) * more)));
+    wide = std::max(width, static_cast<std::int64_t>(std::floor(static_cast<double>(wide) * more)));
+  }
+  PicturePart part = window(0, 0, picture.height, picture.width);
+  const double step_y = static_cast<double>(picture.height) / static_cast<double>(tall), step_x = static_cast<double>(picture.width) / static_cast<double>(wide);
+  // torchvision's CenterCrop rounds half to even, as Python does.
+  part.box_top = std::nearbyint(static_cast<double>(tall - height) / 2.0) * step_y;
+  part.box_left = std::nearbyint(static_cast<double>(wide - width) / 2.0) * step_x;
+  part.box_height = static_cast<double>(height) * step_y;
+  part.box_width = static_cast<double>(width) * step_x;
+  return part;
+}
+
+std::vector<std::string> interpolation_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, filter] : kFilters) names.emplace_back(name);
+  return names;
+}
+
+Interpolation interpolation_of(std::string_view name) {
+  for (const auto& [known, filter] : kFilters) {
+    if (known == name) return filter;
+  }
+  fail(ExitCode::kUsage, "picture", "there is no interpolation '{}'{}; known: nearest, bilinear, bicubic", name,
+       suggestion(std::string(name), interpolation_names()));
+}
+
+struct PictureDecoder::State {
+  PictureSettings settings;
+  DecodedRegion region;
+  Resizer resizer;
+  std::vector<std::uint8_t> resized;
+
+  StoredPicture header(std::span<const std::uint8_t> file, const std::string& source) const {
+    if (file.empty()) fail(ExitCode::kUsage, "picture", "{}: is empty", source);
+    const bool jpeg = is_jpeg(file);
+    if (!jpeg && !is_png(file)) fail(ExitCode::kUsage, "picture", "{}: is neither JPEG nor PNG by its first bytes", source);
+    const StoredPicture picture = jpeg ? jpeg_header(file, source) : png_header(file, source);
+    if (picture.height * picture.width > settings.max_pixels) {
+      fail(ExitCode::kUsage, "picture", "{}: is {}×{} pixels, more than the {} that max_pixels allows", source, picture.height, picture.width,
+           settings.max_pixels);
+    }
+    return picture;
+  }
+};
+
+PictureDecoder::PictureDecoder(const PictureSettings& settings) : state_(std::make_unique<State>()) { state_->settings = settings; }
+PictureDecoder::~PictureDecoder() = default;
+PictureDecoder::PictureDecoder(PictureDecoder&&) noexcept = default;
+PictureDecoder& PictureDecoder::operator=(PictureDecoder&&) noexcept = default;
+
+PictureSize PictureDecoder::size(std::span<const std::uint8_t> file, const std::string& source) {
+  const StoredPicture stored = state_->header(file, source);
+  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+}
+
+void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
+                            std::int64_t width, std::int64_t channels, std::uint8_t* out) {
+  require((channels == 1 || channels == 3) && height > 0 && width > 0, "picture", "{}×{}×{} was asked for", height, width, channels);
+  State& state = *state_;
+  const StoredPicture stored = state.header(file, source);
+  const Turn turn = turn_of(stored.orientation);
+  const PictureSize seen = turn.transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+  const PicturePart asked = choose(seen);
+  check_part(asked, seen, source);
+  const PicturePart part = stored_part(asked, seen, turn);
+  const std::int64_t rows = turn.transposed ? width : height, columns = turn.transposed ? height : width;
+
+  // Which pixels the filter looks at: those of the box, and as far around it as it reaches, within the window.
+  const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from, std::int64_t size) {
+    const double reach = 2.0 * std::max(1.0, length / static_cast<double>(outputs)) + 1.0;
+    const std::int64_t first = std::max(from, static_cast<std::int64_t>(std::floor(begin - reach)));
+    const std::int64_t end = std::min(from + size, static_cast<std::int64_t>(std::ceil(begin + length + reach)));
+    return std::pair{first, end - first};
+  };
+  StoredRegion wanted;
+  std::tie(wanted.top, wanted.height) = span_of(part.box_top, part.box_height, rows, part.top, part.height);
+  std::tie(wanted.left, wanted.width) = span_of(part.box_left, part.box_width, columns, part.left, part.width);
+  const bool jpeg = is_jpeg(file);
+  if (jpeg && state.settings.scaled_decoding && state.settings.interpolation != Interpolation::kNearest) {
+    const double shrink = std::min(part.box_height / static_cast<double>(rows), part.box_width / static_cast<double>(columns));
+    while (wanted.denominator < 8 && shrink >= 2.0 * wanted.denominator) wanted.denominator *= 2;
+  }
+  if (jpeg) {
+    decode_jpeg(file, source, wanted, state.region);
+  } else {
+    decode_png(file, source, wanted, state.region);
+  }
+
+  // The window among the decoded pixels: of a scaled picture it ends in the midst of pixels, which belong to it.
+  const DecodedRegion& region = state.region;
+  const double scale = wanted.denominator;
+  const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
+    const std::int64_t first = std::max(begin / wanted.denominator, region_begin);
+    const std::int64_t end = std::min((begin + length + wanted.denominator - 1) / wanted.denominator, region_begin + region_length);
+    return std::pair{first, std::max<std::int64_t>(end - first, 1)};
+  };
+  const auto [top, tall] = place(part.top, part.height, region.top, region.height);
+  const auto [left, wide] = place(part.left, part.width, region.left, region.width);
+  const PixelWindow window{.pixels = region.pixels.data() + 4 * ((top - region.top) * region.width + left - region.left),
+                           .stride = 4 * region.width,
+                           .height = tall,
+                           .width = wide};
+  const PixelBox box{.top = part.box_top / scale - static_cast<double>(top),
+                     .left = part.box_left / scale - static_cast<double>(left),
+                     .height = part.box_height / scale,
+                     .width = part.box_width / scale};
+  state.resized.resize(static_cast<std::size_t>(4 * rows * columns));
+  state.resizer.resize(window, box, state.settings.interpolation, rows, columns, state.resized.data());
+
+  for (std::int64_t y = 0; y < height; ++y) {
+    const std::int64_t seen_y = turn.mirror_y ? height - 1 - y : y;
+    for (std::int64_t x = 0; x < width; ++x) {
+      const std::int64_t seen_x = turn.mirror_x ? width - 1 - x : x;
+      const std::uint8_t* from = state.resized.data() + 4 * (turn.transposed ? seen_x * columns + seen_y : seen_y * columns + seen_x);
+      if (channels == 1) {
+        *out++ = luma(from);
+      } else {
+        *out++ = from[0];
+        *out++ = from[1];
+        *out++ = from[2];
+      }
+    }
+  }
+}
+
+std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_t max_bytes) {
+  const auto refuse = [&](int error) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, std::strerror(error)); };
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  if (!file) refuse(errno);
+  std::vector<std::uint8_t> bytes;
+  constexpr std::size_t kPiece = 1 << 16;
+  for (;;) {
+    const std::size_t before = bytes.size();
+    bytes.resize(before + std::max(kPiece, before / 2));
+    errno = 0;
+    const std::size_t found = std::fread(bytes.data() + before, 1, bytes.size() - before, file.get());
+    if (std::ferror(file.get()) != 0) refuse(errno);
+    bytes.resize(before + found);
+    if (found == 0) return bytes;
+    if (static_cast<std::int64_t>(bytes.size()) > max_bytes)
+      fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes);
+  }
+}
+
+}  // namespace starling

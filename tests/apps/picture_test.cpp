@@ -1,0 +1,219 @@
+#include <doctest/doctest.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/pictures/picture.h"
+#include "core/config.h"
+#include "core/error.h"
+#include "core/philox.h"
+
+// Pictures against Pillow's: golden/make_pictures.py writes files of every kind and what Pillow makes of them.
+using namespace starling;
+
+namespace {
+
+using Pixels = std::vector<std::uint8_t>;
+
+PartChoice all_of() {
+  return [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
+}
+PartChoice window_of(std::int64_t top, std::int64_t left, std::int64_t height, std::int64_t width) {
+  return [=](const PictureSize&) { return PicturePart::window(top, left, height, width); };
+}
+
+struct GoldenPictures {
+  nlohmann::json json = read_json_file("golden/pictures.json");
+  std::vector<std::string> names;
+  GoldenPictures() {
+    for (const auto& [name, unused] : json["files"].items()) names.push_back(name);
+  }
+  static Pixels file(const std::string& name) { return read_picture_file("golden/pictures/" + name); }
+};
+
+Pixels decoded(const Pixels& file, const PartChoice& choose, std::int64_t height, std::int64_t width, std::int64_t channels = 3,
+               const PictureSettings& settings = {}) {
+  PictureDecoder decoder(settings);
+  Pixels out(static_cast<std::size_t>(height * width * channels));
+  decoder.decode(file, "it", choose, height, width, channels, out.data());
+  return out;
+}
+
+int largest_difference(const Pixels& a, const Pixels& b) {
+  REQUIRE(a.size() == b.size());
+  int most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(int{a[i]} - int{b[i]}));
+  return most;
+}
+
+std::string refusal_of(const Pixels& file, const PictureSettings& settings = {}) {
+  try {
+    PictureDecoder decoder(settings);
+    Pixels out(3 * 8 * 8);
+    decoder.decode(file, "pets/x.jpg", all_of(), 8, 8, 3, out.data());
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("pictures of every kind are what Pillow makes of them") {
+  const GoldenPictures golden;
+  PictureDecoder decoder;
+  for (const std::string& name : golden.names) {
+    CAPTURE(name);
+    const nlohmann::json& expected = golden.json["files"][name];
+    const std::int64_t height = expected["height"], width = expected["width"];
+    const Pixels file = GoldenPictures::file(name);
+    CHECK(decoder.size(file, name) == PictureSize{height, width});
+    const Pixels pixels = decoded(file, all_of(), height, width);
+    CHECK(crc32(0, pixels.data(), static_cast<uInt>(pixels.size())) == expected["crc"].get<unsigned long>());
+  }
+}
+
+TEST_CASE("resized pictures are within a grey level of Pillow's") {
+  const GoldenPictures golden;
+  const Pixels file = GoldenPictures::file("444.jpg");
+  for (const nlohmann::json& made : golden.json["resized"]) {
+    const std::string filter = made["filter"], digits = made["pixels"];
+    const auto box = made["box"].get<std::vector<std::int64_t>>(), size = made["size"].get<std::vector<std::int64_t>>();
+    CAPTURE(filter);
+    CAPTURE(box);
+    Pixels expected;
+    for (std::size_t i = 0; i < digits.size(); i += 2) expected.push_back(static_cast<std::uint8_t>(std::stoi(digits.substr(i, 2), nullptr, 16)));
+    PictureSettings settings{.interpolation = interpolation_of(filter), .scaled_decoding = false};
+    const auto choose = window_of(box[1], box[0], box[3] - box[1], box[2] - box[0]);
+    CHECK(largest_difference(decoded(file, choose, size[1], size[0], 3, settings), expected) <= (filter == "nearest" ? 0 : 1));
+  }
+}
+
+TEST_CASE("a crop that is decoded alone has the bits of the whole picture") {
+  for (const char* name : {"420.jpg", "422.jpg", "progressive.jpg", "cmyk.jpg", "turned6.jpg", "turned3.jpg", "rgb8.png", "rgb8i.png"}) {
+    CAPTURE(name);
+    const Pixels file = GoldenPictures::file(name);
+    PictureDecoder decoder;
+    const PictureSize size = decoder.size(file, name);
+    const Pixels whole = decoded(file, all_of(), size.height, size.width);
+    for (const std::int64_t top : {0, 1, 7, 12}) {
+      for (const std::int64_t left : {0, 3, 11}) {
+        const std::int64_t height = 9, width = 13;
+        const Pixels crop = decoded(file, window_of(top, left, height, width), height, width);
+        Pixels expected;
+        for (std::int64_t y = top; y < top + height; ++y) {
+          const auto row = whole.begin() + 3 * (y * size.width + left);
+          expected.insert(expected.end(), row, row + 3 * width);
+        }
+        CHECK(crop == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("the centre of a test picture is torchvision's Resize and CenterCrop") {
+  const PicturePart part = PicturePart::centre({375, 500}, 256, 224, 224);
+  CHECK(part.top == 0);
+  CHECK(part.width == 500);
+  const double step_y = 375.0 / 256.0, step_x = 500.0 / 341.0;  // int(256 * 500 / 375) = 341
+  CHECK(part.box_top == doctest::Approx(16 * step_y));
+  CHECK(part.box_left == doctest::Approx(58 * step_x));  // round(58.5) to even
+  CHECK(part.box_height == doctest::Approx(224 * step_y));
+  CHECK(part.box_width == doctest::Approx(224 * step_x));
+  // What is cut out is larger than what is left: the picture is enlarged instead of padded.
+  const PicturePart small = PicturePart::centre({10, 40}, 5, 8, 8);
+  CHECK(small.box_height == doctest::Approx(10.0));
+  CHECK(small.box_left >= 0.0);
+  CHECK(small.box_left + small.box_width <= 40.0);
+}
+
+TEST_CASE("a picture decoded at a fraction of its size is near the one that is not") {
+  const Pixels file = GoldenPictures::file("444.jpg");
+  for (const std::int64_t side : {22, 11}) {
+    const Pixels scaled = decoded(file, window_of(0, 0, 45, 45), side, side);
+    const Pixels exact = decoded(file, window_of(0, 0, 45, 45), side, side, 3, {.scaled_decoding = false});
+    double sum = 0.0;
+    for (std::size_t i = 0; i < exact.size(); ++i) sum += std::abs(int{scaled[i]} - int{exact[i]});
+    CHECK(sum / static_cast<double>(exact.size()) < 6.0);
+    CHECK(scaled != exact);
+  }
+}
+
+TEST_CASE("one channel is the luma of the colours") {
+  const Pixels file = GoldenPictures::file("rgb8.png");
+  const Pixels colours = decoded(file, all_of(), 21, 27), grey = decoded(file, all_of(), 21, 27, 1);
+  for (std::size_t i = 0; i < grey.size(); ++i) {
+    const double luma = 0.299 * colours[3 * i] + 0.587 * colours[3 * i + 1] + 0.114 * colours[3 * i + 2];
+    CHECK(std::abs(luma - grey[i]) <= 0.51);
+  }
+}
+
+TEST_CASE("what is no picture, or not whole, is refused by name") {
+  CHECK(refusal_of({}) == "[picture] pets/x.jpg: is empty");
+  CHECK(refusal_of({'h', 'e', 'l', 'l', 'o'}) == "[picture] pets/x.jpg: is neither JPEG nor PNG by its first bytes");
+  for (const char* name : {"420.jpg", "progressive.jpg", "rgb8.png", "palette4i.png"}) {
+    const Pixels file = GoldenPictures::file(name);
+    for (std::size_t length = 4; length < file.size() - 30; length += 7) {
+      CAPTURE(name);
+      CAPTURE(length);
+      const std::string text = refusal_of(Pixels(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(length)));
+      CHECK(text.starts_with("[picture] pets/x.jpg: "));
+    }
+  }
+  CHECK(refusal_of(GoldenPictures::file("420.jpg"), {.max_pixels = 45 * 61 - 1}) ==
+        "[picture] pets/x.jpg: is 45×61 pixels, more than the 2744 that max_pixels allows");
+  CHECK(refusal_of(GoldenPictures::file("420.jpg"), {.max_pixels = 45 * 61}).empty());
+  CHECK_THROWS_WITH_AS(read_picture_file("golden/no.jpg"), "[picture] golden/no.jpg: cannot be read: No such file or directory", Error);
+  CHECK_THROWS_WITH_AS(read_picture_file("golden"), "[picture] golden: cannot be read: Is a directory", Error);
+  CHECK_THROWS_WITH_AS(read_picture_file("golden/pictures/420.jpg", 100),
+                       "[picture] golden/pictures/420.jpg: has more than 100 bytes, which is no picture", Error);
+  CHECK_THROWS_AS((void)interpolation_of("bilinar"), Error);
+}
+
+// STARLING_MUTATIONS: how many of each file, 10 where it is not set.
+TEST_CASE("mutated pictures are decoded or refused, never worse") {
+  const GoldenPictures golden;
+  const char* wish = std::getenv("STARLING_MUTATIONS");
+  const std::uint32_t mutations = wish ? static_cast<std::uint32_t>(std::atoi(wish)) : 10;
+  PictureDecoder decoder({.max_pixels = 1 << 20});
+  Pixels out(3 * 8 * 8);
+  std::uint32_t file_number = 0;
+  std::int64_t refused = 0, made = 0;
+  for (const std::string& name : golden.names) {
+    const Pixels file = GoldenPictures::file(name);
+    ++file_number;
+    for (std::uint32_t m = 0; m < mutations; ++m) {
+      Pixels mutated = file;
+      for (std::uint32_t k = 0; k <= m % 4; ++k) {
+        const Philox4x32 bits = philox(1, file_number, std::uint64_t{m} << 8 | k);
+        const std::size_t at = bits.v[0] % mutated.size();
+        switch (bits.v[1] % 4) {
+          case 0: mutated[at] ^= static_cast<std::uint8_t>(1U << bits.v[2] % 8); break;
+          case 1: mutated[at] = static_cast<std::uint8_t>(bits.v[2]); break;
+          case 2: mutated.erase(mutated.begin() + static_cast<std::ptrdiff_t>(at)); break;
+          default: mutated.insert(mutated.begin() + static_cast<std::ptrdiff_t>(at), static_cast<std::uint8_t>(bits.v[2])); break;
+        }
+      }
+      // Sizes in the mutated header may be far larger; the crop follows them.
+      const auto choose = [&](const PictureSize& size) {
+        return PicturePart::window(size.height / 4, size.width / 4, size.height - size.height / 4, size.width - size.width / 4);
+      };
+      try {
+        decoder.decode(mutated, name, choose, 8, 8, 3, out.data());
+        ++made;
+      } catch (const Error& error) {
+        CHECK(error.code() == ExitCode::kUsage);
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > 0);
+  CHECK(made > 0);
+}
