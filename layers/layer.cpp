@@ -20,6 +20,12 @@ std::string join(const std::string& prefix, const std::string& name) {
   return prefix + "." + name;
 }
 
+/// Images may be of another size than the layer was set up for: what a layer computes follows the image that it is given, and a layer that
+/// cannot follow takes vectors, whose length must be right.
+bool fits(const Shape& sample, const Shape& declared) {
+  return sample == declared || (sample.rank() == 3 && declared.rank() == 3 && sample[2] == declared[2]);
+}
+
 std::string shown(const std::string& name) { return name.empty() ? "model" : name; }
 
 /// Refuses empty and absurd shapes, whose element count would overflow.
@@ -111,7 +117,7 @@ Shape Layer::setup(const Shape& input, std::string name) {
 void Layer::check_input(const Variable& x) const {
   require(built_, "layer", "{} was used before it was set up", shown(name_));
   require(x.has_value(), "layer", "{}: the input holds no value", shown(name_));
-  require(x.shape().rank() > 0 && x.shape().without_batch() == input_, "layer", "{}: an input of {}, but batches of {} were declared",
+  require(x.shape().rank() > 0 && fits(x.shape().without_batch(), input_), "layer", "{}: an input of {}, but batches of {} were declared",
           shown(name_), x.shape().text(), input_.text());
   require(is_floating(x.dtype()), "layer", "{}: an input of type {}, but floating point is needed", shown(name_), name_of(x.dtype()));
   for (const Parameter& parameter : parameters_) {
@@ -231,6 +237,25 @@ void Model::refresh_low() {
   for (const Parameter* parameter : parameters_) {
     if (parameter->low) parameter->low.backend().cast({.x = parameter->value, .y = parameter->low});
   }
+}
+
+void Model::check_takes(const Shape& input) {
+  if (input == input_shape()) return;
+  allocate(meta_backend(), DType::kFloat32);
+  std::string reason;
+  try {
+    Pass pass{meta_backend()};
+    const Variable output = forward(Variable(Tensor(meta_backend(), input.with_batch(1), DType::kFloat32)), pass);
+    if (output.shape().without_batch() != output_shape()) {
+      reason = fmt::format("it gives {} for {}", output.shape().without_batch().text(), output_shape().text());
+    }
+  } catch (const Error& error) {
+    reason = error.what();
+  }
+  drop_memory();
+  if (reason.empty()) return;
+  fail(ExitCode::kUsage, "model", "was made for {} and does not take {} ({}); a model that ends in global pooling takes images of any size",
+       input_shape().text(), input.text(), reason);
 }
 
 void Model::drop_memory() {

@@ -42,7 +42,7 @@ class Layer {
   /// layer's path ("layer1.0.conv1"), used in errors and as prefix of its tensors' names. Called once.
   Shape setup(const Shape& input, std::string name);
 
-  /// Runs the layer on a batch (first dimension: samples).
+  /// Runs the layer on a batch (first dimension: samples). Images may be of another height and width than was declared.
   Variable forward(const Variable& x, Pass& pass);
 
   const std::string& name() const { return name_; }
@@ -128,6 +128,9 @@ class Model {
   void allocate_buffers(Backend& backend, DType dtype);
   /// Writes the low-precision copies from the parameters: after initial values or loading.
   void refresh_low();
+  /// Error(kUsage) where the model does not take samples of this shape, such as larger images in tests: names the layer. Found on shapes
+  /// alone; the model has no memory afterwards.
+  void check_takes(const Shape& input);
   /// Takes the memory of all tensors away again.
   void drop_memory();
   /// Writes initial values: number i of tensor k depends on (seed, k, i) alone.

@@ -128,3 +128,26 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
   CHECK(make_model(section, {4, 4, 3}) == nullptr);
   CHECK(keys(section) == std::vector<std::string>{"type", "num_classes"});
 }
+
+TEST_CASE("layers/errors: images of another size than declared, where the model can follow") {
+  const std::string body = R"({"type": "sequential", "layers": [{"type": "conv2d", "out_channels": 4, "kernel_size": 3, "stride": 2},
+    {"type": "batch_norm"}, {"type": "relu"}, {"type": "max_pool2d", "kernel_size": 2}, )";
+  const std::string pooled = body + R"({"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})";
+  const std::string flat = body + R"({"type": "flatten"}, {"type": "linear", "out_features": 10}]})";
+  const auto made = model_from(pooled, {8, 8, 3}), other = model_from(pooled, {13, 11, 3});
+  CHECK_NOTHROW(made->check_takes({13, 11, 3}));
+  for (const auto& model : {made.get(), other.get()}) {
+    model->allocate(cpu(), DType::kFloat64);
+    model->initialise(3);
+  }
+  const Tensor x = noise_tensor(1, {2, 13, 11, 3});
+  Pass pass{cpu()};
+  CHECK(numbers_of(made->forward(Variable(x), pass).value()) == numbers_of(other->forward(Variable(x), pass).value()));
+
+  const auto fixed = model_from(flat, {8, 8, 3});
+  const std::string text = error_of(ExitCode::kUsage, [&] { fixed->check_takes({13, 11, 3}); });
+  CHECK(contains(text, "was made for 8×8×3 and does not take 13×11×3 ([layer] 5: an input of 1×24, but batches of 4 were declared)"));
+  CHECK(contains(text, "global pooling"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { made->check_takes({13, 11, 1}); }), "does not take 13×11×1"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { made->check_takes({2, 2, 3}); }), "does not take 2×2×3"));
+}
