@@ -9,18 +9,24 @@
 
 namespace starling {
 
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world) {
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
   for (const auto& metric : task.metrics()) {
     totals.emplace_back(backend, Shape{metric->sums()}, DType::kFloat64);
     backend.fill(totals.back(), 0.0);
   }
+  if (confusion) {
+    const std::int64_t classes = model.output_shape().back();
+    totals.emplace_back(backend, Shape{classes, classes + 1}, DType::kFloat64);
+    backend.fill(totals.back(), 0.0);
+  }
   double rows = 0.0, samples = 0.0;
   while (const Batch* batch = loader.next()) {
     Pass pass{backend};
     const TaskOutput output = task.predict(model, *batch, pass);
-    for (std::size_t m = 0; m < totals.size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+    for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+    if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
     rows += static_cast<double>(output.outputs.shape()[0]);
     samples += static_cast<double>(batch->samples);
   }
@@ -39,6 +45,7 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2])) result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
+  if (confusion) result.confusion.assign(rest.begin(), rest.end() - 2);
   return result;
 }
 

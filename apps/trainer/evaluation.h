@@ -16,10 +16,13 @@ struct EvaluationResult {
   std::int64_t samples = 0;
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
+  /// Where asked for, and outputs are scores of classes: rows are the labels', columns the predicted ones', and one more is for outputs
+  /// that are no numbers (ConfusionCounts).
+  std::vector<double> confusion;
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world);
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion = false);
 
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;
 /// then they are this rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.

@@ -9,7 +9,7 @@
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
-#include "apps/trainer/state/model_file.h"
+#include "apps/trainer/state/model_metadata.h"
 #include "comm/agreement.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -201,10 +201,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   if (last) {
     together(transport_, [&] {
       if (transport_.rank() != 0) return;
-      SafetensorsFile file;
-      add_model_tensors(*config_.model, "", file);
-      file.metadata["format"] = "pt";
-      write_safetensors(folder_ + "/model.safetensors", file);
+      write_model(config_, folder_ + "/model.safetensors");
     });
   }
 }
