@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "apps/trainer/data/loader.h"
@@ -31,20 +32,29 @@ class MeanModelScope {
   /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()), not of states. `evaluated`: OptimizerRule::evaluated().
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight = 1.0,
                  const EvaluatedModel& evaluated = {});
+  /// Shows other tensors than the parameters: the ranks' mean of these, one a bucket with its layout, and of these floating-point buffers,
+  /// one for each of the model's.
+  MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
+                 const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
+  /// Runs `measure`, which gives the model's floating-point buffers other values in memory of their own, and makes them the ranks' mean of
+  /// what it found. Collective.
+  void replace_buffers(const std::function<void()>& measure);
   /// sqrt(mean_i ‖x_i - x̄‖²) over parameters as they are trained, and the same per bucket.
   double consensus_distance() const { return consensus_; }
   const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
 
  private:
+  void keep_own();
   /// Makes the model's parameters views into these, one a bucket.
   void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend);
   /// Makes floating-point buffers the ranks' mean.
   void average_buffers(Transport& transport);
 
   Model& model_;
+  Transport& transport_;
   std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;
   std::vector<double> bucket_consensus_;

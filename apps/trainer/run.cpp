@@ -19,7 +19,7 @@
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
-#include "apps/trainer/state/model_file.h"
+#include "apps/trainer/state/init_file.h"
 #include "apps/trainer/state/model_metadata.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
@@ -132,7 +132,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   together(transport, [&] {
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.init.empty() && options.resume.empty()) check_model_tensors(read_safetensors(config.init), config.init, *config.model);
+    if (!config.init.file.empty() && options.resume.empty()) check_initial_file(config.init, *config.model);
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
