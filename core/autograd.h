@@ -252,6 +252,7 @@ struct Pass {
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
   bool defer_norms = false;           ///< in training, batch norms are left to what reads them; see Backend::fuses_batch_norms
   double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
+  double norm_momentum = -1.0;        ///< in training: of every batch norm's running statistics; below 0: each its own
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {

@@ -43,9 +43,17 @@ Variable flatten(const Variable& x, Pass& pass);
 Variable dropout(const Variable& x, double p, Pass& pass);
 /// x in another floating format, without a gradient; itself where it is in that one.
 Tensor in_format(const Tensor& x, DType format, Backend& backend);
-/// Mean over the batch times `scale`; a scalar. labels: int32 [N].
+/// Mean over the batch times `scale`; a scalar. labels: int32 [N], or a probability of each class, [N,C].
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass);
-/// Mean over all elements of (x - target)², times `scale`; a scalar, in fp32 where x is in low precision. target: floating, as large as x.
+struct TargetLossSettings {
+  LossKind kind = LossKind::kCrossEntropy;
+  double parameter = 0.0;        ///< γ of kFocal, δ of kHuber
+  double label_smoothing = 0.0;  ///< of kCrossEntropy and kFocal
+};
+/// Mean over the rows of x[N,C] for kCrossEntropy and kFocal, otherwise over all elements, times `scale`; a scalar, in fp32 where x is in
+/// low precision. targets: floating, as large as x; or int32 [N], numbers of classes, which stand for one-hot rows.
+Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings, double scale, Pass& pass);
+/// The mean over all elements of (x - target)².
 Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass);
 
 }  // namespace starling::functions

@@ -53,7 +53,7 @@ Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, boo
                                .shift = vector(),
                                .count = input.elements() / channels[0],
                                .eps = state.eps,
-                               .momentum = state.momentum};
+                               .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
   pass.backend.batch_norm_finish(finish);
   BatchNormSaved saved{.x = input, .gamma = finish.gamma, .mean = finish.saved_mean, .inv_std = finish.saved_inv_std, .relu = relu};
 

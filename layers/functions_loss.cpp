@@ -1,9 +1,13 @@
+#include <utility>
+
 #include "core/error.h"
 #include "layers/functions.h"
 
 namespace starling::functions {
 
 namespace {
+
+bool is_softmax(LossKind kind) { return kind == LossKind::kCrossEntropy || kind == LossKind::kFocal; }
 
 /// Chain rule with the loss's own gradient, a number on the device: a 1×1 by 1×(N·C) product scales without a wait. Low precision goes
 /// through fp32, which is what the loss's gradient is.
@@ -23,36 +27,47 @@ Tensor in_format(const Tensor& x, DType format, Backend& backend) {
   return y;
 }
 
-Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass) {
-  require(target.shape() == x.shape() && is_floating(target.dtype()), "mse", "the outputs are {}, the targets {} of {}", x.shape().text(),
-          target.shape().text(), name_of(target.dtype()));
-  // No operation here knows fp16's loss scale, which a graph would freeze at its value of the capture.
-  require(!pass.backend.capturing() || x.dtype() != DType::kFloat16, "mse", "its gradient cannot follow fp16's loss scale in a graph");
-  Backend& backend = pass.backend;
+Variable target_loss(const Variable& x, const Tensor& targets, const TargetLossSettings& settings, double scale, Pass& pass) {
+  const Shape& shape = x.shape();
+  const bool by_number = targets.dtype() == DType::kInt32, softmax = is_softmax(settings.kind);
+  if (by_number ? shape.rank() != 2 || targets.shape() != Shape{shape[0]}
+                : targets.shape() != shape || !is_floating(targets.dtype()) || (softmax && shape.rank() != 2)) {
+    fail(ExitCode::kUsage, "loss", "the outputs are {}, the targets {} of {}; needed: as many floating numbers{}", shape.text(),
+         targets.shape().text(), name_of(targets.dtype()), shape.rank() == 2 ? ", or an int32 class for each row" : "");
+  }
   const DType format = is_low_precision(x.dtype()) ? DType::kFloat32 : x.dtype();
-  const double weight = scale / static_cast<double>(x.shape().elements());
-  const Tensor value = in_format(x.value(), format, backend), wanted = in_format(target, format, backend);
-  Tensor total(backend, Shape{1}, DType::kFloat64);
-  backend.fill(total, 0.0);
-  backend.squared_distance({.x = value, .y = wanted, .totals = total});
-  backend.weighted_sum({.in = {total}, .weight = {weight}, .terms = 1, .out = total});
-  const Tensor loss = in_format(total, format, backend).reshaped(Shape{});
+  const Shape rows = shape.rank() < 2 ? Shape{shape.elements(), 1} : shape;
+  const std::int64_t terms = softmax ? shape[0] : shape.elements();
+  TargetLoss args{.kind = settings.kind,
+                  .x = x.value().reshaped(rows),
+                  .targets = by_number ? targets : in_format(targets, format, pass.backend),
+                  .loss = Tensor(pass.backend, Shape{}, format),
+                  .parameter = settings.parameter,
+                  .label_smoothing = settings.label_smoothing,
+                  .scale = scale / static_cast<double>(terms),
+                  .gradient_scale = pass.loss_scale};
   Tensor gradient;
   if (pass.tape && x.requires_grad()) {
-    const double factor = 2.0 * weight * pass.loss_scale;
-    Tensor wide(backend, x.shape(), format);
-    backend.weighted_sum({.in = {value, wanted}, .weight = {factor, -factor}, .terms = 2, .out = wide});
-    gradient = in_format(wide, x.dtype(), backend);
+    gradient = Tensor(pass.backend, shape, x.dtype());
+    args.dx = gradient.reshaped(rows);
   }
-  auto backward = [gradient](Gradients& g) mutable {
+  pass.backend.target_loss(args);
+  args.dx = Tensor();  // so that whoever takes the gradient is its only holder
+  auto backward = [gradient = std::move(gradient)](Gradients& g) mutable {
     if (g.output_is_one()) return g.set(0, std::move(gradient));
     g.set(0, scaled(g.backend(), g.output(), gradient));
   };
-  return pass.record("mse", loss, {x}, {}, std::move(backward));
+  return pass.record("loss", std::move(args.loss), {x}, {}, std::move(backward));
+}
+
+Variable mean_squared_error(const Variable& x, const Tensor& target, double scale, Pass& pass) {
+  return target_loss(x, target, {.kind = LossKind::kSquared}, scale, pass);
 }
 
 Variable cross_entropy(const Variable& logits, const Tensor& labels, double label_smoothing, double scale, Pass& pass) {
   const Shape& shape = logits.shape();
+  if (is_floating(labels.dtype()))
+    return target_loss(logits, labels, {.kind = LossKind::kCrossEntropy, .label_smoothing = label_smoothing}, scale, pass);
   require(shape.rank() == 2 && labels.shape() == Shape{shape[0]}, "cross_entropy", "the logits are {}, the labels {}", shape.text(),
           labels.shape().text());
   SoftmaxCrossEntropy args{.logits = logits.value(), .labels = labels, .label_smoothing = label_smoothing};

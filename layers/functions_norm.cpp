@@ -87,7 +87,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
                         .running_mean = state.running_mean->value,
                         .running_var = state.running_var->value,
                         .eps = state.eps,
-                        .momentum = state.momentum,
+                        .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum,
                         .training = pass.training,
                         .relu = relu};
   if (pass.training || pass.tape) {

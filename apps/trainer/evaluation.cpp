@@ -9,18 +9,24 @@
 
 namespace starling {
 
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world) {
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
   for (const auto& metric : task.metrics()) {
     totals.emplace_back(backend, Shape{metric->sums()}, DType::kFloat64);
     backend.fill(totals.back(), 0.0);
   }
+  if (confusion) {
+    const std::int64_t classes = model.output_shape().back();
+    totals.emplace_back(backend, Shape{classes, classes + 1}, DType::kFloat64);
+    backend.fill(totals.back(), 0.0);
+  }
   double rows = 0.0, samples = 0.0;
   while (const Batch* batch = loader.next()) {
     Pass pass{backend};
     const TaskOutput output = task.predict(model, *batch, pass);
-    for (std::size_t m = 0; m < totals.size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+    for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+    if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
     rows += static_cast<double>(output.outputs.shape()[0]);
     samples += static_cast<double>(batch->samples);
   }
@@ -39,17 +45,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2])) result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
+  if (confusion) result.confusion.assign(rest.begin(), rest.end() - 2);
   return result;
 }
 
 MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
                                const EvaluatedModel& evaluated)
-    : model_(model) {
-  for (const Parameter* parameter : model.parameters()) {
-    own_parameters_.push_back(parameter->value);
-    own_low_.push_back(parameter->low);
-  }
-  for (const ModelBuffer* buffer : model.buffers()) own_buffers_.push_back(buffer->value);
+    : model_(model), transport_(transport) {
+  keep_own();
   bucket_consensus_.assign(buckets.size(), 0.0);
   const bool alone = transport.size() == 1, of_state = evaluated.state >= 0;
   if (alone && !of_state) return;
@@ -76,6 +79,39 @@ MeanModelScope::MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backe
   }
   show(buckets, values, backend);
   if (!alone) average_buffers(transport);
+}
+
+MeanModelScope::MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
+                               const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers)
+    : model_(model), transport_(transport) {
+  keep_own();
+  bucket_consensus_.assign(buckets.size(), 0.0);
+  std::vector<Tensor> values = parameters;
+  if (transport.size() > 1) {
+    for (Tensor& value : values) {
+      if (weight == 1.0) continue;
+      const Tensor share(backend, value.shape(), value.dtype());
+      backend.weighted_sum({.in = {value}, .weight = {weight}, .terms = 1, .out = share});
+      value = share;
+    }
+    values = mean_model(transport, values);
+  }
+  show(buckets, values, backend);
+  for (std::size_t k = 0; k < model_buffers.size(); ++k) model.buffers()[k]->value = model_buffers[k];
+  if (transport.size() > 1) average_buffers(transport);
+}
+
+void MeanModelScope::keep_own() {
+  for (const Parameter* parameter : model_.parameters()) {
+    own_parameters_.push_back(parameter->value);
+    own_low_.push_back(parameter->low);
+  }
+  for (const ModelBuffer* buffer : model_.buffers()) own_buffers_.push_back(buffer->value);
+}
+
+void MeanModelScope::replace_buffers(const std::function<void()>& measure) {
+  measure();
+  if (transport_.size() > 1) average_buffers(transport_);
 }
 
 void MeanModelScope::show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include "apps/trainer/data/loader.h"
@@ -16,10 +17,13 @@ struct EvaluationResult {
   std::int64_t samples = 0;
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
+  /// Where asked for, and outputs are scores of classes: rows are the labels', columns the predicted ones', and one more is for outputs
+  /// that are no numbers (ConfusionCounts).
+  std::vector<double> confusion;
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world);
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion = false);
 
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;
 /// then they are this rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.
@@ -28,20 +32,29 @@ class MeanModelScope {
   /// `weight`: this rank's in the mean of parameters (Algorithm::mean_weight()), not of states. `evaluated`: OptimizerRule::evaluated().
   MeanModelScope(Model& model, std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight = 1.0,
                  const EvaluatedModel& evaluated = {});
+  /// Shows other tensors than the parameters: the ranks' mean of these, one a bucket with its layout, and of these floating-point buffers,
+  /// one for each of the model's.
+  MeanModelScope(Model& model, const std::vector<Bucket>& buckets, Backend& backend, Transport& transport, double weight,
+                 const std::vector<Tensor>& parameters, const std::vector<Tensor>& model_buffers);
   ~MeanModelScope();
   MeanModelScope(const MeanModelScope&) = delete;
   MeanModelScope& operator=(const MeanModelScope&) = delete;
+  /// Runs `measure`, which gives the model's floating-point buffers other values in memory of their own, and makes them the ranks' mean of
+  /// what it found. Collective.
+  void replace_buffers(const std::function<void()>& measure);
   /// sqrt(mean_i ‖x_i - x̄‖²) over parameters as they are trained, and the same per bucket.
   double consensus_distance() const { return consensus_; }
   const std::vector<double>& bucket_consensus() const { return bucket_consensus_; }
 
  private:
+  void keep_own();
   /// Makes the model's parameters views into these, one a bucket.
   void show(const std::vector<Bucket>& buckets, const std::vector<Tensor>& values, Backend& backend);
   /// Makes floating-point buffers the ranks' mean.
   void average_buffers(Transport& transport);
 
   Model& model_;
+  Transport& transport_;
   std::vector<Tensor> own_parameters_, own_low_, own_buffers_;
   double consensus_ = 0.0;
   std::vector<double> bucket_consensus_;

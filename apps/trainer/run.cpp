@@ -14,11 +14,14 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
+#include "apps/trainer/evaluate_model.h"
 #include "apps/trainer/output/output_folder.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/init_file.h"
+#include "apps/trainer/state/model_metadata.h"
 #include "apps/trainer/trainer.h"
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
@@ -88,9 +91,13 @@ bool answer_question(const TrainOptions& options) {
   return true;
 }
 
+/// What a config's errors name: the config, or the model file that has it.
+std::string source_of(const TrainOptions& options) { return options.config.empty() ? evaluated_file(options.evaluate) : options.config; }
+
 nlohmann::json read_config(const TrainOptions& options) {
-  nlohmann::json config = read_json_file(options.config);
-  if (!config.is_object()) fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", options.config, config.type_name());
+  const std::string source = source_of(options);
+  nlohmann::json config = options.config.empty() ? config_of_model(read_safetensors(source), source) : read_json_file(source);
+  if (!config.is_object()) fail(ExitCode::kUsage, "config", "{}: holds {}, needed: a JSON object", source, config.type_name());
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
@@ -121,29 +128,13 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
   });
 }
 
-ExitCode evaluate_only(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
-  together(world, [&] {
-    config.model->allocate(backend, config.dtype, config.compute);
-    load_model_tensors(read_safetensors(options.evaluate), options.evaluate, "", *config.model);
-    config.model->refresh_low();
-  });
-  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute);
-  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world);
-  if (world.rank() == 0) {
-    nlohmann::json line{{"samples", result.samples}};
-    for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
-    fmt::print("{}\n", line.dump());
-  }
-  return ExitCode::kOk;
-}
-
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
-    if (!config.init.empty() && options.resume.empty()) check_model_tensors(read_safetensors(config.init), config.init, *config.model);
+    if (!config.init.file.empty() && options.resume.empty()) check_initial_file(config.init, *config.model);
     folder = prepare_output_folder(options);
   });
   if (transport.size() > 1) {
@@ -241,7 +232,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
-    config = read_train_config(read_config(options), options.config, site);
+    config = read_train_config(read_config(options), source_of(options), site);
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
     trace = trace_shapes(config);
   });
@@ -254,14 +245,14 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
     transport.reset();
     transport = session.make_transport(config.timeout_s);
   }
-  together(*transport, [&] { open_data(config, options.config, site); });
+  together(*transport, [&] { open_data(config, source_of(options), site); });
   backend = choose_backend(config, *transport);
   transport = choose_transport(config, std::move(transport), *backend);
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
   choose_deferred_norms(config, *backend, *transport);
   if (other_format || config.defer_norms != expected) trace = trace_shapes(config);
-  if (!options.evaluate.empty()) return evaluate_only(options, config, *backend, *transport);
+  if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder

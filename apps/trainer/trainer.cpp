@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/complexity.h"
+#include "apps/trainer/norm_statistics.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
@@ -57,23 +59,29 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
-  LoaderSettings settings;
-  settings.seed = config.seed;
-  settings.shuffle = config.shuffle;
-  settings.sampler = config.sampler;
-  settings.augment = config.augment;
-  settings.dirichlet_alpha = config.dirichlet_alpha;
-  settings.batch_size = config.batch_size;
-  settings.rank = transport.rank();
-  settings.ranks = transport.size();
+  LoaderSettings settings = loader_settings();
   settings.fixed_place = graphs_.start_at_begin();
   loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.compute);
   evaluation_loader_ =
       std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
+  if (config.ema) average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
 }
 
 Trainer::~Trainer() = default;
+
+LoaderSettings Trainer::loader_settings() const {
+  LoaderSettings settings;
+  settings.seed = config_.seed;
+  settings.shuffle = config_.shuffle;
+  settings.sampler = config_.sampler;
+  settings.augment = config_.augment;
+  settings.dirichlet_alpha = config_.dirichlet_alpha;
+  settings.batch_size = config_.batch_size;
+  settings.rank = transport_.rank();
+  settings.ranks = transport_.size();
+  return settings;
+}
 
 Trainer::Part Trainer::part(std::size_t k) const {
   if (k == 0) return {config_.algorithm, config_.topology.get(), 0};
@@ -160,8 +168,7 @@ void Trainer::switch_to(std::size_t k) {
 void Trainer::initialise() {
   together(transport_, [&] {
     config_.model->initialise(config_.seed);
-    if (!config_.init.empty() && transport_.rank() == 0)
-      load_model_tensors(read_safetensors(config_.init), config_.init, "", *config_.model);
+    if (!config_.init.file.empty() && transport_.rank() == 0) load_initial_file(config_.init, *config_.model);
   });
   const auto share = [&](const Tensor& tensor) {
     std::vector<std::byte> bytes(tensor.bytes());
@@ -201,6 +208,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   together(transport_, [&] {
     counters = load_state(file, source, *config_.model, buckets_, *config_.rule);
     if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
+    if (average_) average_->load(file, source);
   });
   if (by_complexity) config_.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
@@ -246,6 +254,7 @@ void Trainer::issue_step() {
   }
   loader_->upload_ahead();
   ++step_;
+  if (average_) average_->after_step(step_);
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
 }
 
@@ -294,17 +303,40 @@ SafetensorsFile Trainer::state() {
   SafetensorsFile file =
       save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
   if (!complexities_.empty()) save_complexities(complexities_, file);
+  if (average_) average_->save(file);
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }
 
-EvaluationResult Trainer::test(const std::function<void(const EvaluationResult&)>& meanwhile) {
+void Trainer::recalibrate_norms(MeanModelScope& shown) {
+  if (config_.recalibrate_batches == 0) return;
+  shown.replace_buffers([&] {
+    if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(), backend_, config_.compute);
+    norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
+    recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches, config_.seed, backend_);
+  });
+}
+
+EvaluationResult Trainer::test(const TestedModels& meanwhile) {
+  const double weight = algorithm_->mean_weight();
+  EvaluationResult of_average;
+  if (average_) {
+    MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight, average_->parameters(), average_->buffers());
+    recalibrate_norms(shown);
+    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
+    if (meanwhile.average) meanwhile.average();
+  }
   // Every group's rule says the same: the config's reader sees to it.
-  const MeanModelScope mean(*config_.model, buckets_, backend_, transport_, algorithm_->mean_weight(), config_.rule->evaluated());
+  MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight, config_.rule->evaluated());
+  recalibrate_norms(mean);
   EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();
-  meanwhile(result);
+  for (MetricValue& value : of_average.values) {
+    value.name = "ema_" + value.name;
+    result.values.push_back(std::move(value));
+  }
+  if (meanwhile.mean) meanwhile.mean(result);
   return result;
 }
 

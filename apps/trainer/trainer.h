@@ -12,6 +12,7 @@
 #include "apps/trainer/evaluation.h"
 #include "apps/trainer/state/loss_record.h"
 #include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/state/model_average.h"
 #include "apps/trainer/state/training_state.h"
 #include "comm/scheduler.h"
 
@@ -40,8 +41,15 @@ class Trainer {
   void finish() { algorithm_->finish(); }
   /// The algorithm that steps are taken with now, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
-  /// Tests the mean model, and calls `meanwhile` while the model's tensors still are the mean. Collective, with no exchange in flight.
-  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile);
+  /// What is done while the model's tensors are those that are tested; empty functions do nothing.
+  struct TestedModels {
+    std::function<void(const EvaluationResult&)> mean;  ///< of the ranks, with all that was measured
+    std::function<void()> average;                      ///< the moving average, before that; only with `ema`
+  };
+  /// Tests the mean model, and before it, with `ema`, the ranks' mean of their moving averages, whose values are among the result's as
+  /// "ema_<name>". Collective, with no exchange in flight.
+  EvaluationResult test(const TestedModels& meanwhile);
+  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}}); }
   /// This rank's part of a checkpoint. No exchange may be in flight.
   SafetensorsFile state();
 
@@ -87,6 +95,9 @@ class Trainer {
   /// Waits for what the device says of the step before.
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
+  LoaderSettings loader_settings() const;
+  /// sync.batch_norm: before a test of the model that `shown` shows.
+  void recalibrate_norms(MeanModelScope& shown);
 
   TrainConfig& config_;
   RunLength length_;
@@ -102,6 +113,8 @@ class Trainer {
   std::vector<float> complexities_;  ///< of training samples, where the sampler goes by them
   std::unique_ptr<Loader> loader_;
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
+  std::unique_ptr<Loader> norm_loader_;    ///< of batches that statistics are measured on; made at the first test
+  std::unique_ptr<ModelAverage> average_;  ///< `ema`
   Tape tape_;
   StepGraphs graphs_;
   LossRecord losses_;

@@ -10,6 +10,7 @@
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/model_metadata.h"
 #include "comm/agreement.h"
 #include "core/error.h"
 #include "core/host.h"
@@ -60,6 +61,7 @@ ExitCode TrainingRun::run() {
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
+  read_best();
   bool stopped = false;
   trainer_.take_wait_seconds();
   while (step() < total && !stopped) {
@@ -181,7 +183,59 @@ void TrainingRun::test(bool last) {
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
-  result_ = trainer_.test([&](const EvaluationResult& result) { tell(result, last); });
+  const auto keep_average = [&] {
+    if (!last) return;
+    together(transport_, [&] {
+      if (transport_.rank() == 0) write_model(config_, folder_ + "/model.ema.safetensors");
+    });
+  };
+  const auto of_mean = [&](const EvaluationResult& result) {
+    tell(result, last);
+    compare_with_best(result);
+  };
+  result_ = trainer_.test(Trainer::TestedModels{of_mean, keep_average});
+  if (is_best_) save_best();
+}
+
+void TrainingRun::read_best() {
+  if (!config_.keep_best) return;
+  best_ = CheckpointFolder(folder_).best();
+  if (best_ && best_->step > step()) best_.reset();
+  if (transport_.size() == 1) return;
+  double known[] = {best_ ? 1.0 : 0.0, best_ ? static_cast<double>(best_->step) : 0.0, best_ ? best_->value : 0.0};
+  transport_.world().broadcast(known, sizeof known, 0);
+  if (known[0] == 0.0) {
+    best_.reset();
+  } else {
+    best_ = {static_cast<std::int64_t>(known[1]), best_ ? best_->metric : "", known[2]};
+  }
+}
+
+void TrainingRun::compare_with_best(const EvaluationResult& result) {
+  is_best_ = false;
+  if (!config_.keep_best || result.samples == 0 || result.values.empty()) return;
+  // The first share, such as an accuracy; without one the first number, such as a loss, of which less is better.
+  const auto share = std::find_if(result.values.begin(), result.values.end(), [](const MetricValue& value) { return value.share; });
+  const bool has_share = share != result.values.end();
+  const MetricValue& chosen = has_share ? *share : result.values.front();
+  if (!std::isfinite(chosen.value)) return;
+  is_best_ = !best_ || (has_share ? chosen.value > best_->value : chosen.value < best_->value);
+  if (!is_best_) return;
+  best_ = {step(), "test_" + chosen.name, chosen.value};
+  together(transport_, [&] {
+    if (transport_.rank() != 0) return;
+    const CheckpointFolder folder(folder_);
+    folder.begin_best();
+    write_model(config_, folder.new_best_folder() + "/model.safetensors");
+  });
+}
+
+void TrainingRun::save_best() {
+  const CheckpointFolder folder(folder_);
+  together(transport_, [&] { folder.write_best(transport_.rank(), trainer_.state()); });
+  together(transport_, [&] {
+    if (transport_.rank() == 0) folder.complete_best(*best_);
+  });
 }
 
 void TrainingRun::tell(const EvaluationResult& result, bool last) {
@@ -201,10 +255,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   if (last) {
     together(transport_, [&] {
       if (transport_.rank() != 0) return;
-      SafetensorsFile file;
-      add_model_tensors(*config_.model, "", file);
-      file.metadata["format"] = "pt";
-      write_safetensors(folder_ + "/model.safetensors", file);
+      write_model(config_, folder_ + "/model.safetensors");
     });
   }
 }
@@ -282,6 +333,7 @@ void TrainingRun::write_summary() {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
       summary["cache"] = {{"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
     }
+    if (best_) summary["best"] = {{"step", best_->step}, {best_->metric, best_->value}};
     if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {
       for (const MetricValue& metric : result_->values) summary["test_" + metric.name] = metric.value;

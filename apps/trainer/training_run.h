@@ -8,6 +8,7 @@
 #include "apps/trainer/async_sum.h"
 #include "apps/trainer/output/metrics.h"
 #include "apps/trainer/output/progress.h"
+#include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/trainer.h"
 
 namespace starling {
@@ -31,6 +32,12 @@ class TrainingRun {
   /// Of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
   void save_checkpoint(bool last);
+  /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its step are of a run that is no more.
+  void read_best();
+  /// Of the same test: whether it is the best so far, and then the first part of its checkpoint, the mean model.
+  void compare_with_best(const EvaluationResult& result);
+  /// The rest of it, once the model's tensors are the rank's own again.
+  void save_best();
   bool stop_agreed();
   void write_summary();
   void add_seconds(double seconds);
@@ -50,6 +57,8 @@ class TrainingRun {
   MetricsLine posted_;
   std::int64_t posted_steps_ = 0;
   std::optional<EvaluationResult> result_;
+  std::optional<CheckpointFolder::Best> best_;
+  bool is_best_ = false;  ///< the newest test
 
   std::unique_ptr<MetricsWriter> writer_;  ///< on rank 0
   std::unique_ptr<Progress> progress_;     ///< on rank 0

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/training_run.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"
@@ -171,8 +173,6 @@ TEST_CASE("trainer/task: the same in bf16 comes near, with targets in fp32") {
 
 TEST_CASE("trainer/task: what does not fit together is an error before anything is trained") {
   CHECK_NOTHROW(trace_shapes(read_train_config(line_config(), "test.json", {2, 2})));
-  CHECK(
-      contains(config_error(line_config(R"({"loss": {"type": "cross_entropy"}})")), "cross_entropy: outputs 8×2 and targets 8×2 of fp32"));
   CHECK(contains(config_error(line_config(R"({"loss": {"type": "mze"}})")), "did you mean 'mse'"));
   CHECK(contains(config_error(line_config(R"({"loss": {"label_smoothing": 0.1}})")), "loss.label_smoothing"));
   CHECK(
@@ -180,9 +180,60 @@ TEST_CASE("trainer/task: what does not fit together is an error before anything 
   CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")), "task.metrics: unknown metric 'los'"));
   CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")), "data.augment.flip"));
   CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")), "data.partition.type"));
-  const nlohmann::json images = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
-    "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "loss": {"type": "mse"}})");
-  CHECK(contains(config_error(images), "mse: outputs 4×10 and targets 4 of int32"));
+  const auto images = [](const char* loss) {
+    nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+      "data": {"type": "synthetic", "image_size": 8, "limit": 32}})");
+    config["loss"] = nlohmann::json::parse(loss);
+    return config;
+  };
+  CHECK(contains(config_error(images(R"({"type": "focal", "gamma": -1})")), "loss.gamma: expected a number 0 … 100, found -1"));
+  CHECK(contains(config_error(images(R"({"type": "huber", "delta": 0})")), "loss.delta"));
+  CHECK(contains(config_error(images(R"({"type": "l1", "delta": 1})")), "loss.delta"));
+}
+
+TEST_CASE("trainer/task: a loss names outputs and targets that do not fit each other") {
+  register_parts();
+  CpuBackend backend(1);
+  const nlohmann::json none = nlohmann::json::object();
+  const auto refusal = [&](const char* type, const Shape& outputs, const Shape& targets, DType dtype) {
+    ConfigSection section(none, "loss");
+    const auto loss = losses().make(type, "loss.type", section);
+    Pass pass{backend};
+    return error_of(ExitCode::kUsage, [&] {
+      (void)loss->value(Variable(Tensor(backend, outputs, DType::kFloat32)), Tensor(backend, targets, dtype), 1.0, pass);
+    });
+  };
+  CHECK(contains(refusal("mse", {8, 3}, {8, 2}, DType::kFloat32), "mse: outputs 8×3 and targets 8×2 of fp32; needed: as many"));
+  CHECK(contains(refusal("huber", {8, 3, 2}, {8}, DType::kInt32), "huber: outputs 8×3×2 and targets 8 of int32"));
+  CHECK(contains(refusal("focal", {8, 3}, {7}, DType::kInt32), "focal: outputs 8×3 and targets 7 of int32"));
+  CHECK(contains(refusal("cross_entropy", {8, 3}, {8, 4}, DType::kFloat32), "cross_entropy: outputs 8×3 and targets 8×4 of fp32"));
+  CHECK(contains(refusal("bce_with_logits", {8}, {8}, DType::kUInt8), "bce_with_logits: outputs 8 and targets 8 of uint8"));
+}
+
+TEST_CASE("trainer/task: every loss trains on class numbers, and each is what its type says") {
+  register_parts();
+  std::set<double> values;
+  for (const char* loss :
+       {R"({"type": "cross_entropy"})", R"({"type": "focal"})", R"({"type": "focal", "gamma": 0.5})", R"({"type": "mse"})",
+        R"({"type": "l1"})", R"({"type": "huber"})", R"({"type": "huber", "delta": 0.1})", R"({"type": "bce_with_logits"})"}) {
+    CAPTURE(loss);
+    nlohmann::json json = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+      "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1, "task": {"metrics": ["loss"]}})");
+    json["loss"] = nlohmann::json::parse(loss);
+    TrainConfig config = read_train_config(json, "test", {1, 1});
+    CHECK_NOTHROW(trace_shapes(config));
+    CpuBackend backend(1);
+    config.dataset->open();
+    config.model->allocate(backend, DType::kFloat32);
+    config.model->initialise(3);
+    EvaluationLoader loader(*config.dataset, 4, 0, 1, backend, DType::kFloat32);
+    Pass pass{backend};
+    const TaskOutput output = config.task->predict(*config.model, *loader.next(), pass);
+    const float value = *config.task->loss(output, 1.0, pass).value().data<float>();
+    CHECK(value > 0.0f);
+    values.insert(value);
+  }
+  CHECK(values.size() == 8);
 }
 
 TEST_CASE("trainer/task: the resolved config says task, metrics and loss") {

@@ -104,6 +104,27 @@ TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no wait an
   }
 }
 
+TEST_CASE("cuda/graph_trainer: a moving average behind replayed steps makes no wait and takes no memory") {
+  Steps steps(long_lines({{"ema", json::object()}}));
+  steps.take(steps.trainer->graphs().warm_up_steps() + 2);
+  cuda::shim::hold_events(true);
+  std::vector<std::uint64_t> ends;
+  for (std::size_t step = 0; step < 6; ++step) {
+    CAPTURE(step);
+    if (step >= 2) cuda::shim::let_events_to(ends[step - 2]);
+    const cuda::RuntimeCounters before = cuda::runtime_counters();
+    const MemoryStats memory = steps.backend.memory_stats();
+    steps.take(1);
+    const cuda::RuntimeCounters after = cuda::runtime_counters();
+    CHECK(after.graph_launches - before.graph_launches == 1);
+    CHECK(after.host_waits == before.host_waits);
+    CHECK(after.device_allocations == before.device_allocations);
+    CHECK(steps.backend.memory_stats().allocations == memory.allocations);
+    ends.push_back(cuda::shim::recordings());
+  }
+  cuda::shim::hold_events(false);
+}
+
 TEST_CASE("cuda/graph_trainer: while steps are issued, and with cuda_graphs false, no graph is launched") {
   const cuda::RuntimeCounters before = cuda::runtime_counters();
   Steps off(long_lines({{"cuda_graphs", false}}));
@@ -127,7 +148,7 @@ TEST_CASE("cuda/graph_trainer: the race checker finds nothing in runs with graph
       {
         cuda::CudaBackend gpu(0, false, false, true);
         cuda::shim::NotingBackend noting(gpu);
-        Steps steps(long_lines({{"precision", precision}, {"accumulate", 2}, {"clip_norm", 1.0}}), &noting);
+        Steps steps(long_lines({{"precision", precision}, {"accumulate", 2}, {"clip_norm", 1.0}, {"ema", json::object()}}), &noting);
         {
           std::optional<LaggingDevice> device;
           if (held) device.emplace();

@@ -41,6 +41,143 @@ Operation cross_entropy(Index rows, Index classes, double smoothing) {
   return op;
 }
 
+namespace {
+
+using Wide = long double;  // so that differences of its values keep enough digits
+
+/// The formulas as they are written down, with nothing done against overflow.
+Wide plain_loss(LossKind kind, const std::vector<Wide>& x, const double* t, double parameter, double smoothing) {
+  Wide sum = 0, loss = 0;
+  for (const Wide score : x) sum += std::exp(score);
+  for (std::size_t c = 0; c < x.size(); ++c) {
+    const Wide p = std::exp(x[c]) / sum, d = std::abs(x[c] - t[c]), sigmoid = 1 / (1 + std::exp(-x[c]));
+    const Wide wanted = (1 - smoothing) * t[c] + smoothing / static_cast<double>(x.size());
+    switch (kind) {
+      case LossKind::kCrossEntropy: loss -= wanted * std::log(p); break;
+      case LossKind::kFocal: loss -= wanted * std::pow(1 - p, static_cast<Wide>(parameter)) * std::log(p); break;
+      case LossKind::kLogistic: loss -= t[c] * std::log(sigmoid) + (1 - t[c]) * std::log(1 - sigmoid); break;
+      case LossKind::kSquared: loss += d * d; break;
+      case LossKind::kAbsolute: loss += d; break;
+      case LossKind::kHuber: loss += d <= parameter ? d * d / 2 : parameter * (d - parameter / 2); break;
+    }
+  }
+  return loss;
+}
+
+std::string text_of(LossKind kind) {
+  constexpr const char* kNames[] = {"cross entropy", "focal", "logistic", "squared", "absolute", "huber"};
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+}  // namespace
+
+Operation target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing) {
+  Operation op;
+  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}", text_of(kind), rows, classes, parameter, smoothing);
+  op.inputs = {{rows, classes}, {rows}};
+  op.input_roles = {Role::kActivation, Role::kIndex};
+  op.bounds = {0, classes};
+  op.outputs = {{}};
+  op.output_roles = {Role::kParameter};
+  const TargetLoss settings{.kind = kind, .parameter = parameter, .label_smoothing = smoothing, .scale = 1.0 / static_cast<double>(rows)};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    TargetLoss args = settings;
+    args.x = in[0];
+    args.targets = in[1];
+    args.loss = out[0];
+    b.target_loss(args);
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index r = 0; r < rows; ++r) {
+      Numbers target(at(classes), 0.0);
+      target[static_cast<std::size_t>(in[1][at(r)])] = 1.0;
+      const std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
+      out[0][0] += settings.scale * static_cast<double>(plain_loss(kind, row, target.data(), parameter, smoothing));
+    }
+  };
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+    TargetLoss args = settings;
+    args.x = in[0];
+    args.targets = in[1];
+    args.dx = d[0];
+    args.scale *= to_numbers(dy)[0];
+    b.target_loss(args);
+  };
+  return op;
+}
+
+Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter, double smoothing) {
+  constexpr double kScale = 0.25, kGradientScale = 2.0;
+  Operation op;
+  op.name = fmt::format("target_loss {} {}x{}, parameter {}, smoothing {}, of numbers", text_of(kind), rows, classes, parameter, smoothing);
+  op.inputs = {{rows, classes}, {rows, classes}};
+  op.input_roles = {Role::kActivation, Role::kParameter};
+  op.outputs = {{rows, classes}, {}};
+  op.output_roles = {Role::kActivation, Role::kParameter};
+  op.fit = [](std::vector<Numbers>& in) {
+    for (double& t : in[1]) t = std::abs(t);  // weights of classes; they need not add up to 1
+  };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.target_loss({.kind = kind,
+                   .x = in[0],
+                   .targets = in[1],
+                   .loss = out[1],
+                   .dx = out[0],
+                   .parameter = parameter,
+                   .label_smoothing = smoothing,
+                   .scale = kScale,
+                   .gradient_scale = kGradientScale});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index r = 0; r < rows; ++r) {
+      const double* t = in[1].data() + r * classes;
+      std::vector<Wide> row(in[0].begin() + r * classes, in[0].begin() + (r + 1) * classes);
+      const auto value = [&] { return plain_loss(kind, row, t, parameter, smoothing); };
+      out[1][0] += kScale * static_cast<double>(value());
+      for (Index c = 0; c < classes; ++c) {
+        constexpr Wide kStep = 1e-3;
+        const Wide x = row[at(c)];
+        const auto beside = [&](int steps) {
+          row[at(c)] = x + steps * kStep;
+          return value();
+        };
+        // To the 4th power of the step.
+        const Wide slope = (8 * (beside(1) - beside(-1)) - (beside(2) - beside(-2))) / (12 * kStep);
+        row[at(c)] = x;
+        out[0][at(r * classes + c)] = kScale * kGradientScale * static_cast<double>(slope);
+      }
+    }
+  };
+  return op;
+}
+
+Operation confusion(Index rows, Index classes) {
+  constexpr double kBefore = 3.0;
+  Operation op;
+  op.name = fmt::format("confusion_counts {}x{}", rows, classes);
+  op.inputs = {{rows, classes}, {rows}};
+  op.input_roles = {Role::kActivation, Role::kIndex};
+  op.bounds = {0, classes};
+  op.outputs = {{classes, classes + 1}};
+  op.output_roles = {Role::kExact};
+  op.fit = [](std::vector<Numbers>& in) {
+    for (double& x : in[0]) x = std::round(4 * x);  // some are equal
+  };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.fill(out[0], kBefore);
+    b.confusion_counts({in[0], in[1], out[0]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    std::fill(out[0].begin(), out[0].end(), kBefore);
+    for (Index r = 0; r < rows; ++r) {
+      const auto row = in[0].begin() + r * classes;
+      const Index best = std::max_element(row, row + classes) - row;
+      out[0][at(static_cast<Index>(in[1][at(r)]) * (classes + 1) + best)] += 1;
+    }
+  };
+  return op;
+}
+
 Operation metrics(Index rows, Index classes) {
   constexpr double kBefore = 2.0;  // they are added to
   Operation op;

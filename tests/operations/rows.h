@@ -93,6 +93,11 @@ Operation embedding(Index tokens, Index rows, Index columns);
 
 // losses.cpp
 Operation cross_entropy(Index rows, Index classes, double smoothing);
+/// Class numbers as targets.
+Operation target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0, double smoothing = 0.0);
+/// Numbers as targets: the loss and its gradient, both against plain loops.
+Operation soft_target_loss(LossKind kind, Index rows, Index classes, double parameter = 0.0, double smoothing = 0.0);
+Operation confusion(Index rows, Index classes);
 Operation metrics(Index rows, Index classes);
 Operation squared_distance(Index n, bool of_two);
 /// What the squared norms hold in this row's run.

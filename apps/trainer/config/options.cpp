@@ -26,7 +26,9 @@ TrainOptions parse_train_options(int argc, char** argv) {
       "--list", options.list,
       "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, augmentations, tasks, "
       "losses, metrics");
-  app.add_option("--evaluate", options.evaluate, "test a model.safetensors without training");
+  app.add_option("--evaluate", options.evaluate,
+                 "test a model.safetensors, or that of a run's folder, without training; on its own data set, or on that of a config");
+  app.add_option("--confusion", options.confusion, "with --evaluate: write which classes are taken for which, as CSV");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   options.help_text = app.help();
   try {
@@ -34,7 +36,10 @@ TrainOptions parse_train_options(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
-  const bool needs_config = !options.help && !options.version && !options.describe_config && options.list.empty();
+  if (!options.confusion.empty() && options.evaluate.empty())
+    fail(ExitCode::kUsage, "arguments", "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");
+  const bool needs_config =
+      !options.help && !options.version && !options.describe_config && options.list.empty() && options.evaluate.empty();
   if (needs_config && options.config.empty()) fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");
   return options;
 }

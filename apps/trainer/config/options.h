@@ -7,7 +7,7 @@ namespace starling {
 
 /// The command line of starling-train.
 struct TrainOptions {
-  std::string config, output, resume, device, trace, list, evaluate;
+  std::string config, output, resume, device, trace, list, evaluate, confusion;
   std::vector<std::string> settings;
   bool dry_run = false, version = false, help = false, describe_config = false;
   std::string help_text;

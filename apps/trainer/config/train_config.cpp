@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "apps/trainer/config/plugins.h"
+#include "apps/trainer/config/recipe.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/tasks/metric.h"
@@ -462,6 +463,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                                         "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) config.lr_scale = std::sqrt(static_cast<double>(site.ranks));
   if (!root.describing()) check_algorithm(sync, config.algorithm, config, site);
+  read_batch_norm(sync, config);
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
@@ -528,7 +530,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
-  config.init = root.text("init", "", "a .safetensors file with initial values");
+  read_initial_file(root, config);
   config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 
   read_data(root, config, site);
@@ -540,6 +542,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
     if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
   }
   read_loss(root, config, metric_names);
+  read_average(root, config);
   read_sync(root, config, site);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
@@ -551,6 +554,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   ConfigSection checkpoint = root.section("checkpoint", "saved states of the run; one more comes at the end");
   config.checkpoint = read_interval(checkpoint, "save");
   config.keep = static_cast<int>(checkpoint.integer("keep", 2, Range::closed(1, 1e6), "newest checkpoints that are kept"));
+  config.keep_best = checkpoint.boolean("best", false, "keeps checkpoints/best too, the one that tested best");
   checkpoint.finish();
   root.finish();
   return config;
@@ -682,6 +686,8 @@ void apply_settings(nlohmann::json& config, const std::vector<std::string>& sett
       const bool inside = setting.starts_with(fmt::format("{}.{}.", section, key)) && config.is_object() && config.contains(place);
       if (inside && config[place].is_string()) config[place] = {{"type", config[place]}};  // a text is its type
     }
+    if (setting.starts_with("init.") && config.is_object() && config.value("init", nlohmann::json()).is_string())
+      config["init"] = {{"file", config["init"]}};  // a text is its file
     apply_setting(config, setting);
   }
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <regex>
 #include <string>
 #include <vector>
@@ -13,7 +14,9 @@
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/data/sampler.h"
 #include "apps/trainer/schedules/schedule.h"
+#include "apps/trainer/state/init_file.h"
 #include "apps/trainer/state/loss_scaler.h"
+#include "apps/trainer/state/model_average.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/mixer.h"
@@ -62,7 +65,8 @@ struct SyncPhase {
 
 struct TrainConfig {
   std::uint64_t seed = 1;
-  std::string device, precision, init, trace;
+  std::string device, precision, trace;
+  InitialFile init;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
   bool defer_norms = false;         ///< Pass::defer_norms of training; see defers_norms()
@@ -108,8 +112,12 @@ struct TrainConfig {
   MixerKind mixer;  ///< sync.exchange
   ClipSettings clip;
 
+  std::optional<AverageSettings> ema;
+  std::int64_t recalibrate_batches = 0;  ///< sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
+
   Interval evaluate, checkpoint;
   int keep = 2;
+  bool keep_best = false;
   std::int64_t log_every = 10;
 
   nlohmann::json resolved;

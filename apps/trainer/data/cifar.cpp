@@ -21,6 +21,7 @@ struct CifarVariant {
   std::vector<std::string> train_files, test_files;
   std::int64_t label_bytes, classes, train_samples, test_samples;
   std::vector<double> mean, deviation;
+  std::vector<std::string> class_names;  ///< in the order of the labels: batches.meta.txt, fine_label_names.txt
 };
 
 const CifarVariant& cifar10() {
@@ -34,7 +35,8 @@ const CifarVariant& cifar10() {
                                     50000,
                                     10000,
                                     {0.4914, 0.4822, 0.4465},
-                                    {0.2470, 0.2435, 0.2616}};
+                                    {0.2470, 0.2435, 0.2616},
+                                    {"airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"}};
   return variant;
 }
 
@@ -50,7 +52,19 @@ const CifarVariant& cifar100() {
       50000,
       10000,
       {0.5071, 0.4865, 0.4409},
-      {0.2673, 0.2564, 0.2762}};
+      {0.2673, 0.2564, 0.2762},
+      {"apple",       "aquarium_fish", "baby",         "bear",       "beaver",       "bed",        "bee",         "beetle",   "bicycle",
+       "bottle",      "bowl",          "boy",          "bridge",     "bus",          "butterfly",  "camel",       "can",      "castle",
+       "caterpillar", "cattle",        "chair",        "chimpanzee", "clock",        "cloud",      "cockroach",   "couch",    "crab",
+       "crocodile",   "cup",           "dinosaur",     "dolphin",    "elephant",     "flatfish",   "forest",      "fox",      "girl",
+       "hamster",     "house",         "kangaroo",     "keyboard",   "lamp",         "lawn_mower", "leopard",     "lion",     "lizard",
+       "lobster",     "man",           "maple_tree",   "motorcycle", "mountain",     "mouse",      "mushroom",    "oak_tree", "orange",
+       "orchid",      "otter",         "palm_tree",    "pear",       "pickup_truck", "pine_tree",  "plain",       "plate",    "poppy",
+       "porcupine",   "possum",        "rabbit",       "raccoon",    "ray",          "road",       "rocket",      "rose",     "sea",
+       "seal",        "shark",         "shrew",        "skunk",      "skyscraper",   "snail",      "snake",       "spider",   "squirrel",
+       "streetcar",   "sunflower",     "sweet_pepper", "table",      "tank",         "telephone",  "television",  "tiger",    "tractor",
+       "train",       "trout",         "tulip",        "turtle",     "wardrobe",     "whale",      "willow_tree", "wolf",     "woman",
+       "worm"}};
   return variant;
 }
 
@@ -62,6 +76,7 @@ class Cifar final : public BuiltinDataset {
     read_limits(section);
     read_normalize(section, variant.mean, variant.deviation);
     set_samples(variant.train_samples, variant.test_samples);
+    info_.class_names = variant.class_names;
   }
 
   void open() override {

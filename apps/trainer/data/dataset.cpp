@@ -15,6 +15,15 @@ const TensorInfo* DatasetInfo::find(std::string_view name) const {
   return it == tensors.end() ? nullptr : &*it;
 }
 
+std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const {
+  std::vector<std::string> names;
+  for (std::int64_t c = 0; c < count; ++c) {
+    const auto known = static_cast<std::size_t>(c);
+    names.push_back(known < class_names.size() ? class_names[known] : std::to_string(c));
+  }
+  return names;
+}
+
 std::string DatasetInfo::sample_text() const {
   std::string text;
   for (const TensorInfo& tensor : tensors) {
@@ -46,7 +55,8 @@ DatasetInfo ImageDataset::info() const {
           .classes = images.classes,
           .train_samples = images.train_samples,
           .test_samples = images.test_samples,
-          .complexity = images.complexity};
+          .complexity = images.complexity,
+          .class_names = images.class_names};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {

@@ -34,9 +34,12 @@ struct DatasetInfo {
   std::string task;                 ///< what `task.type` is where the config does not say
   std::int64_t classes = 0;         ///< of Dataset::label(); 0: samples have none
   std::int64_t train_samples = 0, test_samples = 0;
-  std::string complexity = {};  ///< what Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
+  std::string complexity = {};                ///< what Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
+  std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
 
   const TensorInfo* find(std::string_view name) const;
+  /// A name for each of so many classes: its number where the data set gives none.
+  std::vector<std::string> names_of_classes(std::int64_t count) const;
   /// "32×32×3, 10 classes"
   std::string sample_text() const;
 };
@@ -65,6 +68,7 @@ struct ImageInfo {
   std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
   std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
   std::string complexity = {};                       ///< see DatasetInfo
+  std::vector<std::string> class_names = {};         ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".

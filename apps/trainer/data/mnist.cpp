@@ -19,18 +19,23 @@ constexpr std::int64_t kMnistSide = 28, kMnistPixels = kMnistSide * kMnistSide, 
 struct MnistVariant {
   std::string name, path, remedy;
   double mean, deviation;
+  std::vector<std::string> class_names;
 };
 
 const MnistVariant& mnist() {
-  static const MnistVariant variant{"mnist", "build/data/mnist", "put the four IDX files of MNIST, plain or .gz, there, or set data.path",
-                                    0.1307, 0.3081};
+  static const MnistVariant variant{
+      "mnist", "build/data/mnist", "put the four IDX files of MNIST, plain or .gz, there, or set data.path", 0.1307, 0.3081, {}};
   return variant;
 }
 
 const MnistVariant& fashion_mnist() {
   static const MnistVariant variant{
-      "fashion_mnist", "/usr/share/datasets/fashion-mnist",
-      "install Debian's package (apt install dataset-fashion-mnist), or set data.path to the folder of its four files", 0.2860, 0.3530};
+      "fashion_mnist",
+      "/usr/share/datasets/fashion-mnist",
+      "install Debian's package (apt install dataset-fashion-mnist), or set data.path to the folder of its four files",
+      0.2860,
+      0.3530,
+      {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"}};
   return variant;
 }
 
@@ -90,6 +95,7 @@ class Mnist final : public BuiltinDataset {
     read_limits(section);
     read_normalize(section, {variant.mean}, {variant.deviation});
     set_samples(60000, 10000);
+    info_.class_names = variant.class_names;
   }
 
   void open() override {

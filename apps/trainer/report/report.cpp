@@ -63,6 +63,7 @@ std::string memory_text(const MemoryNeed& need) {
   std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
                                 size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
+  if (need.average > 0.0) out += fmt::format(", {} moving average", size_text(need.average));
   if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
   out += fmt::format(", {} activations, {} batches", size_text(need.activations), size_text(need.batches));
   if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
@@ -146,7 +147,9 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
 }  // namespace
 
-double MemoryNeed::total() const { return parameters + gradients + states + low + receive + sync + activations + batches + cache; }
+double MemoryNeed::total() const {
+  return parameters + gradients + states + low + average + receive + sync + activations + batches + cache;
+}
 
 std::string size_text(double bytes) {
   const char* unit = "B";
@@ -234,6 +237,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     }
   }
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
+  if (config.ema) {
+    need.average = flat;
+    for (const ModelBuffer* buffer : config.model->buffers()) {
+      if (is_floating(buffer->dtype))
+        need.average += static_cast<double>(buffer->shape.elements()) * static_cast<double>(size_of(config.dtype));
+    }
+  }
   if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   const double one = need.parameters;
   for (const RunPart& part : parts_of(config)) {  // the most of any

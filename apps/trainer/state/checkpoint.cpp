@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
@@ -51,6 +53,25 @@ std::error_code remove_checkpoint(const std::string& folder) {
   if (fs::remove(folder + "/DONE", error)) sync_folder(folder);
   if (!error) fs::remove_all(folder, error);
   return error;
+}
+
+/// What a best checkpoint's DONE says; none where it is not there or says nothing.
+std::optional<CheckpointFolder::Best> read_best(const std::string& folder) {
+  std::ifstream in(folder + "/DONE", std::ios::binary);
+  const auto json = nlohmann::json::parse(in, nullptr, false);
+  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
+  if (!json.contains("value") || !json["value"].is_number() || !json.contains("metric") || !json["metric"].is_string()) return std::nullopt;
+  return CheckpointFolder::Best{json["step"].get<std::int64_t>(), json["metric"].get<std::string>(), json["value"].get<double>()};
+}
+
+void rename_folder(const std::string& from, const std::string& to) {
+  std::error_code error;
+  fs::rename(from, to, error);
+  if (error) fail_output("rename to " + to + " the folder", from, error.value());
+}
+
+void remove_folder(const std::string& folder) {
+  if (const std::error_code error = remove_checkpoint(folder)) fail_output("empty the folder", folder, error.value());
 }
 
 }  // namespace
@@ -98,6 +119,37 @@ std::optional<std::int64_t> CheckpointFolder::newest() const {
   const auto entries = step_folders(folder_ + "/checkpoints");
   const auto found = std::find_if(entries.rbegin(), entries.rend(), [](const Entry& entry) { return entry.complete; });
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
+}
+
+void CheckpointFolder::begin_best() const {
+  remove_folder(new_best_folder());
+  make_folders(new_best_folder());
+}
+
+void CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
+  write_safetensors(fmt::format("{}/rank-{}.safetensors", new_best_folder(), rank), file);
+}
+
+void CheckpointFolder::complete_best(const Best& best) const {
+  const std::string done = nlohmann::json{{"step", best.step}, {"metric", best.metric}, {"value", best.value}}.dump() + "\n";
+  sync_folder(new_best_folder());
+  write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
+  sync_folder(new_best_folder());
+  // At every moment one of the two has its DONE; best() looks at both.
+  std::error_code error;
+  if (fs::exists(best_folder(), error)) {
+    remove_folder(old_best_folder());
+    rename_folder(best_folder(), old_best_folder());
+  }
+  rename_folder(new_best_folder(), best_folder());
+  sync_folder(folder_ + "/checkpoints");
+  if (const std::error_code left = remove_checkpoint(old_best_folder()))
+    log::warning("cannot remove {}: {}", old_best_folder(), left.message());
+}
+
+std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
+  const auto found = read_best(best_folder());
+  return found ? found : read_best(old_best_folder());
 }
 
 SafetensorsFile CheckpointFolder::read(std::int64_t step, int rank) const {

@@ -13,6 +13,13 @@ namespace starling {
 /// trainer's matter. Write errors are Error(kOutput); a missing or damaged checkpoint is Error(kUsage).
 class CheckpointFolder {
  public:
+  /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
+  struct Best {
+    std::int64_t step = 0;
+    std::string metric;  ///< "test_accuracy"
+    double value = 0.0;
+  };
+
   explicit CheckpointFolder(std::string output_folder) : folder_(std::move(output_folder)) {}
 
   std::string step_folder(std::int64_t step) const;
@@ -27,7 +34,19 @@ class CheckpointFolder {
   std::optional<std::int64_t> newest() const;
   SafetensorsFile read(std::int64_t step, int rank) const;
 
+  /// `checkpoints/best`, which --resume does not look at. It is written beside the one that is there, and takes its place when it is
+  /// complete: rank 0 makes the folder, all ranks (and whoever has more to add) write into it, rank 0 completes it.
+  std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
+  void begin_best() const;
+  void write_best(int rank, const SafetensorsFile& file) const;
+  void complete_best(const Best& best) const;
+  /// None where there is none, or none that is whole.
+  std::optional<Best> best() const;
+
  private:
+  std::string best_folder() const { return folder_ + "/checkpoints/best"; }
+  std::string old_best_folder() const { return folder_ + "/checkpoints/best.old"; }
+
   std::string folder_;
 };
 

@@ -29,6 +29,7 @@ constexpr const char* kComplexities = "data.complexity";
 const std::map<std::string, nlohmann::json>& later_keys() {
   static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0},
                                                           {"sync.lr_scale", 1.0},
+                                                          {"sync.batch_norm", "local"},
                                                           {"data.sampler", {{"type", "shuffle"}}},
                                                           {"sync.switch", nlohmann::json::array()},
                                                           {"optimizer.groups", nlohmann::json::array()}};

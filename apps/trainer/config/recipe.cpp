@@ -1,0 +1,53 @@
+#include "apps/trainer/config/recipe.h"
+
+#include <algorithm>
+
+#include "apps/trainer/norm_statistics.h"
+
+namespace starling {
+
+void read_initial_file(ConfigSection& root, TrainConfig& config) {
+  ConfigSection init = root.section("init", "initial values from a file; a text is its file", "file");
+  config.init.file = init.text("file", "", "a .safetensors file with the model's names, such as another run's model.safetensors");
+  config.init.skip =
+      init.texts("skip", {}, "names of tensors that keep their own initialisation: [\"fc.*\"]; * is any text, ? a character");
+  if (root.describing()) return;
+  init.finish();
+  if (config.init.file.empty() && !config.init.skip.empty()) init.error("file", "is missing beside skip; needed: a .safetensors file");
+  if (config.init.skip.empty()) root.resolve("init", config.init.file);
+}
+
+void read_average(ConfigSection& root, TrainConfig& config) {
+  const char* doc = "a moving average of the parameters, tested and saved beside the mean model; off where it is not given";
+  if (!root.has("ema") && !root.describing()) {
+    root.raw("ema", "object", doc);
+    return;
+  }
+  ConfigSection ema = root.section("ema", doc);
+  AverageSettings settings;
+  settings.decay = ema.number("decay", 0.999, Range::half_open(0.0, 1.0), "share of the average that stays at each of its updates");
+  settings.every = ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
+  if (root.describing()) return;
+  ema.finish();
+  config.ema = settings;
+  if (config.rule->evaluated().state >= 0) {
+    root.error("ema", "averages the parameters, but {} tests an average of its steps already; leave it out", config.optimizer);
+  }
+}
+
+void read_batch_norm(ConfigSection& sync, TrainConfig& config) {
+  const std::string statistics =
+      sync.choice("batch_norm", "local", {"local", "recalibrate"},
+                  "statistics of batch norms in the mean model; local: the mean of the ranks' own; recalibrate: measured on training "
+                  "batches before each test, by the mean model itself");
+  if (statistics == "local" && !sync.describing()) return;
+  const std::int64_t batches =
+      sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6), "recalibrate: training batches of each rank that are measured");
+  if (sync.describing()) return;
+  config.recalibrate_batches = batches;
+  const auto& buffers = config.model->buffers();
+  if (std::none_of(buffers.begin(), buffers.end(), [](const ModelBuffer* buffer) { return is_norm_statistic(buffer->name); }))
+    sync.error("batch_norm", "is recalibrate, but the model has no batch norm; allowed here: local");
+}
+
+}  // namespace starling

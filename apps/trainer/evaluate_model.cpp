@@ -1,0 +1,120 @@
+#include "apps/trainer/evaluate_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "apps/inference/model_file.h"
+#include "comm/agreement.h"
+#include "core/safetensors.h"
+
+namespace starling {
+namespace {
+
+/// The counts as a table: so many columns for outputs, and one for what is no number.
+struct ConfusionTable {
+  explicit ConfusionTable(const EvaluationResult& result) : counts(result.confusion) {
+    while (outputs * (outputs + 1) < counts.size()) ++outputs;
+  }
+  double at(std::size_t label, std::size_t predicted) const { return counts[label * (outputs + 1) + predicted]; }
+  double row(std::size_t label) const {
+    double sum = 0.0;
+    for (std::size_t c = 0; c <= outputs; ++c) sum += at(label, c);
+    return sum;
+  }
+  bool lacks_numbers() const {
+    for (std::size_t c = 0; c < outputs; ++c) {
+      if (at(c, outputs) > 0.0) return true;
+    }
+    return false;
+  }
+  const std::vector<double>& counts;
+  std::size_t outputs = 0;
+};
+
+/// RFC 4180.
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string name_at(const std::vector<std::string>& names, std::size_t c) { return c < names.size() ? names[c] : std::to_string(c); }
+
+}  // namespace
+
+std::string evaluated_file(const std::string& given) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(given, error)) return given;
+  const std::string file = given + "/model.safetensors";
+  if (!std::filesystem::is_regular_file(file, error)) {
+    fail(ExitCode::kUsage, "arguments", "--evaluate {}: the folder has no model.safetensors; needed: a run that has ended, or a model file",
+         given);
+  }
+  return file;
+}
+
+std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
+  const ConfusionTable table(result);
+  std::size_t width = 5;
+  for (const std::string& name : names) width = std::max(width, name.size());
+  std::string text = fmt::format("{:<{}}  samples  accuracy\n", "class", width);
+  for (std::size_t c = 0; c < std::min(table.outputs, names.size()); ++c) {
+    const double samples = table.row(c);
+    text += fmt::format("{:<{}}  {:>7}  ", names[c], width, static_cast<std::int64_t>(samples));
+    text += samples > 0.0 ? fmt::format("{:>6.2f} %\n", 100.0 * table.at(c, c) / samples) : std::string("       -\n");
+  }
+  return text;
+}
+
+std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names) {
+  const ConfusionTable table(result);
+  const bool lacks = table.lacks_numbers();
+  std::string text = "true class";
+  for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_field(name_at(names, c));
+  text += lacks ? ",no number\n" : "\n";
+  for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
+    text += csv_field(names[r]);
+    for (std::size_t c = 0; c < table.outputs + (lacks ? 1 : 0); ++c) text += fmt::format(",{}", static_cast<std::int64_t>(table.at(r, c)));
+    text += "\n";
+  }
+  return text;
+}
+
+ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
+  // A class for each sample, and a score for each class.
+  const TensorInfo* label = config.data.find("label");
+  const bool classes = label && label->shape.rank() == 0 && label->classes > 0 && config.model->output_shape().rank() == 1;
+  together(world, [&] {
+    if (!classes && !options.confusion.empty()) {
+      fail(ExitCode::kUsage, "arguments", "--confusion {}: samples of this data set have no classes to confuse; leave it out",
+           options.confusion);
+    }
+    const std::string file = evaluated_file(options.evaluate);
+    config.model->allocate(backend, config.dtype, config.compute);
+    load_model_tensors(read_safetensors(file), file, "", *config.model);
+    config.model->refresh_low();
+  });
+  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute);
+  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world, classes);
+  together(world, [&] {
+    if (world.rank() != 0) return;
+    if (classes) {
+      const std::vector<std::string> names = config.data.names_of_classes(config.data.classes);
+      fmt::print("{}", class_table(result, names));
+      if (!options.confusion.empty()) {
+        const std::string csv = confusion_csv(result, names);
+        write_file_atomically(options.confusion, csv.data(), csv.size());
+      }
+    }
+    nlohmann::json line{{"samples", result.samples}};
+    for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
+    fmt::print("{}\n", line.dump());
+  });
+  return ExitCode::kOk;
+}
+
+}  // namespace starling

@@ -1,0 +1,30 @@
+#include "apps/trainer/norm_statistics.h"
+
+#include "core/trace.h"
+
+namespace starling {
+
+bool is_norm_statistic(const std::string& buffer) { return buffer.ends_with("running_mean") || buffer.ends_with("running_var"); }
+bool is_norm_counter(const std::string& buffer) { return buffer.ends_with("num_batches_tracked"); }
+
+void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t batches, std::uint64_t seed, Backend& backend) {
+  const TraceSpan span("recalibrate");
+  for (ModelBuffer* buffer : model.buffers()) {
+    const Tensor fresh(backend, buffer->value.shape(), buffer->value.dtype());
+    backend.copy(buffer->value, fresh);
+    // The first batch takes the whole place of what was there; but a NaN would stay.
+    if (is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) backend.fill(fresh, 0.0);
+    buffer->value = fresh;
+  }
+  constexpr std::uint64_t kApart = std::uint64_t{1} << 63;  // from the numbers of training's dropout
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    Pass pass{.backend = backend,
+              .training = true,
+              .dropout_key = seed,
+              .dropout_counter = kApart | static_cast<std::uint64_t>(batch) << 24,
+              .norm_momentum = 1.0 / static_cast<double>(batch + 1)};
+    (void)task.predict(model, loader.next(), pass);
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,87 @@
+#include "apps/trainer/state/init_file.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <set>
+
+#include "apps/inference/model_file.h"
+#include "core/backend.h"
+#include "core/error.h"
+#include "core/registry.h"
+#include "core/safetensors.h"
+
+namespace starling {
+namespace {
+
+bool matches(const std::string& pattern, const std::string& name) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; }
+
+bool skipped(const InitialFile& init, const std::string& name) {
+  return std::any_of(init.skip.begin(), init.skip.end(), [&](const std::string& pattern) { return matches(pattern, name); });
+}
+
+/// Calls visit(name, tensor, layout) for each tensor of the model.
+template <class Visit>
+void each_tensor(Model& model, const Visit& visit) {
+  for (const Parameter* parameter : model.parameters()) visit(parameter->name, parameter->value, parameter->layout);
+  for (const ModelBuffer* buffer : model.buffers()) visit(buffer->name, buffer->value, TensorLayout::kPlain);
+}
+
+void check_patterns(const InitialFile& init, const SafetensorsFile& file, Model& model) {
+  std::set<std::string> names;
+  each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
+  for (const auto& [name, tensor] : file.tensors) names.insert(name);
+  for (const std::string& pattern : init.skip) {
+    if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) continue;
+    const std::string near = suggestion(pattern, {names.begin(), names.end()});
+    fail(ExitCode::kUsage, "config", "init.skip: '{}' is the name of no tensor of the model or of {}{}; e.g. \"{}\"", pattern, init.file,
+         near, names.empty() ? "fc.*" : *names.rbegin());
+  }
+}
+
+void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& model) {
+  std::vector<std::string> differing;
+  std::set<std::string> patterns;
+  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    const auto it = file.tensors.find(name);
+    const Shape wanted = file_shape(tensor.shape(), layout);
+    if (it == file.tensors.end() || it->second.shape == wanted) return;
+    differing.push_back(fmt::format("{} has shape {}, needed: {}", name, it->second.shape.text(), wanted.text()));
+    const std::size_t dot = name.rfind('.');
+    patterns.insert(dot == std::string::npos ? "\"" + name + "\"" : "\"" + name.substr(0, dot) + ".*\"");
+  });
+  if (differing.empty()) return;
+  constexpr std::size_t kMostNamed = 4;
+  const std::size_t more = differing.size() > kMostNamed ? differing.size() - kMostNamed : 0;
+  differing.resize(differing.size() - more);
+  fail(ExitCode::kUsage, "model file",
+       "{}: tensor {}{}; to keep the model's own initialisation there: \"init\": {{\"file\": …, \"skip\": [{}]}}", init.file,
+       fmt::join(differing, "; tensor "), more > 0 ? fmt::format(" (and {} more)", more) : "", fmt::join(patterns, ", "));
+}
+
+}  // namespace
+
+void load_initial_file(const InitialFile& init, Model& model) {
+  SafetensorsFile file = read_safetensors(init.file);
+  check_patterns(init, file, model);
+  for (auto it = file.tensors.begin(); it != file.tensors.end();) it = skipped(init, it->first) ? file.tensors.erase(it) : std::next(it);
+  check_shapes(init, file, model);
+  // In the place of what is skipped stands what the model has; on shapes alone that is no numbers.
+  each_tensor(model, [&](const std::string& name, const Tensor& tensor, TensorLayout layout) {
+    if (!skipped(init, name)) return;
+    file.tensors[name] = tensor.backend().device() == DeviceType::kMeta
+                             ? FileTensor{tensor.dtype(), file_shape(tensor.shape(), layout), std::vector<std::byte>(tensor.bytes())}
+                             : to_file_tensor(tensor, layout);
+  });
+  load_model_tensors(file, init.file, "", model);
+}
+
+void check_initial_file(const InitialFile& init, Model& model) {
+  model.allocate(meta_backend(), DType::kFloat32);
+  load_initial_file(init, model);
+  model.drop_memory();
+}
+
+}  // namespace starling

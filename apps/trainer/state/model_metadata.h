@@ -1,0 +1,22 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+#include "apps/trainer/config/train_config.h"
+#include "core/safetensors.h"
+
+namespace starling {
+
+/// What a model file says of itself, so that it can be used without the config that it was trained by: the metadata `starling.config` (the
+/// resolved config), `starling.classes` (a JSON list of names) and, for images, `starling.normalize` (as `data.normalize`).
+void describe_model(const TrainConfig& config, SafetensorsFile& file);
+
+/// The model as its tensors stand now, with that and "format": "pt", which PyTorch's readers want.
+void write_model(const TrainConfig& config, const std::string& path);
+
+/// The config that a model file was trained by, as far as tests of it need it: without what concerns training alone. Error(kUsage) where
+/// the file says none, such as one of another program.
+nlohmann::json config_of_model(const SafetensorsFile& file, const std::string& source);
+
+}  // namespace starling

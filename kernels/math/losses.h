@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cmath>
+
+#include "core/host_device.h"
+
+namespace starling::math {
+
+// Terms of the losses (core/operations.h, LossKind), shared by the CPU and GPUs.
+
+struct LossTerm {
+  double value, slope;  ///< slope: the derivative by the term's variable
+};
+
+/// Of one element x with target t: PyTorch's binary_cross_entropy_with_logits.
+STARLING_HD LossTerm logistic_loss(double x, double t) {
+  const double power = ::exp(x < 0.0 ? x : -x);  // never over 1, so nothing overflows
+  const double sigmoid = x < 0.0 ? power / (1.0 + power) : 1.0 / (1.0 + power);
+  return {(1.0 - t) * x + (x < 0.0 ? -x : 0.0) + ::log1p(power), sigmoid - t};
+}
+STARLING_HD LossTerm squared_loss(double x, double t) { return {(x - t) * (x - t), 2.0 * (x - t)}; }
+/// 1 or -1; 0 and NaN stay as they are.
+STARLING_HD double sign(double d) { return d > 0.0 ? 1.0 : d < 0.0 ? -1.0 : d; }
+STARLING_HD LossTerm absolute_loss(double x, double t) { return {::fabs(x - t), sign(x - t)}; }
+STARLING_HD LossTerm huber_loss(double x, double t, double delta) {
+  const double d = x - t, size = ::fabs(d);
+  if (size <= delta) return {0.5 * d * d, d};
+  return {delta * (size - 0.5 * delta), delta * sign(d)};
+}
+
+/// Of one class, by log p: -t·(1 - p)^γ·log p. A γ of 0 is the cross entropy.
+STARLING_HD LossTerm focal_loss(double log_p, double t, double gamma) {
+  if (gamma == 0.0) return {-t * log_p, -t};
+  const double rest = -::expm1(log_p), power = ::pow(rest, gamma);  // 1 - p, exact where p is nearly 1
+  const double slope = rest == 0.0 ? 0.0 : power * (gamma * ::exp(log_p) * log_p / rest - 1.0);
+  return {-t * power * log_p, t * slope};
+}
+
+/// Of one element, for the kinds that have terms of elements.
+template <class Kind>
+STARLING_HD LossTerm element_loss(Kind kind, double x, double t, double parameter) {
+  if (kind == Kind::kLogistic) return logistic_loss(x, t);
+  if (kind == Kind::kSquared) return squared_loss(x, t);
+  if (kind == Kind::kAbsolute) return absolute_loss(x, t);
+  return huber_loss(x, t, parameter);
+}
+
+}  // namespace starling::math

@@ -1,0 +1,474 @@
+// Keys of how a model is trained: the moving average, statistics of batch norms, the best checkpoint, and a file to start from.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/report/report.h"
+#include "apps/trainer/state/init_file.h"
+#include "apps/inference/model_file.h"
+#include "apps/trainer/training_run.h"
+#include "kernels/open_backend.h"
+#include "tests/apps/data_test_support.h"
+#include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
+
+namespace starling {
+namespace {
+
+using test::contains;
+using test::error_of;
+using test::Folder;
+
+nlohmann::json recipe_config(const char* patch = "{}") {
+  register_builtins();
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "model": {"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3},
+      {"type": "batch_norm", "momentum": 0.3}, {"type": "relu"}, {"type": "dropout", "p": 0.25}, {"type": "flatten"},
+      {"type": "linear", "out_features": 4}]},
+    "data": {"type": "synthetic", "image_size": 8, "classes": 4, "limit": 128, "test_limit": 32, "augment": {"crop_padding": 1}},
+    "precision": "fp64", "batch_size": 4, "steps": 8, "optimizer": {"type": "sgd", "lr": 0.05, "momentum": 0.9},
+    "sync": {"bucket_mb": 0.001, "topology": {"type": "ring"}}, "threads": 1, "log_every": 1, "tensorboard": false,
+    "evaluate": {"every_steps": 2}, "checkpoint": {"every_epochs": 0}})");
+  config.merge_patch(nlohmann::json::parse(patch));
+  return config;
+}
+
+struct RecipeRun {
+  RecipeRun(const nlohmann::json& json, Transport& transport)
+      : site{transport.size(), transport.size()},
+        config(read_train_config(json, "test", site)),
+        trace(trace_shapes(config)),
+        backend(open_backend(DeviceType::kCpu, 1)) {
+    config.dataset->open();
+    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
+    trainer->initialise();
+  }
+  ~RecipeRun() {
+    trainer.reset();
+    config.model.reset();  // its tensors go before the backend
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) trainer->step();
+    trainer->finish();
+  }
+  RankLayout site;
+  TrainConfig config;
+  ShapeTrace trace;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Trainer> trainer;
+};
+
+std::vector<double> doubles(const SafetensorsFile& file, const std::string& name) {
+  const FileTensor& tensor = file.tensors.at(name);
+  REQUIRE(tensor.dtype == DType::kFloat64);
+  std::vector<double> result(tensor.bytes.size() / sizeof(double));
+  std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
+  return result;
+}
+
+double value_in(const EvaluationResult& result, const std::string& name) {
+  for (const MetricValue& value : result.values) {
+    if (value.name == name) return value.value;
+  }
+  return std::nan("");
+}
+
+void same_state(const SafetensorsFile& a, const SafetensorsFile& b) {
+  CHECK(a.tensors.size() == b.tensors.size());
+  for (const auto& [name, tensor] : a.tensors) {
+    CAPTURE(name);
+    REQUIRE(b.tensors.count(name) == 1);
+    CHECK(b.tensors.at(name).bytes == tensor.bytes);
+  }
+}
+
+/// Trains to the config's end, or `stop` steps of it, and gives what run() came to.
+ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks, bool resume = false) {
+  ExitCode code = ExitCode::kInternal;
+  FakeWorld world(ranks);
+  world.run([&](Transport& transport) {
+    RecipeRun run(json, transport);
+    const CheckpointFolder checkpoints(folder);
+    if (resume) {
+      const std::int64_t step = checkpoints.newest().value_or(0);
+      run.trainer->resume(checkpoints.read(step, transport.rank()), "test");
+    }
+    const ExitCode result = TrainingRun(*run.trainer, folder).run();
+    if (transport.rank() == 0) code = result;
+  });
+  return code;
+}
+
+std::vector<nlohmann::json> lines_with(const std::string& folder, const char* key) {
+  std::vector<nlohmann::json> lines;
+  std::istringstream in(test::read_text(folder + "/metrics.jsonl"));
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains(key)) lines.push_back(json);
+  }
+  return lines;
+}
+
+std::string recipe_error(const char* patch) {
+  return error_of(ExitCode::kUsage, [&] { read_train_config(recipe_config(patch), "test.json", {2, 2}); });
+}
+
+}  // namespace
+
+TEST_CASE("recipe/ema: the average is the plain recursion over each rank's parameters and statistics") {
+  for (const int ranks : {1, 2}) {
+    for (const std::int64_t every : {1, 3}) {
+      CAPTURE(ranks);
+      CAPTURE(every);
+      nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.75}})");
+      json["ema"]["every"] = every;
+      FakeWorld world(ranks);
+      world.run([&](Transport& transport) {
+        RecipeRun run(json, transport);
+        std::map<std::string, std::vector<double>> expected;
+        for (int step = 1; step <= 7; ++step) {
+          run.steps(1);
+          const SafetensorsFile state = run.trainer->state();
+          if (step % every == 0) {
+            for (const auto& [name, tensor] : state.tensors) {
+              if (name.rfind("model.", 0) != 0 || !is_floating(tensor.dtype)) continue;
+              std::vector<double>& average = expected[name.substr(6)];
+              const std::vector<double> now = doubles(state, name);
+              if (average.empty()) {
+                average = now;
+              } else {
+                for (std::size_t i = 0; i < now.size(); ++i) average[i] = 0.75 * average[i] + 0.25 * now[i];
+              }
+            }
+          }
+          std::size_t found = 0;
+          for (const auto& [name, tensor] : state.tensors) found += name.rfind("ema.", 0) == 0 ? 1 : 0;
+          CHECK(found == 12);  // 8 parameters, 4 statistics
+          for (const auto& [name, average] : expected) {
+            CAPTURE(name);
+            const std::vector<double> saved = doubles(state, "ema." + name);
+            double worst = 0.0;
+            for (std::size_t i = 0; i < saved.size(); ++i) worst = std::max(worst, std::abs(saved[i] - average[i]));
+            CHECK(worst < 1e-14);
+          }
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change nothing, and a resumed run goes on to the bit") {
+  for (const int ranks : {1, 3}) {
+    CAPTURE(ranks);
+    nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.5, "every": 2}, "sync": {"topology": {"type": "base-2"}}})");
+    std::vector<SafetensorsFile> states(static_cast<std::size_t>(ranks));
+    SafetensorsFile shown;
+    EvaluationResult tested;
+    FakeWorld world(ranks);
+    world.run([&](Transport& transport) {
+      SafetensorsFile straight, saved;
+      {
+        RecipeRun run(json, transport);
+        run.steps(7);
+        straight = run.trainer->state();
+      }
+      {
+        RecipeRun run(json, transport);
+        const EvaluationResult before = run.trainer->test(Trainer::TestedModels{});
+        CHECK(value_in(before, "ema_loss") == value_in(before, "loss"));  // no update yet: it is the model
+        run.steps(4);
+        saved = run.trainer->state();
+        states[static_cast<std::size_t>(transport.rank())] = saved;
+        const EvaluationResult result = run.trainer->test(Trainer::TestedModels{{}, [&] {
+                                                                                  if (transport.rank() == 0)
+                                                                                    add_model_tensors(*run.config.model, "", shown);
+                                                                                }});
+        if (transport.rank() == 0) tested = result;
+        same_state(saved, run.trainer->state());
+      }
+      RecipeRun run(json, transport);
+      run.trainer->resume(saved, "test");
+      run.trainer->test(Trainer::TestedModels{});
+      run.steps(3);
+      same_state(straight, run.trainer->state());
+    });
+    double worst = 0.0;
+    for (const auto& [name, tensor] : shown.tensors) {
+      if (!is_floating(tensor.dtype)) continue;
+      const std::vector<double> mean = doubles(shown, name);
+      std::vector<double> expected(mean.size(), 0.0);
+      for (const SafetensorsFile& state : states) {
+        const std::vector<double> own = doubles(state, "ema." + name);
+        for (std::size_t i = 0; i < own.size(); ++i) expected[i] += own[i] / ranks;
+      }
+      for (std::size_t i = 0; i < mean.size(); ++i) worst = std::max(worst, std::abs(mean[i] - expected[i]));
+    }
+    CHECK(worst < 1e-14);
+    // The same numbers by a run that is given the averages as its parameters.
+    FakeWorld one(1);
+    one.run([&](Transport& transport) {
+      RecipeRun run(recipe_config(), transport);
+      load_model_tensors(shown, "test", "", *run.config.model);
+      const EvaluationResult again = run.trainer->test(Trainer::TestedModels{});
+      CHECK(value_in(again, "loss") == doctest::Approx(value_in(tested, "ema_loss")).epsilon(1e-12));
+      CHECK(value_in(again, "accuracy") == value_in(tested, "ema_accuracy"));
+      CHECK(value_in(tested, "ema_loss") != doctest::Approx(value_in(tested, "loss")).epsilon(1e-6));
+    });
+  }
+}
+
+TEST_CASE("recipe/ema: in bf16 the products' operands are the average's while it is tested") {
+  FakeWorld world(1);
+  world.run([&](Transport& transport) {
+    RecipeRun run(recipe_config(R"({"precision": "bf16", "ema": {"decay": 0.9}})"), transport);
+    run.steps(4);
+    const SafetensorsFile before = run.trainer->state();
+    int copies = 0;
+    run.trainer->test(Trainer::TestedModels{{}, [&] {
+                                              for (const Parameter* parameter : run.config.model->parameters()) {
+                                                if (!parameter->low) continue;
+                                                ++copies;
+                                                const Tensor rounded(*run.backend, parameter->shape, DType::kBFloat16);
+                                                run.backend->cast({.x = parameter->value, .y = rounded});
+                                                CHECK(std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) == 0);
+                                              }
+                                            }});
+    CHECK(copies > 0);
+    same_state(before, run.trainer->state());
+  });
+}
+
+TEST_CASE("recipe/ema: a run tells and writes it, and its memory is planned") {
+  const Folder folder;
+  const nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.9}})");
+  CHECK(train_to_end(json, folder.path(), 2) == ExitCode::kOk);
+  CHECK(lines_with(folder.path(), "test_ema_accuracy").size() == 4);
+  const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
+  CHECK(summary.contains("test_ema_loss"));
+  CHECK(summary["test_ema_loss"] != summary["test_loss"]);
+  const SafetensorsFile mean = read_safetensors(folder / "model.safetensors"), average = read_safetensors(folder / "model.ema.safetensors");
+  CHECK(mean.tensors.size() == average.tensors.size());
+  CHECK(average.metadata.count("starling.config") == 1);
+  CHECK(doubles(mean, "6.weight") != doubles(average, "6.weight"));
+  const TrainConfig with = read_train_config(json, "test", {2, 2}), without = read_train_config(recipe_config(), "test", {2, 2});
+  const double more = memory_need(with, {2, 2}, trace_shapes(with)).total() - memory_need(without, {2, 2}, trace_shapes(without)).total();
+  CHECK(more >= static_cast<double>(8 * with.model->parameter_count()));
+  CHECK(contains(dry_run_report(with, {2, 2}, trace_shapes(with)), "moving average"));
+  CHECK_FALSE(contains(dry_run_report(without, {2, 2}, trace_shapes(without)), "moving average"));
+  CHECK_FALSE(without.resolved.contains("ema"));
+  CHECK(read_train_config(without.resolved, "test", {2, 2}).resolved == without.resolved);
+  CHECK(read_train_config(with.resolved, "test", {2, 2}).resolved == with.resolved);
+}
+
+TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average of training batches, and training keeps its own") {
+  constexpr int kBatches = 5;
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const nlohmann::json json = recipe_config(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 5}, "ema": {}})");
+    std::vector<double> mean(3, 0.0), variance(3, 0.0);  // of the first norm, whose input are the images
+    SafetensorsFile shown, of_average;
+    FakeWorld world(ranks);
+    std::mutex mutex;
+    world.run([&](Transport& transport) {
+      RecipeRun run(json, transport);
+      run.steps(3);
+      const SafetensorsFile before = run.trainer->state();
+      run.trainer->test(Trainer::TestedModels{[&](const EvaluationResult&) {
+                                                if (transport.rank() == 0) add_model_tensors(*run.config.model, "", shown);
+                                              },
+                                              [&] {
+                                                if (transport.rank() == 0) add_model_tensors(*run.config.model, "", of_average);
+                                              }});
+      same_state(before, run.trainer->state());
+      const SafetensorsFile after = run.trainer->state();
+      run.steps(2);
+      {
+        RecipeRun straight(recipe_config(R"({"ema": {}})"), transport);
+        straight.steps(5);
+        same_state(straight.trainer->state(), run.trainer->state());
+      }
+      LoaderSettings settings;
+      settings.seed = run.config.seed;
+      settings.augment = run.config.augment;
+      settings.batch_size = 4;
+      settings.rank = transport.rank();
+      settings.ranks = ranks;
+      Loader loader(*run.config.dataset, settings, *run.backend, DType::kFloat64);
+      loader.start(0, 0);
+      for (int k = 0; k < kBatches; ++k) {
+        const Tensor images = loader.next()["image"];
+        const auto numbers = images.span<double>();
+        const double rows = static_cast<double>(numbers.size()) / 3;
+        for (std::size_t c = 0; c < 3; ++c) {
+          double sum = 0.0, squares = 0.0;
+          for (std::size_t i = c; i < numbers.size(); i += 3) sum += numbers[i];
+          for (std::size_t i = c; i < numbers.size(); i += 3) squares += std::pow(numbers[i] - sum / rows, 2);
+          const std::lock_guard lock(mutex);
+          mean[c] += sum / rows / kBatches / ranks;
+          variance[c] += squares / (rows - 1) / kBatches / ranks;
+        }
+      }
+    });
+    for (const SafetensorsFile* file : {&shown, &of_average}) {
+      for (std::size_t c = 0; c < 3; ++c) {
+        CHECK(doubles(*file, "0.running_mean")[c] == doctest::Approx(mean[c]).epsilon(1e-12));
+        CHECK(doubles(*file, "0.running_var")[c] == doctest::Approx(variance[c]).epsilon(1e-12));
+      }
+    }
+    CHECK(doubles(shown, "2.running_mean") != doubles(of_average, "2.running_mean"));  // of another model
+  }
+}
+
+TEST_CASE("recipe/batch_norm: what does not fit is refused") {
+  CHECK(
+      contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"), "sync.batch_norm: unknown value 'sinc'; allowed: local, recalibrate"));
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 0}})"), "sync.recalibrate_batches"));
+  CHECK(contains(recipe_error(R"({"sync": {"recalibrate_batches": 3}})"), "sync.recalibrate_batches"));
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate"}, "model": {"layers": [{"type": "flatten"},
+    {"type": "linear", "out_features": 4}]}})"),
+                 "the model has no batch norm; allowed here: local"));
+  CHECK(contains(recipe_error(R"({"ema": {"decay": 1}})"), "ema.decay"));
+  CHECK(contains(recipe_error(R"({"ema": {"every": 0}})"), "ema.every"));
+  CHECK(contains(recipe_error(R"({"ema": {"dekay": 0.9}})"), "ema.dekay"));
+  CHECK(contains(recipe_error(R"({"ema": 0.9})"), "ema"));
+  CHECK(contains(recipe_error(R"({"ema": {}, "optimizer": {"type": "schedule_free_adamw", "momentum": null}})"), "leave it out"));
+}
+
+TEST_CASE("recipe/best: the best test's checkpoint is kept, and a run that goes on knows it") {
+  for (const int ranks : {1, 2}) {
+    CAPTURE(ranks);
+    const Folder folder;
+    const nlohmann::json json = recipe_config(R"({"checkpoint": {"every_steps": 4, "best": true}, "steps": 12, "optimizer": {"lr": 0.3}})");
+    CHECK(train_to_end(json, folder.path(), ranks) == ExitCode::kOk);
+    const auto tests = lines_with(folder.path(), "test_accuracy");
+    REQUIRE(tests.size() == 6);
+    const auto first_best = [](const std::vector<nlohmann::json>& lines) {
+      return *std::max_element(lines.begin(), lines.end(),
+                               [](const auto& a, const auto& b) { return a["test_accuracy"] < b["test_accuracy"]; });
+    };
+    const nlohmann::json best = first_best(tests);
+    const CheckpointFolder checkpoints(folder.path());
+    REQUIRE(checkpoints.best());
+    CHECK(checkpoints.best()->step == best["step"]);
+    CHECK(checkpoints.best()->metric == "test_accuracy");
+    CHECK(checkpoints.best()->value == best["test_accuracy"]);
+    CHECK(checkpoints.newest() == 12);
+    const nlohmann::json summary = nlohmann::json::parse(test::read_text(folder / "summary.json"));
+    CHECK(summary["best"] == nlohmann::json{{"step", best["step"]}, {"test_accuracy", best["test_accuracy"]}});
+    CHECK(std::filesystem::is_regular_file(folder / "checkpoints/best/model.safetensors"));
+    for (int rank = 0; rank < ranks; ++rank) {
+      const SafetensorsFile file = read_safetensors(folder.path() + "/checkpoints/best/rank-" + std::to_string(rank) + ".safetensors");
+      CHECK(file.metadata.at("step") == std::to_string(best["step"].get<int>()));
+    }
+    CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.new"));
+    CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
+    // A longer run goes on after step 12, and whatever was best stays so unless it is beaten.
+    nlohmann::json longer = json;
+    longer["steps"] = 18;
+    CHECK(train_to_end(longer, folder.path(), ranks, true) == ExitCode::kOk);
+    const nlohmann::json of_all = first_best(lines_with(folder.path(), "test_accuracy"));
+    CHECK(checkpoints.best()->step == of_all["step"]);
+    CHECK(checkpoints.best()->value == of_all["test_accuracy"]);
+  }
+}
+
+TEST_CASE("recipe/best: one that is being written, or of a run that is no more, does not count") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  CHECK_FALSE(checkpoints.best());
+  SafetensorsFile file;
+  file.metadata["step"] = "4";
+  checkpoints.begin_best();
+  checkpoints.write_best(0, file);
+  CHECK_FALSE(checkpoints.best());
+  checkpoints.begin_best();  // again, after an interruption
+  checkpoints.write_best(0, file);
+  checkpoints.complete_best({4, "test_loss", 0.5});
+  CHECK(checkpoints.best()->value == 0.5);
+  CHECK_FALSE(checkpoints.newest());  // --resume does not look at it
+  checkpoints.begin_best();
+  checkpoints.complete_best({6, "test_loss", 0.25});
+  CHECK(checkpoints.best()->step == 6);
+  // Stopped between its two renames: the one before is there under another name.
+  std::filesystem::rename(folder / "checkpoints/best", folder / "checkpoints/best.old");
+  CHECK(checkpoints.best()->step == 6);
+  checkpoints.begin_best();
+  checkpoints.complete_best({8, "test_loss", 0.125});
+  CHECK(checkpoints.best()->step == 8);
+  CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
+  folder.write("checkpoints/best/DONE", "step 8\n");
+  CHECK_FALSE(checkpoints.best());
+  // What was best after the step that a run goes on from is not its best.
+  folder.write("checkpoints/best/DONE", R"({"step": 1000, "metric": "test_accuracy", "value": 2.0})");
+  CHECK(train_to_end(recipe_config(R"({"checkpoint": {"best": true}})"), folder.path(), 1) == ExitCode::kOk);
+  CHECK(checkpoints.best()->step <= 8);
+}
+
+TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisation") {
+  const Folder folder;
+  FakeWorld world(1);
+  world.run([&](Transport& transport) {
+    SafetensorsFile file, fresh;
+    {
+      RecipeRun run(recipe_config(R"({"seed": 7})"), transport);
+      run.steps(2);
+      add_model_tensors(*run.config.model, "", file);
+      RecipeRun other(recipe_config(), transport);
+      add_model_tensors(*other.config.model, "", fresh);
+    }
+    file.tensors["head.weight"] = {DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
+    file.tensors["6.weight"] = {DType::kFloat64, Shape{3, 144}, std::vector<std::byte>(3 * 144 * 8)};
+    const std::string path = folder / "start.safetensors";
+    write_safetensors(path, file);
+    nlohmann::json json = recipe_config();
+    json["init"] = {{"file", path}, {"skip", {"6.*", "head.?eight"}}};
+    RecipeRun run(json, transport);
+    SafetensorsFile loaded;
+    add_model_tensors(*run.config.model, "", loaded);
+    for (const auto& [name, tensor] : loaded.tensors) {
+      CAPTURE(name);
+      CHECK(tensor.bytes == (name.rfind("6.", 0) == 0 ? fresh : file).tensors.at(name).bytes);
+    }
+    CHECK(doubles(loaded, "1.weight") != doubles(fresh, "1.weight"));
+    CHECK(run.config.resolved["init"] == json["init"]);
+    // A text is its file.
+    CHECK(read_train_config(recipe_config(R"({"init": "a.safetensors"})"), "test", {1, 1}).resolved["init"] == "a.safetensors");
+    CHECK(read_train_config(recipe_config(), "test", {1, 1}).resolved["init"] == "");
+
+    const auto refusal = [&](const std::vector<std::string>& skip) {
+      return error_of(ExitCode::kUsage, [&] {
+        const TrainConfig config = read_train_config(recipe_config(), "test", {1, 1});
+        check_initial_file({path, skip}, *config.model);
+      });
+    };
+    std::string text = refusal({});
+    for (const char* part : {"start.safetensors: tensor 6.weight has shape 3×144, needed: 4×144", R"("skip": ["6.*"])"})
+      CHECK(contains(text, part));
+    CHECK(text.find('\n') == std::string::npos);
+    CHECK(contains(refusal({"6.*"}), "tensor head.weight does not belong to the model"));
+    CHECK(contains(refusal({"6.*", "fc.*"}), "init.skip: 'fc.*' is the name of no tensor"));
+    file.tensors.erase("head.weight");
+    file.tensors.erase("1.bias");
+    write_safetensors(path, file);
+    CHECK(contains(refusal({"6.*"}), "tensor 1.bias is missing"));
+    CHECK_NOTHROW(check_initial_file({path, {"6.*", "1.*"}}, *read_train_config(recipe_config(), "test", {1, 1}).model));
+    folder.write("start.safetensors", "no tensors at all");
+    CHECK(refusal({}).find('\n') == std::string::npos);
+    CHECK(contains(recipe_error(R"({"init": {"skip": ["fc.*"]}})"), "init.file: is missing beside skip"));
+    CHECK(contains(recipe_error(R"({"init": {"fil": "x"}})"), "init.fil"));
+  });
+}
+
+}  // namespace starling
