@@ -22,7 +22,7 @@ struct StoredRegion {
 };
 struct DecodedRegion {
   std::int64_t top = 0, left = 0, height = 0, width = 0;  ///< in pixels of the scaled picture; holds what was wanted
-  std::vector<std::uint8_t> pixels;                       ///< red, green, blue and a byte that is anything; memory is kept for the next picture
+  std::vector<std::uint8_t> pixels;  ///< red, green, blue and a byte that is anything; memory is kept for the next picture
 };
 
 bool is_jpeg(std::span<const std::uint8_t> file);

@@ -14,8 +14,8 @@
 namespace starling {
 namespace {
 
-constexpr int kMostScans = 500;      // a progressive picture of thousands of scans takes minutes, and nobody makes one
-constexpr JDIMENSION kRim = 16;      // decoded beside a crop: upsampled colours of the last pixels look beyond it
+constexpr int kMostScans = 500;  // a progressive picture of thousands of scans takes minutes, and nobody makes one
+constexpr JDIMENSION kRim = 16;  // decoded beside a crop: upsampled colours of the last pixels look beyond it
 constexpr unsigned kExifMarker = JPEG_APP0 + 1;
 constexpr char kExifName[] = "Exif\0";  // and the 0 that ends the literal: 6 bytes
 

@@ -64,7 +64,8 @@ void check_part(const PicturePart& part, const PictureSize& seen, const std::str
   const auto inside = [&](double begin, double length, std::int64_t from, std::int64_t size) {
     return length > 0 && begin >= static_cast<double>(from) - kSlack && begin + length <= static_cast<double>(from + size) + kSlack;
   };
-  require(window && inside(part.box_top, part.box_height, part.top, part.height) && inside(part.box_left, part.box_width, part.left, part.width),
+  require(window && inside(part.box_top, part.box_height, part.top, part.height) &&
+              inside(part.box_left, part.box_width, part.left, part.width),
           "picture", "{}: a crop outside of its {}×{} pixels", source, seen.height, seen.width);
 }
 
@@ -75,7 +76,14 @@ std::uint8_t luma(const std::uint8_t* rgb) {
 }  // namespace
 
 PicturePart PicturePart::window(std::int64_t top, std::int64_t left, std::int64_t height, std::int64_t width) {
-  return {top, left, height, width, static_cast<double>(top), static_cast<double>(left), static_cast<double>(height), static_cast<double>(width)};
+  return {top,
+          left,
+          height,
+          width,
+          static_cast<double>(top),
+          static_cast<double>(left),
+          static_cast<double>(height),
+          static_cast<double>(width)};
 }
 
 PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize, std::int64_t height, std::int64_t width) {
@@ -83,12 +91,14 @@ PicturePart PicturePart::centre(const PictureSize& picture, std::int64_t resize,
   // Its sides once resized: never less than what is cut out.
   std::int64_t tall = resize * picture.height / shorter, wide = resize * picture.width / shorter;
   if (tall < height || wide < width) {
-    const double more = std::max(static_cast<double>(height) / static_cast<double>(tall), static_cast<double>(width) / static_cast<double>(wide));
+    const double more =
+        std::max(static_cast<double>(height) / static_cast<double>(tall), static_cast<double>(width) / static_cast<double>(wide));
     tall = std::max(height, static_cast<std::int64_t>(std::floor(static_cast<double>(tall) * more)));
     wide = std::max(width, static_cast<std::int64_t>(std::floor(static_cast<double>(wide) * more)));
   }
   PicturePart part = window(0, 0, picture.height, picture.width);
-  const double step_y = static_cast<double>(picture.height) / static_cast<double>(tall), step_x = static_cast<double>(picture.width) / static_cast<double>(wide);
+  const double step_y = static_cast<double>(picture.height) / static_cast<double>(tall),
+               step_x = static_cast<double>(picture.width) / static_cast<double>(wide);
   // torchvision's CenterCrop rounds half to even, as Python does.
   part.box_top = std::nearbyint(static_cast<double>(tall - height) / 2.0) * step_y;
   part.box_left = std::nearbyint(static_cast<double>(wide - width) / 2.0) * step_x;
@@ -123,8 +133,8 @@ struct PictureDecoder::State {
     if (!jpeg && !is_png(file)) fail(ExitCode::kUsage, "picture", "{}: is neither JPEG nor PNG by its first bytes", source);
     const StoredPicture picture = jpeg ? jpeg_header(file, source) : png_header(file, source);
     if (picture.height * picture.width > settings.max_pixels) {
-      fail(ExitCode::kUsage, "picture", "{}: is {}×{} pixels, more than the {} that max_pixels allows", source, picture.height, picture.width,
-           settings.max_pixels);
+      fail(ExitCode::kUsage, "picture", "{}: is {}×{} pixels, more than the {} that max_pixels allows", source, picture.height,
+           picture.width, settings.max_pixels);
     }
     return picture;
   }

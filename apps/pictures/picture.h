@@ -22,7 +22,7 @@ struct PictureSize {
 /// What becomes an image: a box of a picture, which is resized. Pixels outside of the window are not looked at, so that the rim of a crop
 /// does not shine through.
 struct PicturePart {
-  std::int64_t top = 0, left = 0, height = 0, width = 0;                  ///< the window
+  std::int64_t top = 0, left = 0, height = 0, width = 0;            ///< the window
   double box_top = 0, box_left = 0, box_height = 0, box_width = 0;  ///< the box, in the picture's pixels; inside the window
 
   /// The whole of a window.
@@ -49,9 +49,10 @@ struct PictureSettings {
 
 /// Decodes pictures one after another; keeps its memory from one to the next. One thread uses it.
 ///
-/// Errors are Error(kUsage) that name `source` and what is wrong: no picture, cut off, damaged, larger than allowed. Colours: grey and palettes
-/// become RGB, CMYK as Pillow converts it (Adobe's inverted values), an alpha channel is dropped, of 16 bits the upper 8 are taken, all as
-/// Pillow's convert("RGB") (but of 16 bits grey, where Pillow takes the lower); one channel is ITU-R 601's luma, as convert("L"). Of an animation the first frame.
+/// Errors are Error(kUsage) that name `source` and what is wrong: no picture, cut off, damaged, larger than allowed. Colours: grey and
+/// palettes become RGB, CMYK as Pillow converts it (Adobe's inverted values), an alpha channel is dropped, of 16 bits the upper 8 are
+/// taken, all as Pillow's convert("RGB") (but of 16 bits grey, where Pillow takes the lower); one channel is ITU-R 601's luma, as
+/// convert("L"). Of an animation the first frame.
 class PictureDecoder {
  public:
   explicit PictureDecoder(const PictureSettings& settings = {});

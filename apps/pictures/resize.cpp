@@ -10,8 +10,7 @@ STARLING_DECLARE_PER_ISA(const ResizeKernels& resize_copy();)
 namespace starling {
 
 const cpu::ResizeKernels& cpu::resize_kernels() {
-  static const ResizeKernels& chosen =
-      select_isa(detected_isa(), scalar::resize_copy(), avx2::resize_copy(), avx512::resize_copy());
+  static const ResizeKernels& chosen = select_isa(detected_isa(), scalar::resize_copy(), avx2::resize_copy(), avx512::resize_copy());
   return chosen;
 }
 

@@ -6,7 +6,7 @@
 
 namespace starling::cpu {
 
-constexpr int kTapBits = 14;   ///< a weight of 1 is 2^14
+constexpr int kTapBits = 14;     ///< a weight of 1 is 2^14
 constexpr int kBetweenBits = 6;  ///< between the passes a grey level is 2^6
 
 /// The two passes of apps/pictures/resize.h.

@@ -89,7 +89,8 @@ TEST_CASE("resized pictures are within a grey level of Pillow's") {
     CAPTURE(filter);
     CAPTURE(box);
     Pixels expected;
-    for (std::size_t i = 0; i < digits.size(); i += 2) expected.push_back(static_cast<std::uint8_t>(std::stoi(digits.substr(i, 2), nullptr, 16)));
+    for (std::size_t i = 0; i < digits.size(); i += 2)
+      expected.push_back(static_cast<std::uint8_t>(std::stoi(digits.substr(i, 2), nullptr, 16)));
     PictureSettings settings{.interpolation = interpolation_of(filter), .scaled_decoding = false};
     const auto choose = window_of(box[1], box[0], box[3] - box[1], box[2] - box[0]);
     CHECK(largest_difference(decoded(file, choose, size[1], size[0], 3, settings), expected) <= (filter == "nearest" ? 0 : 1));

@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/model_file.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/state/init_file.h"
-#include "apps/inference/model_file.h"
 #include "apps/trainer/training_run.h"
 #include "kernels/open_backend.h"
 #include "tests/apps/data_test_support.h"

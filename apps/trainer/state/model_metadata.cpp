@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -9,26 +10,23 @@
 namespace starling {
 namespace {
 
-constexpr const char* kConfigEntry = "starling.config";
-constexpr const char* kClassesEntry = "starling.classes";
-constexpr const char* kNormalizeEntry = "starling.normalize";
+ModelDescription description_of(const TrainConfig& config) {
+  ModelDescription description;
+  description.config = config.resolved.dump();
+  if (config.data.classes > 0) description.classes = config.data.names_of_classes(config.data.classes);
+  description.image = config.model->input_shape();
+  for (const TensorInfo& tensor : config.data.tensors) {
+    if (!tensor.pixels) continue;
+    description.pictures = true;
+    description.scale = *tensor.pixels;
+    break;
+  }
+  return description;
+}
 
 }  // namespace
 
-void describe_model(const TrainConfig& config, SafetensorsFile& file) {
-  file.metadata[kConfigEntry] = config.resolved.dump();
-  if (config.data.classes > 0) file.metadata[kClassesEntry] = nlohmann::json(config.data.names_of_classes(config.data.classes)).dump();
-  for (const TensorInfo& tensor : config.data.tensors) {
-    if (!tensor.pixels) continue;
-    const auto channels = static_cast<std::ptrdiff_t>(tensor.shape.back());
-    const auto of_channels = [&](const std::array<double, 4>& values) {
-      return std::vector<double>(values.begin(), values.begin() + channels);
-    };
-    const nlohmann::json normalize{{"mean", of_channels(tensor.pixels->mean)}, {"std", of_channels(tensor.pixels->std)}};
-    file.metadata[kNormalizeEntry] = normalize.dump();
-    return;
-  }
-}
+void describe_model(const TrainConfig& config, SafetensorsFile& file) { describe(description_of(config), file); }
 
 void write_model(const TrainConfig& config, const std::string& path) {
   SafetensorsFile file;
@@ -39,20 +37,23 @@ void write_model(const TrainConfig& config, const std::string& path) {
 }
 
 nlohmann::json config_of_model(const SafetensorsFile& file, const std::string& source) {
-  const auto entry = file.metadata.find(kConfigEntry);
+  const auto entry = file.metadata.find(kConfigMetadata);
   if (entry == file.metadata.end()) {
     fail(ExitCode::kUsage, "model file",
          "{} does not say by what config it was trained (its metadata have no {}); give one: starling-train CONFIG.json --evaluate {}",
-         source, kConfigEntry, source);
+         source, kConfigMetadata, source);
   }
-  const std::string place = source + ", " + kConfigEntry;
+  const std::string place = source + ", " + kConfigMetadata;
   const nlohmann::json whole = parse_json(entry->second, place);
   if (!whole.is_object() || !whole.contains("model") || !whole.contains("data")) {
     fail(ExitCode::kUsage, "model file", "{} holds no config of a model and its data; needed: the resolved config of a run", place);
   }
+  if (whole.contains("plugins") && !whole["plugins"].empty()) {  // a data file does not say what code is to be run
+    fail(ExitCode::kUsage, "model file", "{} was trained with the plug-ins {}; give its config: starling-train CONFIG.json --evaluate {}",
+         source, whole["plugins"].dump(), source);
+  }
   nlohmann::json config = nlohmann::json::object();
-  for (const char* key :
-       {"seed", "plugins", "precision", "deterministic", "tf32", "cudnn_benchmark", "model", "data", "task", "loss", "batch_size"}) {
+  for (const char* key : {"seed", "precision", "deterministic", "tf32", "cudnn_benchmark", "model", "data", "task", "loss", "batch_size"}) {
     if (whole.contains(key)) config[key] = whole[key];
   }
   // How training samples were drawn and changed says nothing of a test.

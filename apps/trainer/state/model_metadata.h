@@ -8,8 +8,7 @@
 
 namespace starling {
 
-/// What a model file says of itself, so that it can be used without the config that it was trained by: the metadata `starling.config` (the
-/// resolved config), `starling.classes` (a JSON list of names) and, for images, `starling.normalize` (as `data.normalize`).
+/// Adds what a model file says of itself (apps/inference/description.h).
 void describe_model(const TrainConfig& config, SafetensorsFile& file);
 
 /// The model as its tensors stand now, with that and "format": "pt", which PyTorch's readers want.

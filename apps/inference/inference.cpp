@@ -1,0 +1,195 @@
+#include "apps/inference/inference.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "apps/inference/description.h"
+#include "apps/inference/model_file.h"
+#include "apps/pictures/picture.h"
+#include "core/autograd.h"
+#include "core/error.h"
+#include "core/host.h"
+#include "core/plugins.h"
+#include "kernels/open_backend.h"
+#include "layers/layer.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Formats {
+  DType parameters = DType::kFloat32, activations = DType::kFloat32;
+};
+
+Formats formats_of(const InferenceOptions& options) {
+  if (options.precision == "fp32") return {};
+  if (options.precision == "fp64") return {DType::kFloat64, DType::kFloat64};
+  if (options.precision == "bf16") return {DType::kFloat32, DType::kBFloat16};
+  if (options.precision == "fp16" && options.device == "cuda") return {DType::kFloat32, DType::kFloat16};
+  fail(ExitCode::kUsage, "inference", "precision is {}; allowed: fp32, fp64, bf16, and fp16 on a GPU", options.precision);
+}
+
+std::unique_ptr<Backend> backend_of(const InferenceOptions& options) {
+  if (options.device != "cpu" && options.device != "cuda")
+    fail(ExitCode::kUsage, "inference", "device is {}; allowed: cpu, cuda", options.device);
+  if (options.threads < 0) fail(ExitCode::kUsage, "inference", "threads is {}; allowed: >= 0", options.threads);
+  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  return open_backend(options.device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu, threads);
+}
+
+std::string model_path(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) return path;
+  const std::string file = (fs::path(path) / "model.safetensors").string();
+  if (!fs::exists(file, error)) {
+    fail(ExitCode::kUsage, "model file", "{} has no model.safetensors, which a run writes at its end; needed: a finished run's folder, or a file",
+         path);
+  }
+  return file;
+}
+
+/// The model that a file describes, without memory.
+std::unique_ptr<Model> described_model(const ModelDescription& description, const std::string& source) {
+  const nlohmann::json config = parse_json(description.config, source);
+  const std::string place = source + ": starling.config";
+  ConfigSection root(config, place);
+  ConfigSection section = root.section("model", "");
+  const std::string type = section.required_text("type", "");
+  const std::vector<std::string> known = models().names();
+  if (std::find(known.begin(), known.end(), type) == known.end() && config.contains("plugins") && !config["plugins"].empty()) {
+    fail(ExitCode::kUsage, "model file", "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be given here too", source,
+         type, config["plugins"].dump());
+  }
+  return make_model(section, description.image, std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
+}
+
+class LoadedModel final : public InferenceModel {
+ public:
+  LoadedModel(const std::string& path, const InferenceOptions& options) : source_(model_path(path)), formats_(formats_of(options)) {
+    register_builtin_layers();
+    register_builtin_models();
+    load_plugins(options.plugins);
+    const SafetensorsFile file = read_safetensors(source_);
+    description_ = description_of(file, source_);
+    model_ = described_model(description_, source_);
+    if (classes().empty()) {
+      for (std::int64_t i = 0; i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
+    }
+    check_model_tensors(file, source_, *model_);
+    backend_ = backend_of(options);
+    if (const auto refusal = model_->unsupported(formats_.activations, backend_->device())) throw Error(*refusal);
+    model_->allocate(*backend_, formats_.parameters, formats_.activations);
+    load_model_tensors(file, source_, "", *model_);
+    model_->refresh_low();
+    for (std::size_t c = 0; description_.pictures && c < static_cast<std::size_t>(description_.image[2]); ++c) {
+      for (std::size_t v = 0; v < 256; ++v) {
+        numbers_[c][v] = math::normalized_pixel<float>(static_cast<std::uint8_t>(v), description_.scale.mean[c], description_.scale.std[c]);
+      }
+    }
+  }
+  ~LoadedModel() override { model_.reset(); }  // its tensors before the backend that holds their memory
+
+  const Shape& input() const override { return model_->input_shape(); }
+  const Shape& output() const override { return model_->output_shape(); }
+  const std::vector<std::string>& classes() const override { return description_.classes; }
+  std::int64_t parameter_count() const override { return model_->parameter_count(); }
+  const std::string& config() const override { return description_.config; }
+
+  std::vector<float> logits(std::span<const float> batch) override {
+    const std::int64_t samples = samples_of(batch.size(), "numbers");
+    if (samples == 0) return {};
+    Tensor numbers(*backend_, input().with_batch(samples), DType::kFloat32);
+    backend_->copy_from_host(batch.data(), numbers);
+    Pass pass{*backend_};
+    const Tensor outputs = as(DType::kFloat32, model_->forward(Variable(as(formats_.activations, numbers)), pass).value());
+    std::vector<float> result(static_cast<std::size_t>(outputs.elements()));
+    backend_->copy_to_host(outputs, result.data());
+    return result;
+  }
+
+  std::vector<float> logits(std::span<const std::uint8_t> images) override {
+    need_pictures();
+    samples_of(images.size(), "bytes");
+    const auto channels = static_cast<std::size_t>(input()[2]);
+    std::vector<float> batch(images.size());
+    for (std::size_t i = 0; i < batch.size(); ++i) batch[i] = numbers_[i % channels][images[i]];
+    return logits(std::span<const float>(batch));
+  }
+
+  std::vector<std::uint8_t> read_picture(const std::string& file) const override {
+    need_pictures();
+    const Shape& image = input();
+    if (image.rank() != 3 || (image[2] != 1 && image[2] != 3))
+      fail(ExitCode::kUsage, "inference", "{}: its inputs are {}, and pictures have 1 or 3 channels", source_, image.text());
+    PictureSettings settings;
+    settings.interpolation = interpolation_of(description_.interpolation);
+    PictureDecoder decoder(settings);
+    std::vector<std::uint8_t> pixels(static_cast<std::size_t>(image.elements()));
+    const std::int64_t resize = description_.resize > 0 ? description_.resize : std::min(image[0], image[1]);
+    const auto centre = [&](const PictureSize& size) { return PicturePart::centre(size, resize, image[0], image[1]); };
+    decoder.decode(read_picture_file(file), file, centre, image[0], image[1], image[2], pixels.data());
+    return pixels;
+  }
+
+ private:
+  void need_pictures() const {
+    if (description_.pictures) return;
+    fail(ExitCode::kUsage, "inference", "{}: its inputs are no images but {} numbers", source_, input().text());
+  }
+
+  std::int64_t samples_of(std::size_t count, const char* what) const {
+    const auto own = static_cast<std::size_t>(input().elements());
+    if (count % own == 0) return static_cast<std::int64_t>(count / own);
+    fail(ExitCode::kUsage, "inference", "{} {} are no whole samples of {} = {}", count, what, input().text(), own);
+  }
+
+  Tensor as(DType dtype, const Tensor& from) const {
+    if (from.dtype() == dtype) return from;
+    Tensor to(*backend_, from.shape(), dtype);
+    backend_->cast({.x = from, .y = to});
+    return to;
+  }
+
+  std::string source_;
+  Formats formats_;
+  ModelDescription description_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Model> model_;
+  std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
+};
+
+}  // namespace
+
+std::vector<double> probabilities(std::span<const float> logits) {
+  std::vector<double> result(logits.begin(), logits.end());
+  if (result.empty()) return result;
+  const double most = *std::max_element(result.begin(), result.end());
+  for (double& value : result) value = std::exp(value - most);
+  const double sum = std::accumulate(result.begin(), result.end(), 0.0);
+  for (double& value : result) value /= sum;
+  return result;
+}
+
+std::vector<std::int64_t> largest(std::span<const float> logits, std::int64_t count) {
+  std::vector<std::int64_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto end = order.begin() + std::clamp<std::int64_t>(count, 0, static_cast<std::int64_t>(order.size()));
+  std::partial_sort(order.begin(), end, order.end(), [&](std::int64_t a, std::int64_t b) {
+    const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  order.erase(end, order.end());
+  return order;
+}
+
+std::unique_ptr<InferenceModel> load_model(const std::string& path, const InferenceOptions& options) {
+  return std::make_unique<LoadedModel>(path, options);
+}
+
+}  // namespace starling

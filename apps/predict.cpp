@@ -1,0 +1,176 @@
+// starling-predict: what a trained model sees in pictures.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "apps/inference/inference.h"
+#include "apps/trainer/output/arguments.h"
+#include "core/error.h"
+#include "core/host.h"
+
+namespace starling {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kBatch = 32;
+
+struct PredictOptions {
+  std::string model;
+  std::vector<std::string> inputs;
+  std::int64_t top = 5;
+  bool json = false;
+  InferenceOptions inference;
+};
+
+bool named_as_picture(const fs::path& path) {
+  static const std::set<std::string> known{".jpg", ".jpeg", ".png"};
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return known.count(extension) != 0;
+}
+
+/// The files asked for: of folders all pictures below them, by name.
+std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
+  std::vector<std::string> files;
+  for (const std::string& input : inputs) {
+    std::error_code error;
+    if (!fs::is_directory(input, error)) {
+      files.push_back(input);
+      continue;
+    }
+    std::vector<std::string> found;
+    const auto options = fs::directory_options::follow_directory_symlink;
+    for (fs::recursive_directory_iterator it(input, options, error), end; !error && it != end; it.increment(error)) {
+      std::error_code ignored;
+      if (named_as_picture(it->path()) && it->is_regular_file(ignored)) found.push_back(it->path().string());
+      if (it.depth() > 64) fail(ExitCode::kUsage, "pictures", "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());
+    }
+    if (error) fail(ExitCode::kUsage, "pictures", "{} cannot be read: {}", input, error.message());
+    if (found.empty()) fail(ExitCode::kUsage, "pictures", "{} has no pictures; needed: files that end in .jpg, .jpeg or .png", input);
+    std::sort(found.begin(), found.end());
+    files.insert(files.end(), found.begin(), found.end());
+  }
+  return files;
+}
+
+/// One file's bytes as the model takes them, or what is wrong with it.
+struct PreparedPicture {
+  std::vector<std::uint8_t> bytes;
+  std::optional<Error> fault;
+};
+
+std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vector<std::string>& files, std::size_t begin, std::size_t end,
+                                     int threads) {
+  std::vector<PreparedPicture> pictures(end - begin);
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i = next++; i < pictures.size(); i = next++) {
+      try {
+        pictures[i].bytes = model.read_picture(files[begin + i]);
+      } catch (...) {
+        pictures[i].fault = as_error(std::current_exception());
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (int i = 1; i < threads && static_cast<std::size_t>(i) < pictures.size(); ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+  return pictures;
+}
+
+std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
+  const std::vector<double> shares = probabilities(logits);
+  const auto name = [&](std::int64_t index) {
+    const auto& classes = model.classes();
+    return static_cast<std::size_t>(index) < classes.size() ? classes[static_cast<std::size_t>(index)] : std::to_string(index);
+  };
+  nlohmann::ordered_json top = nlohmann::ordered_json::array();
+  std::string text;
+  for (const std::int64_t index : largest(logits, options.top)) {
+    const double share = shares[static_cast<std::size_t>(index)];
+    top.push_back({{"class", name(index)}, {"index", index}, {"probability", share}});
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", name(index), 100.0 * share);
+  }
+  if (!options.json) return fmt::format("{}: {}\n", file, text);
+  // A file's name may be in no known encoding.
+  return nlohmann::ordered_json{{"file", file}, {"top", top}}.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+void print(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    fail(ExitCode::kOutput, "output", "stdout cannot be written: {}", std::strerror(errno));
+}
+
+ExitCode predict(const PredictOptions& options) {
+  const std::vector<std::string> files = files_of(options.inputs);
+  const auto model = load_model(options.model, options.inference);
+  const int threads = options.inference.threads > 0 ? options.inference.threads : usable_cores();
+  const auto outputs = static_cast<std::size_t>(model->output().elements());
+  ExitCode result = ExitCode::kOk;
+  for (std::size_t begin = 0; begin < files.size(); begin += kBatch) {
+    const std::size_t end = std::min(files.size(), begin + kBatch);
+    const std::vector<PreparedPicture> pictures = prepare(*model, files, begin, end, threads);
+    std::vector<std::uint8_t> batch;
+    for (const PreparedPicture& picture : pictures) batch.insert(batch.end(), picture.bytes.begin(), picture.bytes.end());
+    const std::vector<float> logits = model->logits(std::span<const std::uint8_t>(batch));
+    std::size_t row = 0;
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      if (const auto& fault = pictures[i].fault) {
+        if (fault->code() != ExitCode::kUsage) throw Error(*fault);
+        fmt::print(stderr, "starling-predict: {}\n", fault->what());
+        result = ExitCode::kUsage;
+        continue;
+      }
+      print(line_of(*model, files[begin + i], std::span<const float>(logits).subspan(outputs * row++, outputs), options));
+    }
+  }
+  return result;
+}
+
+int run_predict(int argc, char** argv) {
+  PredictOptions options;
+  CLI::App app{"Classifies pictures with a trained model: a line a picture, most probable class first.", "starling-predict"};
+  app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
+  app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
+  app.add_option("--top", options.top, "how many classes a line names")->check(CLI::Range(1, 1 << 24))->capture_default_str();
+  app.add_flag("--json", options.json, "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}");
+  app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
+  app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
+  app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")->allow_extra_args(false);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
+  }
+  return static_cast<int>(predict(options));
+}
+
+}  // namespace
+}  // namespace starling
+
+int main(int argc, char** argv) {
+  try {
+    return starling::run_predict(argc, argv);
+  } catch (...) {
+    const starling::Error failure = starling::as_error(std::current_exception());
+    fmt::print(stderr, "starling-predict: {}\n", failure.what());
+    return static_cast<int>(failure.code());
+  }
+}

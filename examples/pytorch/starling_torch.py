@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Opens a model that Starling trained in PyTorch. Needs torch, and Pillow for pictures.
+
+    python3 examples/pytorch/starling_torch.py runs/cifar10 cat.jpg dog.png     predictions, a line a picture
+    python3 examples/pytorch/starling_torch.py runs/cifar10 --onnx model.onnx   the model for ONNX runtimes: logits of normalised N×C×H×W
+
+In a program:
+
+    from starling_torch import load
+    model, about = load("runs/cifar10")        # a torch.nn.Module in evaluation mode
+    logits = model(about.prepare("cat.jpg"))   # as Starling prepares a test picture
+    print(about.classes[logits.argmax()])
+"""
+import argparse
+import json
+import pathlib
+import struct
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from models import make_model
+
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64, "I32": torch.int32,
+          "U8": torch.uint8}
+
+
+def read_safetensors(path):
+    """Tensors by name, and the metadata. The format: 8 bytes of header length, the header as JSON, the tensors' bytes."""
+    data = pathlib.Path(path).read_bytes()
+    (length,) = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + length])
+    metadata = header.pop("__metadata__", {})
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = (8 + length + offset for offset in entry["data_offsets"])
+        dtype = DTYPES[entry["dtype"]]
+        flat = torch.frombuffer(bytearray(data[begin:end]), dtype=dtype) if end > begin else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(entry["shape"])
+    return tensors, metadata
+
+
+@dataclass
+class About:
+    """What the file says of itself."""
+    config: dict        # the resolved config of the run
+    classes: list       # names by index
+    shape: tuple        # (H, W, C) of one input
+    mean: list = None   # of pixels scaled to 0-1, per channel
+    std: list = None
+    resize: int = 0     # shorter side of a picture before its centre is cut out
+    interpolation: str = "bilinear"
+
+    def prepare(self, file):
+        """A picture as the model's input, 1×C×H×W."""
+        from PIL import Image, ImageOps
+        height, width, channels = self.shape
+        picture = ImageOps.exif_transpose(Image.open(file)).convert("L" if channels == 1 else "RGB")
+        scale = max(self.resize or min(height, width), 1) / min(picture.size)
+        size = tuple(max(1, int(side * scale)) if side != min(picture.size) else self.resize or min(height, width) for side in picture.size)
+        picture = picture.resize(size, getattr(Image.Resampling, self.interpolation.upper()))
+        left, top = round((size[0] - width) / 2), round((size[1] - height) / 2)
+        picture = picture.crop((left, top, left + width, top + height))
+        pixels = torch.frombuffer(bytearray(picture.tobytes()), dtype=torch.uint8).reshape(height, width, channels)
+        numbers = (pixels / 255 - torch.tensor(self.mean)) / torch.tensor(self.std)
+        return numbers.permute(2, 0, 1)[None]
+
+
+def load(path):
+    """(model, About) of a run's folder or a model.safetensors."""
+    path = pathlib.Path(path)
+    tensors, metadata = read_safetensors(path / "model.safetensors" if path.is_dir() else path)
+    if "starling.config" not in metadata:
+        raise ValueError(f"{path} is no model of Starling's: its metadata have no starling.config")
+    inputs, normalize = json.loads(metadata["starling.input"]), json.loads(metadata.get("starling.normalize", "{}"))
+    about = About(json.loads(metadata["starling.config"]), json.loads(metadata["starling.classes"]), tuple(inputs["shape"]),
+                  normalize.get("mean"), normalize.get("std"), inputs.get("resize", 0), inputs.get("interpolation", "bilinear"))
+    model = make_model(about.config["model"], about.shape, about.config["model"].get("num_classes", len(about.classes)))
+    model.load_state_dict(tensors, strict=True)
+    return model.float().eval(), about
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a run's folder, or its model.safetensors")
+    parser.add_argument("pictures", nargs="*")
+    parser.add_argument("--onnx", metavar="FILE", help="write the model there")
+    arguments = parser.parse_args()
+    model, about = load(arguments.model)
+    if arguments.onnx:
+        height, width, channels = about.shape
+        torch.onnx.export(model, (torch.zeros(1, channels, height, width),), arguments.onnx, input_names=["images"], output_names=["logits"],
+                          dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
+    for file in arguments.pictures:
+        with torch.no_grad():
+            shares = model(about.prepare(file))[0].softmax(0)
+        best = shares.argsort(descending=True)[:5].tolist()
+        print(f"{file}: " + ", ".join(f"{about.classes[i]} {100 * shares[i]:.1f} %" for i in best))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/inference/description.h"
+#include "apps/inference/inference.h"
+#include "apps/inference/model_file.h"
+#include "core/autograd.h"
+#include "core/error.h"
+#include "kernels/open_backend.h"
+#include "layers/layer.h"
+
+// A model file alone is enough to use the model.
+using namespace starling;
+
+namespace {
+
+/// A small convolutional net with all its tensors at values of its own, written with its description.
+struct WrittenModel {
+  std::string folder = "inference_test.out";
+  std::string path = folder + "/model.safetensors";
+  SafetensorsFile file;
+  std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
+  std::unique_ptr<Model> model;
+
+  WrittenModel() {
+    register_builtin_layers();
+    register_builtin_models();
+    const nlohmann::json config{{"model",
+                                 {{"type", "sequential"},
+                                  {"num_classes", 3},
+                                  {"layers",
+                                   {{{"type", "conv2d"}, {"out_channels", 4}, {"kernel_size", 3}},
+                                    {{"type", "batch_norm"}},
+                                    {{"type", "relu"}},
+                                    {{"type", "dropout"}, {"p", 0.5}},
+                                    {{"type", "flatten"}},
+                                    {{"type", "linear"}, {"out_features", 3}}}}}},
+                                {"batch_size", 8}};
+    ConfigSection root(config, "test");
+    ConfigSection section = root.section("model", "");
+    model = make_model(section, Shape{4, 5, 3}, 3);
+    model->allocate(*backend, DType::kFloat32);
+    model->initialise(7);
+    add_model_tensors(*model, "", file);
+    ModelDescription description{.config = config.dump(), .classes = {"ant", "bee", "cat"}, .image = Shape{4, 5, 3}, .pictures = true};
+    description.scale = {{0.5, 0.4, 0.3, 0}, {0.2, 0.3, 0.25, 0}};
+    describe(description, file);
+    write();
+  }
+  ~WrittenModel() { std::filesystem::remove_all(folder); }
+  void write() const {
+    std::filesystem::create_directories(folder);
+    write_safetensors(path, file);
+  }
+
+  std::vector<float> forward(const std::vector<float>& batch, std::int64_t samples) const {
+    Tensor x(*backend, model->input_shape().with_batch(samples), DType::kFloat32);
+    backend->copy_from_host(batch.data(), x);
+    Pass pass{*backend};
+    const Variable y = model->forward(Variable(x), pass);
+    std::vector<float> result(static_cast<std::size_t>(y.value().elements()));
+    backend->copy_to_host(y.value(), result.data());
+    return result;
+  }
+};
+
+std::string refusal(const std::string& path, const InferenceOptions& options = {}) {
+  try {
+    (void)load_model(path, options);
+  } catch (const Error& error) {
+    CHECK(error.code() == ExitCode::kUsage);
+    return error.what();
+  }
+  return "";
+}
+
+std::vector<std::uint8_t> some_bytes(std::size_t count) {
+  std::vector<std::uint8_t> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = static_cast<std::uint8_t>(i * 37 % 256);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("a loaded model gives the logits of the model that was written") {
+  const WrittenModel written;
+  for (const std::string& path : {written.path, written.folder}) {
+    const auto model = load_model(path, {.threads = 1});
+    CHECK(model->input() == Shape{4, 5, 3});
+    CHECK(model->output() == Shape{3});
+    CHECK(model->classes() == std::vector<std::string>{"ant", "bee", "cat"});
+    CHECK(model->parameter_count() == written.model->parameter_count());
+    CHECK(nlohmann::json::parse(model->config())["batch_size"] == 8);
+    const std::vector<std::uint8_t> bytes = some_bytes(2 * 60);
+    std::vector<float> numbers(bytes.size());
+    const std::array<float, 3> mean{0.5F, 0.4F, 0.3F}, deviation{0.2F, 0.3F, 0.25F};
+    for (std::size_t i = 0; i < bytes.size(); ++i) numbers[i] = (static_cast<float>(bytes[i]) / 255.0F - mean[i % 3]) / deviation[i % 3];
+    const std::vector<float> expected = written.forward(numbers, 2);
+    CHECK(model->logits(std::span<const float>(numbers)) == expected);
+    CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);
+    CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);  // dropout is off, nothing is learnt
+    CHECK(model->logits(std::span<const float>()).empty());
+  }
+}
+
+TEST_CASE("a loaded model computes in the precision that is asked for") {
+  const WrittenModel written;
+  const std::vector<std::uint8_t> bytes = some_bytes(60);
+  const auto logits = [&](const char* precision) {
+    return load_model(written.path, {.threads = 1, .precision = precision})->logits(std::span<const std::uint8_t>(bytes));
+  };
+  const std::vector<float> exact = logits("fp64"), single = logits("fp32"), half = logits("bf16");
+  double near = 0.0, far = 0.0;
+  for (std::size_t i = 0; i < exact.size(); ++i) {
+    near = std::max(near, std::abs(static_cast<double>(single[i]) - static_cast<double>(exact[i])));
+    far = std::max(far, std::abs(static_cast<double>(half[i]) - static_cast<double>(exact[i])));
+  }
+  CHECK(near < 1e-5);
+  CHECK(far > near);
+  CHECK(far < 0.1);
+  CHECK(refusal(written.path, {.precision = "fp16"}).find("precision is fp16; allowed: fp32, fp64, bf16") != std::string::npos);
+  CHECK(refusal(written.path, {.device = "tpu"}).find("device is tpu") != std::string::npos);
+  CHECK(refusal(written.path, {.threads = -1}).find("threads is -1") != std::string::npos);
+}
+
+TEST_CASE("what is no whole sample is refused") {
+  const WrittenModel written;
+  const auto model = load_model(written.path, {.threads = 1});
+  const std::vector<float> numbers(61);
+  CHECK_THROWS_WITH_AS((void)model->logits(std::span<const float>(numbers)), "[inference] 61 numbers are no whole samples of 4×5×3 = 60", Error);
+}
+
+TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
+  WrittenModel written;
+  const auto with = [&](const char* key, const char* value) {
+    const SafetensorsFile whole = written.file;
+    if (value) {
+      written.file.metadata[key] = value;
+    } else {
+      written.file.metadata.erase(key);
+    }
+    written.write();
+    written.file = whole;
+    return refusal(written.path);
+  };
+  CHECK(with("starling.config", nullptr).find("has no metadata starling.config, so it does not say what model it holds") != std::string::npos);
+  CHECK(with("starling.config", "{").find("starling.config") != std::string::npos);
+  CHECK(with("starling.config", "{}").find("needed: a JSON object with the key model") != std::string::npos);
+  CHECK(with("starling.config", R"({"model": {"type": "resnet2"}})").find("resnet2") != std::string::npos);
+  CHECK(with("starling.config", R"({"model": {"type": "mine"}, "plugins": ["libmine.so"]})").find("libmine.so") != std::string::npos);
+  CHECK(with("starling.classes", "3").find("a JSON list of names") != std::string::npos);
+  CHECK(with("starling.classes", "[3]").find("a JSON list of names") != std::string::npos);
+  for (const char* input : {"[]", R"({"shape": 3})", R"({"shape": [-1, 2, 3]})", R"({"shape": [1.5]})", R"({"shape": [1,1,1,1,1,1,1]})",
+                            R"({"shape": [4, 5, 3], "resize": -2})"}) {
+    CHECK(with("starling.input", input).find(R"(metadata starling.input: needed: {"shape": [H, W, C])") != std::string::npos);
+  }
+  for (const char* scale : {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})", R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
+    CHECK(with("starling.normalize", scale).find("a number for each channel") != std::string::npos);
+  }
+  CHECK(with("format", "pt").empty());
+  written.file.tensors.erase("0.bias");
+  written.write();
+  CHECK(refusal(written.path).find("tensor 0.bias is missing") != std::string::npos);
+  CHECK(refusal("no/such/file").find("no/such/file") != std::string::npos);
+  std::filesystem::remove(written.path);
+  CHECK(refusal(written.folder).find("has no model.safetensors, which a run writes at its end") != std::string::npos);
+}
+
+TEST_CASE("probabilities and the largest logits") {
+  const std::vector<float> logits{1.0F, 3.0F, -2.0F, 3.0F};
+  const std::vector<double> shares = probabilities(logits);
+  double sum = 0.0;
+  for (const double share : shares) sum += share;
+  CHECK(sum == doctest::Approx(1.0));
+  CHECK(shares[1] / shares[0] == doctest::Approx(std::exp(2.0)));
+  CHECK(largest(logits, 3) == std::vector<std::int64_t>{1, 3, 0});
+  CHECK(largest(logits) == std::vector<std::int64_t>{1});
+  CHECK(largest(logits, 9).size() == 4);
+  CHECK(probabilities(std::vector<float>{1e30F, -1e30F}) == std::vector<double>{1.0, 0.0});
+}
