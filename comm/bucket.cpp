@@ -51,7 +51,11 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
   return plan;
 }
 
-std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all, DType compute) {
+namespace {
+
+/// `rule` null: states as long as the buckets.
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, std::size_t states, const OptimizerRule* rule,
+                                 bool decay_all, DType compute) {
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
@@ -66,7 +70,15 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     bucket.layout = &layout;
     bucket.parameters = zeroed(layout.elements, dtype);
     bucket.gradients = zeroed(layout.elements, dtype);
-    for (int i = 0; i < states; ++i) bucket.states.push_back(zeroed(layout.elements, dtype));
+    std::int64_t state_elements = 0;
+    for (const BucketSlot& slot : layout.slots) {
+      const LayerExtent layer = layer_of(slot);
+      const bool own = rule && rule->state_elements(layer) > 0;
+      const std::int64_t elements = rule ? state_elements_of(*rule, layer) : layer.elements;
+      bucket.state_extents.push_back({state_elements, elements, own});
+      state_elements += elements;
+    }
+    for (std::size_t i = 0; i < states; ++i) bucket.states.push_back(zeroed(state_elements, dtype));
     if (low) bucket.low = zeroed(layout.elements, compute);
     if (low_gradients) bucket.low_gradients.numbers = zeroed(layout.elements, compute);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
@@ -90,6 +102,25 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   return buckets;
 }
 
+}  // namespace
+
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all, DType compute) {
+  return make_buckets(plan, backend, dtype, static_cast<std::size_t>(states), nullptr, decay_all, compute);
+}
+
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, const OptimizerRule& rule, bool decay_all,
+                                 DType compute) {
+  return make_buckets(plan, backend, dtype, rule.state_names().size(), &rule, decay_all, compute);
+}
+
+LayerExtent layer_of(const BucketSlot& slot) {
+  const Parameter& parameter = *slot.parameter;
+  LayerExtent layer{.elements = slot.decay_entries() * kDecayBlock, .weight = parameter.is_weight()};
+  layer.padding = layer.elements - slot.elements;
+  if (layer.weight) layer.rows = parameter.shape[0], layer.columns = slot.elements / parameter.shape[0];
+  return layer;
+}
+
 void Bucket::flip() {
   if (!spare) return;
   std::swap(parameters, spare);
@@ -102,14 +133,17 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
     std::vector<std::uint8_t> entries(static_cast<std::size_t>(bucket.decay.elements()));
     backend.copy_to_host(bucket.decay, entries.data());
     bucket.runs.clear();
-    for (const BucketSlot& slot : bucket.layout->slots) {
+    for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+      const BucketSlot& slot = bucket.layout->slots[k];
+      const StateExtent& state = bucket.state_extents[k];
       const std::size_t group = group_of(*slot.parameter);
       const std::int64_t elements = slot.decay_entries() * kDecayBlock;
       if (decays[group]) std::fill_n(entries.begin() + slot.offset / kDecayBlock, slot.decay_entries(), kDecays);
       if (!bucket.runs.empty() && bucket.runs.back().group == group) {
         bucket.runs.back().elements = slot.offset + elements - bucket.runs.back().first;
+        bucket.runs.back().state_elements += state.elements;
       } else {
-        bucket.runs.push_back({slot.offset, elements, group});
+        bucket.runs.push_back({slot.offset, elements, group, state.first, state.elements});
       }
     }
     if (!bucket.runs.empty())
@@ -120,18 +154,21 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
   }
 }
 
-UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run) {
+std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run) {
   if (run.elements == 0) run.elements = bucket.layout->elements;
   std::vector<LayerExtent> layers;
   for (const BucketSlot& slot : bucket.layout->slots) {
     if (slot.offset < run.first || slot.offset >= run.first + run.elements) continue;
-    const Parameter& parameter = *slot.parameter;
-    LayerExtent& layer =
-        layers.emplace_back(LayerExtent{slot.offset - run.first, slot.decay_entries() * kDecayBlock, parameter.is_weight()});
-    if (layer.weight) layer.rows = parameter.shape[0], layer.columns = slot.elements / parameter.shape[0];
+    layers.push_back(layer_of(slot));
+    layers.back().first = slot.offset - run.first;
   }
-  UpdateLayers tables = make_update_layers(backend, layers, run.elements);
-  add_matrices(backend, rule, bucket.parameters.dtype(), layers, tables);
+  return layers;
+}
+
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run, const Tensor& workspace) {
+  const std::vector<LayerExtent> layers = layers_in(bucket, run);
+  UpdateLayers tables = make_update_layers(backend, layers, run.elements > 0 ? run.elements : bucket.layout->elements);
+  add_matrices(backend, rule, bucket.parameters.dtype(), layers, tables, workspace);
   return tables;
 }
 

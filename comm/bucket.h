@@ -62,6 +62,13 @@ struct SyncState {
 struct BucketRun {
   std::int64_t first = 0, elements = 0;  ///< multiples of 32
   std::size_t group = 0;
+  std::int64_t state_first = 0, state_elements = 0;  ///< its part of the optimizer's states
+};
+
+/// A slot's part of each of the optimizer's states.
+struct StateExtent {
+  std::int64_t first = 0, elements = 0;
+  bool own = false;  ///< as the rule says (OptimizerRule::state_elements), and not a number for each of the parameter's
 };
 
 /// The flat buffers of one bucket.
@@ -70,12 +77,13 @@ struct Bucket {
   Tensor parameters, gradients;
   Tensor spare;  ///< where other ranks read the parameters where they lie: what the next update writes; otherwise empty, the update is in
                  ///< place
-  std::vector<Tensor> states;   ///< one per state of the optimizer's rule
-  std::vector<SyncState> sync;  ///< the algorithm's, in its order; copies one after another
-  Tensor decay;                 ///< uint8, one per 32 elements
-  Tensor low;                   ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
-  LowGradients low_gradients;   ///< where backward passes may leave gradients in low precision
-  std::vector<BucketRun> runs;  ///< all of the bucket, in order; empty: it is of one group, the first
+  std::vector<Tensor> states;              ///< one per state of the optimizer's rule
+  std::vector<StateExtent> state_extents;  ///< by slot: where its part of each of them lies
+  std::vector<SyncState> sync;             ///< the algorithm's, in its order; copies one after another
+  Tensor decay;                            ///< uint8, one per 32 elements
+  Tensor low;                              ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
+  LowGradients low_gradients;              ///< where backward passes may leave gradients in low precision
+  std::vector<BucketRun> runs;             ///< all of the bucket, in order; empty: it is of one group, the first
 
   /// What an update writes.
   const Tensor& target() const { return spare ? spare : parameters; }
@@ -87,11 +95,19 @@ struct Bucket {
 /// operand and `compute` is bf16 or fp16; and grad_low, where the backend has a use for it too) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
                                  DType compute = DType::kFloat32);
+/// With the states that the rule keeps.
+std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, const OptimizerRule& rule, bool decay_all,
+                                 DType compute = DType::kFloat32);
+/// What an update knows of a parameter, but for its places.
+LayerExtent layer_of(const BucketSlot& slot);
 /// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever their shape.
 void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays);
-/// The layers of a run of the bucket, for rules that measure them; of all of it where `run` has no elements.
-UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run = {});
+/// The layers of a run of the bucket; of all of it where `run` has no elements.
+std::vector<LayerExtent> layers_in(const Bucket& bucket, BucketRun run = {});
+/// The same as tables, for rules that measure layers. `workspace`: of add_matrices, shared by buckets.
+UpdateLayers update_layers(Backend& backend, const OptimizerRule& rule, const Bucket& bucket, BucketRun run = {},
+                           const Tensor& workspace = {});
 /// Writes the low-precision copies from the parameters: after initialisation, loading, or averaging.
 void refresh_low(Backend& backend, const std::vector<Bucket>& buckets);
 

@@ -498,6 +498,8 @@ struct LayerExtent {
   std::int64_t first = 0, elements = 0;
   bool weight = true;                  ///< has two or more dimensions
   std::int64_t rows = 0, columns = 0;  ///< of a weight as a matrix: its first dimension, and the product of the others
+  std::int64_t padding = 0;            ///< how many of `elements` are padding
+  std::int64_t state_first = 0;        ///< in UpdateLayers::extents: where its part of the states begins
 };
 
 /// Which elements make a parameter, for rules that measure whole parameters first (OptimizerRule::measures_layers): made by
@@ -505,13 +507,15 @@ struct LayerExtent {
 struct UpdateLayers {
   Tensor owner;    ///< int32, one per 32 elements: the layer that they belong to
   Tensor pieces;   ///< int32 [pieces, 2]: the first entry of `owner`, and how many
-  Tensor layers;   ///< int32 [layers, 4]: the first piece, how many, the first entry of `owner`, and 1 for two or more dimensions
+  Tensor layers;   ///< int32 [layers, 4]: the first piece, how many, the first entry of `owner`, and 2·padding + (two or more dimensions)
   Tensor sums;     ///< fp64 [pieces, 2], memory of the update: squares of c and of what the rule measures
   Tensor factors;  ///< fp64 [layers], memory of the update: what the rule made of the two norms
   /// On the host: the weights that the rule works on as whole matrices after the update, see run_update() (kernels/optimizer.h).
   std::vector<LayerExtent> matrices;
-  Tensor workspace;       ///< of one matrix at a time
-  Tensor matrix_control;  ///< fp64 [2], what their updates have for UpdateArgs::control
+  std::vector<LayerExtent> extents;  ///< on the host, all layers, where the rule has a workspace
+  Tensor workspace;                  ///< of one matrix at a time, or of the rule's issue()
+  Tensor matrix_control;             ///< fp64 [2], what their updates have for UpdateArgs::control
+  Tensor no_decay;                   ///< UpdateArgs::decay of zeros, for updates of as many elements as the bucket or a state has
 };
 
 /// One bucket's fused update, semantics.md section 2: mix, scale and clip, decay, rule, all in one pass over memory.

@@ -22,15 +22,27 @@ void check_tensor(const Tensor& tensor, const Tensor& like, const char* what) {
 
 void OptimizerRule::measure(const UpdateSpan<float>&, double, std::int64_t, double*) const { measures_nothing(); }
 void OptimizerRule::measure(const UpdateSpan<double>&, double, std::int64_t, double*) const { measures_nothing(); }
-double OptimizerRule::layer_factor(double, double, bool, bool) const { measures_nothing(); }
+double OptimizerRule::layer_factor(double, double, bool, bool, std::int64_t) const { measures_nothing(); }
 
 std::int64_t OptimizerRule::matrix_workspace(std::int64_t, std::int64_t) const { return 0; }
 void OptimizerRule::finish_matrix(Backend&, const UpdateArgs&, const LayerExtent&, const Tensor&) const {
   fail(ExitCode::kInternal, "update", "this rule has nothing to finish on matrices");
 }
 
-void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) {
-  backend.update({rule, args});
+std::int64_t OptimizerRule::state_elements(const LayerExtent&) const { return 0; }
+
+std::int64_t OptimizerRule::workspace(const std::vector<LayerExtent>& layers) const {
+  std::int64_t most = 0;
+  for (const LayerExtent& layer : layers) {
+    if (layer.weight) most = std::max(most, matrix_workspace(layer.rows, layer.columns));
+  }
+  return most;
+}
+
+void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) { rule.issue(backend, args); }
+
+void OptimizerRule::issue(Backend& backend, const UpdateArgs& args) const {
+  backend.update({*this, args});
   const UpdateLayers& layers = args.layers;
   if (layers.matrices.empty()) return;
   UpdateArgs part = args;
@@ -51,7 +63,7 @@ void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& a
     part.gradient_low = slice(args.gradient_low);
     for (std::size_t k = 0; k < args.states.size(); ++k) part.states[k] = slice(args.states[k]);
     part.decay = args.decay.slice(layer.first / kDecayBlock, Shape{layer.elements / kDecayBlock});
-    rule.finish_matrix(backend, part, layer, layers.workspace);
+    finish_matrix(backend, part, layer, layers.workspace);
   }
 }
 
@@ -70,7 +82,10 @@ UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>
       pieces.push_back(static_cast<std::int32_t>(std::min(kPieceEntries, end - entry)));
     }
     const auto count = static_cast<std::int32_t>(pieces.size() / 2) - first_piece;
-    table.insert(table.end(), {first_piece, count, static_cast<std::int32_t>(begin), layer.weight ? 1 : 0});
+    require(layer.padding >= 0 && layer.padding < layer.elements && layer.padding < (std::int64_t{1} << 30), "update",
+            "layer {} has {} elements, of them {} padding", k, layer.elements, layer.padding);
+    table.insert(table.end(), {first_piece, count, static_cast<std::int32_t>(begin),
+                               static_cast<std::int32_t>(2 * layer.padding + (layer.weight ? 1 : 0))});
     owner.resize(static_cast<std::size_t>(end), static_cast<std::int32_t>(k));
   }
   require(static_cast<std::int64_t>(owner.size()) * kDecayBlock == elements, "update", "layers of {} elements in a bucket of {}",
@@ -89,21 +104,33 @@ UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>
   return result;
 }
 
-void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables) {
-  std::int64_t workspace = 0;
-  for (const LayerExtent& layer : layers) {
-    const std::int64_t needed = layer.weight ? rule.matrix_workspace(layer.rows, layer.columns) : 0;
-    if (needed == 0) continue;
-    require(layer.rows > 0 && layer.rows * layer.columns <= layer.elements, "update", "a matrix of {} x {} in {} elements", layer.rows,
-            layer.columns, layer.elements);
-    tables.matrices.push_back(layer);
-    workspace = std::max(workspace, needed);
+std::int64_t state_elements_of(const OptimizerRule& rule, const LayerExtent& layer) {
+  const std::int64_t own = rule.state_elements(layer);
+  require(own >= 0 && own % kDecayBlock == 0, "update", "a state of {} elements for a layer, which is no multiple of {}", own, kDecayBlock);
+  return own > 0 ? own : layer.elements;
+}
+
+void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables,
+                  const Tensor& shared) {
+  const std::int64_t needed = rule.workspace(layers);
+  if (needed == 0) return;
+  require(!shared || (shared.elements() >= needed && shared.dtype() == dtype), "update", "a workspace of {} elements, needed: {}",
+          shared ? shared.elements() : 0, needed);
+  std::int64_t state = 0, elements = 0;
+  for (LayerExtent layer : layers) {
+    require(!layer.weight || (layer.rows > 0 && layer.rows * layer.columns <= layer.elements), "update",
+            "a matrix of {} x {} in {} elements", layer.rows, layer.columns, layer.elements);
+    layer.state_first = state;
+    state += state_elements_of(rule, layer);
+    elements += layer.elements;
+    tables.extents.push_back(layer);
+    if (layer.weight && rule.matrix_workspace(layer.rows, layer.columns) > 0) tables.matrices.push_back(layer);
   }
-  if (workspace > 0) {
-    tables.workspace = Tensor(backend, Shape{workspace}, dtype);
-    tables.matrix_control = Tensor(backend, Shape{2}, DType::kFloat64);
-    backend.fill(tables.matrix_control, 1.0);
-  }
+  tables.workspace = shared ? shared : Tensor(backend, Shape{needed}, dtype);
+  tables.matrix_control = Tensor(backend, Shape{2}, DType::kFloat64);
+  backend.fill(tables.matrix_control, 1.0);
+  tables.no_decay = Tensor(backend, Shape{std::max(state, elements) / kDecayBlock}, DType::kUInt8);
+  backend.fill(tables.no_decay, 0.0);
 }
 
 std::int64_t update_layer_bytes(std::int64_t elements) {
@@ -129,6 +156,7 @@ void register_builtin_optimizers() {
     register_lars();
     register_lamb();
     register_muon();
+    register_adafactor();
     return true;
   }();
   (void)once;

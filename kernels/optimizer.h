@@ -24,8 +24,12 @@ inline constexpr std::int64_t kLayerChains = 32;
 
 /// The tables for a bucket (or a part of one) of `elements`, whose layers lie side by side from 0 on. Returns when they are on the device.
 UpdateLayers make_update_layers(Backend& backend, const std::vector<LayerExtent>& layers, std::int64_t elements);
-/// Adds what the rule finishes on whole matrices (OptimizerRule::finish_matrix), and the memory for that.
-void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables);
+/// Adds what the rule needs to know of layers and matrices beyond their sums (OptimizerRule::workspace): their places, and memory of that
+/// many elements, or `shared`, which updates that come one after another may have in common.
+void add_matrices(Backend& backend, const OptimizerRule& rule, DType dtype, const std::vector<LayerExtent>& layers, UpdateLayers& tables,
+                  const Tensor& shared = {});
+/// Elements of a layer's part of each state: the rule's number, or as many as the layer has.
+std::int64_t state_elements_of(const OptimizerRule& rule, const LayerExtent& layer);
 /// The memory of one layer of `elements` in these tables.
 std::int64_t update_layer_bytes(std::int64_t elements);
 
@@ -70,13 +74,22 @@ class OptimizerRule {
   /// measures to squares[kLayerLanes + i]. States are read and not written.
   virtual void measure(const UpdateSpan<float>& span, double lr, std::int64_t step, double* squares) const;
   virtual void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const;
-  /// Of such a rule: a layer's factor, from the two sums of squares. `weight`: two or more dimensions; `decays`: weight decay applies.
-  virtual double layer_factor(double parameter, double measured, bool weight, bool decays) const;
+  /// Of such a rule: a layer's factor, from the two sums of squares. `weight`: two or more dimensions; `decays`: weight decay applies;
+  /// `numbers`: how many squares were summed.
+  virtual double layer_factor(double parameter, double measured, bool weight, bool decays, std::int64_t numbers) const;
   /// Elements of memory that finish_matrix() needs for a weight of this shape; 0: the rule has nothing to finish there.
   virtual std::int64_t matrix_workspace(std::int64_t rows, std::int64_t columns) const;
   /// What a rule does with a whole matrix after update() (Muon's products), by operations issued to the current stream. `args` is the
   /// matrix's part of the update: x_out and the states as update() left them, padding included; control, where given, is {1, skip}.
   virtual void finish_matrix(Backend& backend, const UpdateArgs& args, const LayerExtent& layer, const Tensor& workspace) const;
+  /// Elements that each state has for a parameter, where they are not one for each of its numbers (Adafactor's averages over rows and
+  /// columns): a multiple of 32. 0: as many as the parameter has, with its padding.
+  virtual std::int64_t state_elements(const LayerExtent& layer) const;
+  /// Elements of memory that issue() needs for a bucket of these layers beside its tensors; otherwise the most of finish_matrix().
+  virtual std::int64_t workspace(const std::vector<LayerExtent>& layers) const;
+  /// A bucket's whole update, by operations issued to the current stream: backend.update(), then what the rule finishes on each matrix.
+  /// A rule may do it in other steps. States are as long as state_elements() says; all else is as in UpdateArgs.
+  virtual void issue(Backend& backend, const UpdateArgs& args) const;
   /// After how many steps an update does the same again but for its coefficients: a graph's work serves steps of the same phase alone.
   virtual std::int64_t phases() const { return 1; }
   /// Before the first update: how many ranks there are, for rules with a setting that is "ranks".
@@ -91,7 +104,7 @@ class OptimizerRule {
   virtual int bytes_per_parameter(int element_size) const = 0;
 };
 
-/// A bucket's whole update by the rule: backend.update(), then what the rule finishes on each matrix.
+/// A bucket's whole update by the rule: OptimizerRule::issue().
 void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args);
 
 using OptimizerRegistry = Registry<std::unique_ptr<OptimizerRule>, ConfigSection&>;

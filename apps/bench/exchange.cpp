@@ -62,7 +62,7 @@ struct ExchangeSubject {
       order.push_back(&parameter);
     }
     plan = plan_buckets(order, {}, DType::kFloat32, 1.0);
-    buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), true);
+    buckets = make_buckets(plan, backend, DType::kFloat32, rule, true);
     for (const Bucket& bucket : buckets) {
       backend.fill(bucket.parameters, 0.5);
       backend.fill(bucket.gradients, 1e-3);

@@ -103,7 +103,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
   work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute, low_gradients));
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, *rule, false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
   model->initialise(1);
   refresh_low(backend, buckets);

@@ -195,7 +195,7 @@ Cost cost_of(const std::string& name, const SchedulerBench& settings, const Buck
   PartClock clock;
   IdleBackend backend(*shapes, clock);
   IdleTransport transport(settings.ranks, backend, clock);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule.state_names().size()), false);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, rule, false);
   const std::unique_ptr<Mixer> mixer = transport.make_mixer(backend);
   const AlgorithmSite site{
       .backend = backend, .transport = transport, .mixer = *mixer, .rule = rule, .buckets = buckets, .topology = &topology};

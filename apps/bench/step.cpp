@@ -58,7 +58,7 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
   const ShapeTrace trace = trace_shapes(*task, *model, {settings.batch, DType::kFloat32, compute, defer_norms});
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, static_cast<int>(rule->state_names().size()), false, compute);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, *rule, false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
   model->initialise(1);
   model->refresh_low();

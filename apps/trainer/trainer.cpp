@@ -45,8 +45,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale) : nullptr),
       activation_bytes_(trace.activation_bytes) {
   agree_on_plan(plan_, config.dtype, transport);
-  buckets_ =
-      make_buckets(plan_, backend, config.dtype, static_cast<int>(config.rule->state_names().size()), config.decay_all, config.compute);
+  buckets_ = make_buckets(plan_, backend, config.dtype, *config.rule, config.decay_all, config.compute);
   if (!config.groups.empty()) {
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.groups) decays.push_back(group.own_decay);

@@ -20,7 +20,7 @@ std::string fp16_fault(StatesAt states) {
 }
 
 Averages::Averages(const AlgorithmSite& site, std::unique_ptr<Bucketwise> inner, StatesAt states)
-    : Algorithm(site), means_(site), outer_(site), inner_(std::move(inner)), states_(states) {
+    : Algorithm(site), means_(site), outer_(site, 1.0, false), inner_(std::move(inner)), states_(states) {
   require(states != StatesAt::kReset || !site.check_overflow, "algorithm", "states are reset though each rank counts its own updates");
   if (site.transport.size() > 1) site.transport.prepare({});
   mean_ = make_linear_rule(0, 0, [share = means_.share()](double) { return Linear{.x = {.p = 0, .g = share}}; });

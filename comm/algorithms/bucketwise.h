@@ -100,6 +100,7 @@ class Means {
   Transport& transport_;
   double share_;
   std::vector<Tensor> sums_, numbers_;
+  std::vector<std::int64_t> most_;  ///< elements of a state
   std::vector<Ticket> tickets_;
 };
 

@@ -1,6 +1,8 @@
 #include "comm/algorithms/updater.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 #include "comm/low_gradients.h"
@@ -10,20 +12,48 @@
 
 namespace starling {
 
-Updater::Updater(const AlgorithmSite& site, double gradient_share)
+Updater::Updater(const AlgorithmSite& site, double gradient_share, bool by_rule)
     : site_(site), gradient_share_(gradient_share), norm_(site.backend, site.buckets) {
   for (std::size_t b = 0; b < site.buckets.size(); ++b) names_.push_back("bucket " + std::to_string(b));
+  if (by_rule && site.rule.measures_layers()) make_layers();
+  std::int64_t most = 0;
   for (const Bucket& bucket : site.buckets) {
-    if (!site.rule.measures_layers()) break;
-    std::vector<UpdateLayers>& layers = layers_.emplace_back();
-    if (bucket.runs.empty()) layers.push_back(update_layers(site.backend, site.rule, bucket));
-    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site.backend, *site.groups[run.group].rule, bucket, run));
+    for (const Tensor& state : bucket.states) {
+      if (state.elements() != bucket.parameters.elements()) most = std::max(most, state.elements());
+    }
+  }
+  if (most > 0) {
+    no_decay_ = Tensor(site.backend, Shape{most / kDecayBlock}, DType::kUInt8);
+    site.backend.fill(no_decay_, 0.0);
   }
   if (needs_all_gradients()) global_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (clips_buckets()) of_bucket_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   if (!site.check_overflow) return;
   skip_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
   site.backend.fill(skip_, 1.0);
+}
+
+void Updater::make_layers() {
+  const auto rule_of = [&](const BucketRun& run) -> const OptimizerRule& { return *site_.groups[run.group].rule; };
+  std::int64_t most = 0;
+  for (const Bucket& bucket : site_.buckets) {
+    if (bucket.runs.empty()) most = std::max(most, site_.rule.workspace(layers_in(bucket)));
+    for (const BucketRun& run : bucket.runs) most = std::max(most, rule_of(run).workspace(layers_in(bucket, run)));
+  }
+  // One for all: updates come one after another.
+  const Tensor workspace = most > 0 ? Tensor(site_.backend, Shape{most}, site_.buckets[0].parameters.dtype()) : Tensor();
+  for (const Bucket& bucket : site_.buckets) {
+    std::vector<UpdateLayers>& layers = layers_.emplace_back();
+    if (bucket.runs.empty()) layers.push_back(update_layers(site_.backend, site_.rule, bucket, {}, workspace));
+    for (const BucketRun& run : bucket.runs) layers.push_back(update_layers(site_.backend, rule_of(run), bucket, run, workspace));
+  }
+}
+
+Tensor Updater::decay_of(const Bucket& bucket, std::int64_t elements) {
+  if (elements == bucket.parameters.elements()) return bucket.decay;
+  require(no_decay_ && elements <= no_decay_.elements() * kDecayBlock, "update", "{} numbers beside a bucket of {}", elements,
+          bucket.parameters.elements());
+  return no_decay_.slice(0, Shape{elements / kDecayBlock});
 }
 
 void Updater::measure_all(const StepInfo& info) {
@@ -57,7 +87,7 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   if (work.gradient) {
     args.gradient = work.gradient;
     args.gradient_low = Tensor();
-    args.decay = b.decay;
+    args.decay = decay_of(b, work.gradient.elements());
   } else {
     set_gradients(backend, b, args);
   }
@@ -97,7 +127,7 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
   const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
   UpdateArgs args = args_;
   for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low, &args.gradient_low}) *tensor = part(*tensor);
-  for (Tensor& state : args.states) state = part(state);
+  for (Tensor& state : args.states) state = state.slice(run.state_first, Shape{run.state_elements});
   if (args.encoded) {
     args.encoded.first = run.first;
     args.encoded.elements = args_.x.elements();

@@ -32,7 +32,8 @@ struct UpdateWork {
 class Updater {
  public:
   /// `gradient_share` is what gradients are multiplied by beside 1/(loss scale): all-reduce's 1/n.
-  explicit Updater(const AlgorithmSite& site, double gradient_share = 1.0);
+  /// `by_rule` false: all updates have a rule of their own (UpdateWork::rule), so nothing is kept for the run's.
+  explicit Updater(const AlgorithmSite& site, double gradient_share = 1.0, bool by_rule = true);
 
   /// Clipping by the norm over all parameters, and looking for an overflow: need every gradient before the first update.
   bool needs_all_gradients() const { return clips_globally() || site_.check_overflow; }
@@ -55,6 +56,10 @@ class Updater {
   /// What the bucket's update reads; issued to the update stream.
   Tensor control_of(int bucket, const StepInfo& info);
   Tensor control_of(int bucket, const StepInfo& info, const UpdateWork& work);
+  /// The tables of the run's rule, where it measures layers.
+  void make_layers();
+  /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own size.
+  Tensor decay_of(const Bucket& bucket, std::int64_t elements);
   /// What args_ says, of one group's part of the bucket.
   void update_run(const BucketRun& run, const UpdateLayers& layers);
 
@@ -66,6 +71,7 @@ class Updater {
   bool skip_is_known_ = false;                     ///< of this step
   UpdateArgs args_;                                ///< of the update being issued; kept for its vectors' memory
   std::vector<std::vector<UpdateLayers>> layers_;  ///< by bucket and run (one where it has none); empty where the rule measures none
+  Tensor no_decay_;                                ///< of states that have their own size
   std::vector<std::string> names_;                 ///< "bucket 3", for the timeline
 };
 

@@ -245,18 +245,20 @@ void CpuBackend::matmul(const Matmul& args) {
 
 template <class T>
 void CpuBackend::column_sums(const T* x, Index rows, Index channels, Compute<T>* y, bool accumulate) {
-  const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels), parts = threads_.count();
-  const cpu::Workspace<double> sums(*allocator_, parts * channels);
-  const cpu::Workspace<Compute<T>> scratch(*allocator_, parts * width);
-  std::fill_n(sums.data(), parts * channels, 0.0);
+  // Each block's sums, added up in the blocks' order: no bit depends on the number of threads.
+  const Index block = cpu::block_rows(channels), width = cpu::fold_width(channels);
+  const Index blocks = std::max<Index>((rows + block - 1) / block, 1);
+  const cpu::Workspace<double> sums(*allocator_, blocks * channels);
+  const cpu::Workspace<Compute<T>> scratch(*allocator_, threads_.count() * width);
+  std::fill_n(sums.data(), blocks * channels, 0.0);
   threads_.parallel_blocks(rows, block, [&](Index part, Index r, Index count) {
-    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width, sums.data() + part * channels);
+    kernels<T>().column_sums(x + r * channels, count, channels, scratch.data() + part * width, sums.data() + r / block * channels);
   });
-  for (Index c = 0; c < channels; ++c) {
-    double sum = 0.0;
-    for (Index part = 0; part < parts; ++part) sum += sums.data()[part * channels + c];
-    y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + sum : sum);
+  double* total = sums.data();
+  for (Index b = 1; b < blocks; ++b) {
+    for (Index c = 0; c < channels; ++c) total[c] += sums.data()[b * channels + c];
   }
+  for (Index c = 0; c < channels; ++c) y[c] = static_cast<Compute<T>>(accumulate ? static_cast<double>(y[c]) + total[c] : total[c]);
 }
 
 void CpuBackend::sum_rows(const SumRows& args) {

@@ -231,7 +231,9 @@ void measure_layers(const Threads& threads, const OptimizerRule& rule, const Upd
     for (const auto& chain : chains) {
       for (int which = 0; which < 2; ++which) total[which] += chain[which];
     }
-    factors[k] = rule.layer_factor(total[0], total[1], layer[3] != 0, (whole.span.decay[layer[2]] & kDecays) != 0);
+    const std::int32_t last = layer[0] + layer[1] - 1;
+    const std::int64_t numbers = std::int64_t{pieces[2 * last] + pieces[2 * last + 1] - layer[2]} * kBlock - layer[3] / 2;
+    factors[k] = rule.layer_factor(total[0], total[1], layer[3] % 2 != 0, (whole.span.decay[layer[2]] & kDecays) != 0, numbers);
   }
 }
 

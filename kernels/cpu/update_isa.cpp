@@ -1,6 +1,7 @@
 // Compiled once per instruction set; see kernels/cpu/isa.h. Without contraction to fused multiply-add (kernels/CMakeLists.txt), so all
 // copies give the same bits.
 #include "kernels/cpu/isa.h"
+#include "kernels/math/adafactor.h"
 #include "kernels/math/adagrad.h"
 #include "kernels/math/lamb.h"
 #include "kernels/math/lars.h"
@@ -64,6 +65,8 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   STARLING_MEASURED_UPDATE(LambStep<T>)               \
   STARLING_MEASURED_UPDATE(MuonStep<T, false>)        \
   STARLING_MEASURED_UPDATE(MuonStep<T, true>)         \
+  STARLING_MEASURED_UPDATE(AdafactorStep<T>)          \
+  STARLING_UPDATE(AdafactorPartStep<T>)               \
   STARLING_ACCUM_UPDATE(T, false)                     \
   STARLING_ACCUM_UPDATE(T, true)
 

@@ -38,7 +38,8 @@ namespace starling {
 ///     static constexpr bool kMeasures = true;
 ///     static constexpr unsigned kMeasureReads                 bit k: measured() reads state k
 ///     T measured(T p, T g, const T* state, bool decay) const
-///     double layer_factor(double parameter, double measured, bool weight, bool decays) const      of the sums of squares
+///     double layer_factor(double parameter, double measured, bool weight, bool decays) const      of the sums of squares; one that
+///                                                             needs to know of how many takes `std::int64_t numbers` as well
 ///     T operator()(T p, T g, T* state, bool decay, T factor) const
 template <class Step>
 inline constexpr bool kMeasuresLayers = requires {
@@ -46,6 +47,16 @@ inline constexpr bool kMeasuresLayers = requires {
 };
 
 namespace detail {
+
+/// A layer's factor; `numbers`: of how many elements the squares are.
+template <class Step>
+STARLING_HD double layer_factor_of(const Step& step, double parameter, double measured, bool weight, bool decays, std::int64_t numbers) {
+  if constexpr (requires { step.layer_factor(parameter, measured, weight, decays, numbers); }) {
+    return step.layer_factor(parameter, measured, weight, decays, numbers);
+  } else {
+    return step.layer_factor(parameter, measured, weight, decays);
+  }
+}
 
 /// Elements that share one decay entry; every span is a multiple of it.
 inline constexpr int kUpdateBlock = 32;
@@ -228,10 +239,11 @@ class RuleKernel : public OptimizerRule {
   void measure(const UpdateSpan<double>& span, double lr, std::int64_t step, double* squares) const override {
     run_measure(span, lr, step, squares);
   }
-  double layer_factor(double parameter, double measured, bool weight, bool decays) const override {
+  double layer_factor(double parameter, double measured, bool weight, bool decays, std::int64_t numbers) const override {
     double result = 1.0;
     rule_.template step<double>(0.0, 1, [&](const auto& step) {
-      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>) result = step.layer_factor(parameter, measured, weight, decays);
+      if constexpr (kMeasuresLayers<std::remove_cvref_t<decltype(step)>>)
+        result = detail::layer_factor_of(step, parameter, measured, weight, decays, numbers);
     });
     return result;
   }
@@ -245,6 +257,23 @@ class RuleKernel : public OptimizerRule {
       rule_.finish_matrix(backend, args, layer, workspace);
     } else {
       OptimizerRule::finish_matrix(backend, args, layer, workspace);
+    }
+  }
+
+  /// A rule whose update takes other steps has these three; issue() is told which OptimizerRule it is the rule of.
+  std::int64_t state_elements(const LayerExtent& layer) const override {
+    if constexpr (requires { rule_.state_elements(layer); }) return rule_.state_elements(layer);
+    return OptimizerRule::state_elements(layer);
+  }
+  std::int64_t workspace(const std::vector<LayerExtent>& layers) const override {
+    if constexpr (requires { rule_.workspace(layers); }) return rule_.workspace(layers);
+    return OptimizerRule::workspace(layers);
+  }
+  void issue(Backend& backend, const UpdateArgs& args) const override {
+    if constexpr (requires { rule_.issue(backend, *this, args); }) {
+      rule_.issue(backend, *this, args);
+    } else {
+      OptimizerRule::issue(backend, args);
     }
   }
 
@@ -272,7 +301,8 @@ class RuleKernel : public OptimizerRule {
     return false;
   }
 
-  /// p is read and written, g is read, and each state as the step says, once more what is measured; the mean over the phases.
+  /// p is read and written, g is read, and each state as the step says, once more what is measured, and what the rule's other operations
+  /// move; the mean over the phases.
   int bytes_per_parameter(int element_size) const override {
     const std::int64_t period = phases();
     std::int64_t streams = 0;
@@ -281,6 +311,7 @@ class RuleKernel : public OptimizerRule {
         using Step = std::remove_cvref_t<decltype(step)>;
         streams += 3 + __builtin_popcount(Step::kReads) + __builtin_popcount(Step::kWrites);
         if constexpr (kMeasuresLayers<Step>) streams += 2 + __builtin_popcount(Step::kMeasureReads);
+        if constexpr (requires { Rule::kMoreStreams; }) streams += Rule::kMoreStreams;
       });
     }
     return static_cast<int>((streams * element_size + period / 2) / period);

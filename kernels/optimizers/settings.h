@@ -37,5 +37,6 @@ void register_schedule_free();
 void register_lars();
 void register_lamb();
 void register_muon();
+void register_adafactor();
 
 }  // namespace starling

@@ -96,6 +96,7 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
   CHECK(rate("lars") == 1.0);
   CHECK(rate("lamb") == 0.001);
   CHECK(rate("muon") == 0.001);
+  CHECK(rate("adafactor") == 0.01);
 }
 
 /// Algorithms of the tests.
@@ -239,6 +240,44 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
     Run run(json, transport);
     saved.tensors.erase("sync.anchor.conv1.weight");
     CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"), doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
+  });
+}
+
+TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, and a resumed run goes on to the bit") {
+  register_test_algorithms();
+  nlohmann::json json = small_config(), adamw = json;
+  json["optimizer"] = {{"type", "adafactor"}, {"groups", {{{"match", "bn"}, {"lr_scale", 0.5}}}}};
+  adamw["optimizer"] = {{"type", "adamw"}};
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    SafetensorsFile saved, straight;
+    {
+      Run run(json, transport), other(adamw, transport);
+      const MemoryNeed need = memory_need(run.config, run.site, run.trace), plain = memory_need(other.config, other.site, other.trace);
+      CHECK(plain.states == 2.0 * plain.gradients);
+      CHECK(need.states < 0.5 * plain.states);
+      for (int i = 0; i < 4; ++i) run.trainer->step();
+      run.trainer->finish();
+      saved = run.trainer->state();
+      for (int i = 0; i < 4; ++i) run.trainer->step();
+      run.trainer->finish();
+      straight = run.trainer->state();
+    }
+    // conv1 has 16 rows and 27 columns, each beginning a block of 32.
+    CHECK(saved.tensors.at("optimizer.variance.conv1.weight").shape == Shape{64});
+    CHECK(saved.tensors.at("optimizer.variance.bn1.weight").shape == saved.tensors.at("model.bn1.weight").shape);
+    CHECK(saved.tensors.at("optimizer.variance.conv1.weight").bytes != straight.tensors.at("optimizer.variance.conv1.weight").bytes);
+    Run run(json, transport);
+    check_resumable(saved, "test", run.config.resolved, 2, DType::kFloat32);
+    run.trainer->resume(saved, "test");
+    for (int i = 0; i < 4; ++i) run.trainer->step();
+    run.trainer->finish();
+    const SafetensorsFile resumed = run.trainer->state();
+    CHECK(resumed.tensors.size() == straight.tensors.size());
+    for (const auto& [name, tensor] : straight.tensors) {
+      CAPTURE(name);
+      CHECK(resumed.tensors.at(name).bytes == tensor.bytes);
+    }
   });
 }
 

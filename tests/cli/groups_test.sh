@@ -40,16 +40,29 @@ check "a run that is saved" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale
 rm -rf saved/checkpoints/step-12 saved/model.safetensors
 check "and resumed" 0 'step 12/12' go saved '[{"match":"bias$","lr_scale":0.1}]' --set checkpoint.every_steps=5 --resume latest
 verify "has the same bits" same saved biases
-for rule in lars lamb muon; do
-  check "$rule, one rate for all" 0 'step 12/12' go $rule '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6
-  check "$rule, a group like the rest" 0 'step 12/12' go $rule-alike '[{"match":"bias"}]' --set optimizer.type=$rule --set optimizer.eps=1e-6
+for rule in lars lamb muon adafactor; do
+  eps=1e-6
+  [ $rule = adafactor ] && eps='[1e-6, 1e-3]'
+  check "$rule, one rate for all" 0 'step 12/12' go $rule '[]' --set optimizer.type=$rule --set "optimizer.eps=$eps"
+  check "$rule, a group like the rest" 0 'step 12/12' go $rule-alike '[{"match":"bias"}]' --set optimizer.type=$rule --set "optimizer.eps=$eps"
   verify "changes no bit" same $rule $rule-alike
-  check "$rule, saved" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6 --set checkpoint.every_steps=5
+  check "$rule, saved" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set "optimizer.eps=$eps" --set checkpoint.every_steps=5
   rm -rf $rule-saved/checkpoints/step-12 $rule-saved/model.safetensors
-  check "$rule, resumed" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set optimizer.eps=1e-6 --set checkpoint.every_steps=5 --resume latest
+  check "$rule, resumed" 0 'step 12/12' go $rule-saved '[]' --set optimizer.type=$rule --set "optimizer.eps=$eps" --set checkpoint.every_steps=5 --resume latest
   verify "has the same bits" same $rule $rule-saved
 done
 verify "and lamb is not adamw" differ plain lamb
+verify "and adafactor is neither" differ lamb adafactor
+check "adafactor, half the rate for all" 0 'step 12/12' go adafactor-half '[{"match":".","lr_scale":0.5}]' --set optimizer.type=adafactor --set 'optimizer.eps=[1e-6, 1e-3]' --set optimizer.lr=0.04 --set optimizer.weight_decay=0
+check "adafactor, without decay" 0 'step 12/12' go adafactor-bare '[{"match":"weight","weight_decay":0}]' --set optimizer.type=adafactor --set 'optimizer.eps=[1e-6, 1e-3]'
+verify "is half the rate, and no decay" same adafactor-half adafactor-bare
+verify "and decay is another thing" differ adafactor adafactor-bare
+check "adafactor, biases saved" 0 'step 12/12' go adafactor-biases '[{"match":"bias$","lr_scale":0.1}]' --set optimizer.type=adafactor --set 'optimizer.eps=[1e-6, 1e-3]' --set checkpoint.every_steps=5
+verify "differs from one rate" differ adafactor adafactor-biases
+cp adafactor-biases/model.safetensors wanted.safetensors
+rm -rf adafactor-biases/checkpoints/step-12 adafactor-biases/model.safetensors
+check "adafactor, biases resumed" 0 'step 12/12' go adafactor-biases '[{"match":"bias$","lr_scale":0.1}]' --set optimizer.type=adafactor --set 'optimizer.eps=[1e-6, 1e-3]' --set checkpoint.every_steps=5 --resume latest
+verify "has the same bits" cmp adafactor-biases/model.safetensors wanted.safetensors
 muon() { go "$1" "$2" --set optimizer.type=muon --set optimizer.eps=1e-6 "${@:3}"; }
 export -f muon
 check "muon, a matrix that is adamw's" 0 'step 12/12' muon muon-some '[{"match":"^1","orthogonal":false}]'

@@ -68,6 +68,45 @@ TEST_CASE("comm/bucket: values and gradients are zeroed views, decay marks weigh
   for (const std::uint8_t mark : all[0].decay.span<std::uint8_t>()) CHECK(mark == 1);
 }
 
+TEST_CASE("comm/bucket: states are as long as the rule says, and groups have their parts of them") {
+  register_builtin_optimizers();
+  const auto backend = open_backend(DeviceType::kCpu, 1);
+  TinyModel model({Shape{3, 2, 5, 11}, Shape{5}, Shape{1, 64}});  // in buckets the other way round
+  const BucketPlan plan = plan_buckets(model.order, {}, DType::kFloat32, 1e9);
+  ConfigSection adafactor(nlohmann::json::object(), "test"), adamw(nlohmann::json::object(), "test");
+  std::vector<Bucket> buckets =
+      make_buckets(plan, *backend, DType::kFloat32, *optimizers().make("adafactor", "optimizer.type", adafactor), false);
+  REQUIRE(buckets.size() == 1);
+  Bucket& bucket = buckets[0];
+  REQUIRE(bucket.states.size() == 1);
+  CHECK(bucket.parameters.elements() == 64 + 32 + 352);
+  // A row and 64 columns; the vector's own; three rows and 110 columns. Each begins where a block does.
+  CHECK(bucket.states[0].elements() == (32 + 64) + 32 + (32 + 128));
+  REQUIRE(bucket.state_extents.size() == 3);
+  CHECK(bucket.state_extents[1].first == 96);
+  CHECK_FALSE(bucket.state_extents[1].own);
+  CHECK(bucket.state_extents[2].first == 128);
+  CHECK(bucket.state_extents[2].elements == 160);
+  CHECK(bucket.state_extents[2].own);
+  set_groups(*backend, buckets, [](const Parameter& parameter) { return parameter.shape.rank() == 4 ? 1u : 0u; }, {false, false});
+  REQUIRE(bucket.runs.size() == 2);
+  CHECK(bucket.runs[0].state_first == 0);
+  CHECK(bucket.runs[0].state_elements == 128);
+  CHECK(bucket.runs[1].state_first == 128);
+  CHECK(bucket.runs[1].state_elements == 160);
+  const std::vector<LayerExtent> layers = layers_in(bucket, bucket.runs[1]);
+  REQUIRE(layers.size() == 1);
+  CHECK(layers[0].rows == 3);
+  CHECK(layers[0].columns == 110);
+  CHECK(layers[0].padding == 22);
+
+  const std::vector<Bucket> plain =
+      make_buckets(plan, *backend, DType::kFloat32, *optimizers().make("adamw", "optimizer.type", adamw), false);
+  CHECK(plain[0].states.size() == 2);
+  CHECK(plain[0].states[0].elements() == plain[0].parameters.elements());
+  CHECK(plain[0].state_extents[2].first == plain[0].layout->slots[2].offset);
+}
+
 TEST_CASE("comm/bucket: ranks that disagree all stop with the first differing name of each side") {
   FakeWorld world(3);
   std::atomic<int> told{0};

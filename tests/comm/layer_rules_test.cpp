@@ -32,6 +32,8 @@ std::vector<LayerRun> layer_runs() {
       {of("push_sum"), "directed-exp"},
       {of("allreduce")},
       {of("local_sgd", {{"period", 3}, {"states", "average"}})},
+      {of("local_sgd", {{"period", 2}, {"states", "average"}, {"average", "topology"}}), "static-ring"},
+      {of("local_sgd", {{"period", 3}, {"states", "reset"}})},
       {of("slowmo", {{"period", 3}})},
       {of("diloco", {{"period", 4}, {"delay", 2}})},
   };
@@ -40,12 +42,12 @@ std::vector<LayerRun> layer_runs() {
 }  // namespace
 
 TEST_CASE(
-    "comm/layers: lars, lamb, muon and schedule_free_adamw under every algorithm: update mode, bucket size, direct reads, threads and a "
-    "resume "
-    "change no bit") {
+    "comm/layers: lars, lamb, muon, adafactor and schedule_free_adamw under every algorithm: update mode, bucket size, direct reads, "
+    "threads and a resume change no bit") {
   for (const nlohmann::json& optimizer :
        {nlohmann::json{{"type", "lars"}, {"trust", 0.05}, {"weight_decay", 0.1}},
         nlohmann::json{{"type", "lamb"}, {"weight_decay", 0.1}, {"adapt", "all"}}, nlohmann::json{{"type", "muon"}, {"eps", 1e-6}},
+        nlohmann::json{{"type", "adafactor"}, {"weight_decay", 0.1}},
         nlohmann::json{{"type", "schedule_free_adamw"}, {"weight_decay", 0.1}, {"warmup_steps", 4}}}) {
     for (const LayerRun& run : layer_runs()) {
       CAPTURE(optimizer["type"].get<std::string>());
@@ -82,7 +84,7 @@ TEST_CASE(
 }
 
 TEST_CASE("comm/layers: a loss scale changes nothing, and a rank whose gradients overflow only mixes") {
-  for (const char* type : {"lars", "lamb", "muon", "schedule_free_adamw"}) {
+  for (const char* type : {"lars", "lamb", "muon", "adafactor", "schedule_free_adamw"}) {
     CAPTURE(type);
     Job job;
     job.topology = {{"type", "one-peer-exp"}};

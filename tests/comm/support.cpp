@@ -93,7 +93,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
   ConfigSection section(job.optimizer, "test");
   section.text("type", "sgd", "");
   const auto rule = optimizers().make(job.optimizer["type"], "optimizer.type", section);
-  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, static_cast<int>(rule->state_names().size()), false, job.compute);
+  std::vector<Bucket> buckets = make_buckets(plan, backend, job.dtype, *rule, false, job.compute);
   std::unique_ptr<Topology> topology;
   const AlgorithmPlan algorithm_plan = algorithm_of(job.algorithm);
   if (algorithm_plan.topology != TopologyKind::kNone)

@@ -87,7 +87,7 @@ TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the 
   };
   // Neither lamb's norms nor muon's own direction follow the loss scale.
   for (const json& rule : {json::object(), kAccumulating, json{{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}},
-                           json{{"optimizer", {{"type", "muon"}}}}}) {
+                           json{{"optimizer", {{"type", "muon"}}}}, json{{"optimizer", {{"type", "adafactor"}}}}}) {
     CAPTURE(rule.dump());
     const json config = with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}), rule);
     const GraphOutcome outcome = compare(config, overflows);

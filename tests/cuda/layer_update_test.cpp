@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,16 +35,24 @@ struct LayerCase {
 
 template <class T>
 struct LayerSide {
-  LayerSide(Backend& to, const LayerCase& how, std::size_t states) : backend(to), offset(how.offset) {
-    const std::vector<LayerExtent> layers = layer_extents();
+  /// With the states that the rule's own steps have.
+  LayerSide(Backend& to, const LayerCase& how, const OptimizerRule& rule, const std::vector<LayerExtent>& extents)
+      : LayerSide(to, how, 0, extents) {
+    std::int64_t state = 0;
+    for (const LayerExtent& layer : extents) state += state_elements_of(rule, layer);
+    for (std::size_t s = 0; s < rule.state_names().size(); ++s)
+      args.states.push_back(put(std::vector<T>(static_cast<std::size_t>(state), T(0))));
+  }
+  LayerSide(Backend& to, const LayerCase& how, std::size_t states, const std::vector<LayerExtent>& extents = layer_extents())
+      : backend(to), layers(extents), offset(how.offset) {
     const std::int64_t elements = elements_of(layers);
     const auto n = static_cast<std::size_t>(elements);
-    args.x = args.x_out = put(normal_numbers<T>(n, 1));
-    if (!how.in_place) args.x_out = put(normal_numbers<T>(n, 2));
-    args.gradient = put(normal_numbers<T>(n, 3));
+    args.x = args.x_out = put(random(1));
+    if (!how.in_place) args.x_out = put(random(2));
+    args.gradient = put(random(3));
     for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(std::vector<T>(n, T(0))));
     for (int k = 0; k < how.terms; ++k) {
-      args.received.push_back(put(normal_numbers<T>(n, 10 + static_cast<unsigned>(k))));
+      args.received.push_back(put(random(10 + static_cast<unsigned>(k))));
       args.weights.push_back(1.0 / (how.terms + 1.5 + k));
     }
     args.self_weight = 0.37;
@@ -66,6 +76,12 @@ struct LayerSide {
     args.lr = 0.3;
   }
 
+  /// The padding is zero.
+  std::vector<T> random(unsigned seed) const {
+    std::vector<T> result = normal_numbers<T>(static_cast<std::size_t>(elements_of(layers)), seed);
+    for (const LayerExtent& layer : layers) std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding, T(0));
+    return result;
+  }
   Tensor put(const std::vector<T>& values) const {
     const auto n = static_cast<std::int64_t>(values.size());
     const Tensor tensor = Tensor(backend, Shape{n + offset}, DTypeOf<T>::value).slice(offset, Shape{n});
@@ -74,7 +90,7 @@ struct LayerSide {
   }
   void set_step(std::int64_t step) {
     args.step = step;
-    std::vector<T> gradient = normal_numbers<T>(static_cast<std::size_t>(args.x.elements()), 100 + static_cast<unsigned>(step));
+    std::vector<T> gradient = random(100 + static_cast<unsigned>(step));
     if (args.control) {
       const double control[2] = {1.0 / (0.9 + static_cast<double>(step)), step == 2 ? 1.0 : 0.0};
       backend.copy_from_host(control, args.control);
@@ -97,6 +113,7 @@ struct LayerSide {
   }
 
   Backend& backend;
+  std::vector<LayerExtent> layers;
   std::int64_t offset;
   UpdateArgs args;
   std::size_t rounded_from = 0, rounded_to = 0;
@@ -133,6 +150,40 @@ void compare_sides(const LayerReference& reference, const LayerCase& how) {
   }
 }
 
+/// By all that the rule issues, to rounding: products and means are summed in another order on a GPU.
+void compare_issued(const LayerReference& reference, const LayerCase& how, const std::vector<LayerExtent>& layers = layer_extents()) {
+  CAPTURE(reference.type);
+  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+  const auto rule = make_rule(reference.type, reference.config());
+  LayerSide<float> expected(*cpu, how, *rule, layers), found(gpu(), how, *rule, layers);
+  for (LayerSide<float>* side : {&expected, &found}) add_matrices(side->backend, *rule, DType::kFloat32, layers, side->args.layers);
+  const auto compare = [](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+    const auto* x = reinterpret_cast<const float*>(a.data());
+    const auto* y = reinterpret_cast<const float*>(b.data());
+    float worst = 0.0f;
+    for (std::size_t i = 0; i < a.size() / sizeof(float); ++i) worst = std::max(worst, std::abs(x[i] - y[i]) / (1.0f + std::abs(x[i])));
+    CHECK(worst < 2e-5f);
+  };
+  for (std::int64_t step = 1; step <= 3; ++step) {
+    CAPTURE(step);
+    const auto before = found.bytes_of(found.args.states[0]);
+    for (LayerSide<float>* side : {&expected, &found}) {
+      side->set_step(step);
+      run_update(side->backend, *rule, side->args);
+    }
+    CHECK((found.bytes_of(found.args.states[0]) == before) == (how.controlled && step == 2));
+    compare(expected.bytes_of(expected.args.x_out), found.bytes_of(found.args.x_out));
+    compare(expected.bytes_of(expected.args.states[0]), found.bytes_of(found.args.states[0]));
+    if (!how.in_place) {
+      for (LayerSide<float>* side : {&expected, &found}) std::swap(side->args.x, side->args.x_out);
+    }
+    if (how.low == DType::kFloat32) continue;
+    const auto low = found.bytes_of(found.args.low), x = found.bytes_of(found.args.x_out);
+    const auto* rounded = reinterpret_cast<const std::uint16_t*>(low.data());
+    for (std::size_t i = 0; i < low.size() / 2; ++i) REQUIRE(rounded[i] == BFloat16(reinterpret_cast<const float*>(x.data())[i]).bits);
+  }
+}
+
 }  // namespace
 
 TEST_CASE("cuda/layers: every rule that measures layers gives the CPU's bits, for any number of neighbours") {
@@ -154,33 +205,16 @@ TEST_CASE("cuda/layers: another output, a low-precision copy, a clip factor, a s
   });
 }
 
-TEST_CASE("cuda/layers: muon's products give the CPU's numbers to rounding, and a skipped step changes nothing") {
-  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  const LayerReference reference = test::layer_rules().back();
-  REQUIRE(reference.type == "muon");
-  const auto rule = make_rule(reference.type, reference.config());
-  const LayerCase how{.terms = 1, .low = DType::kBFloat16, .controlled = true};
-  LayerSide<float> expected(*cpu, how, 2), found(gpu(), how, 2);
-  for (LayerSide<float>* side : {&expected, &found}) {
-    add_matrices(side->backend, *rule, DType::kFloat32, test::layer_extents(), side->args.layers);
-    CHECK(side->args.layers.matrices.size() == 3);
-  }
-  for (std::int64_t step = 1; step <= 3; ++step) {
-    CAPTURE(step);
-    for (LayerSide<float>* side : {&expected, &found}) {
-      side->set_step(step);
-      run_update(side->backend, *rule, side->args);
+TEST_CASE("cuda/layers: muon's and adafactor's operations give the CPU's numbers to rounding, and a skipped step changes nothing") {
+  in_every_order([] {
+    for (const LayerReference& reference : test::layer_rules()) {
+      if (reference.type == "muon" || reference.type == "adafactor")
+        compare_issued(reference, {.terms = 1, .low = DType::kBFloat16, .controlled = true});
     }
-    const auto a = expected.bytes_of(expected.args.x_out), b = found.bytes_of(found.args.x_out);
-    const auto* x = reinterpret_cast<const float*>(a.data());
-    const auto* y = reinterpret_cast<const float*>(b.data());
-    float worst = 0.0f;
-    for (std::size_t i = 0; i < a.size() / sizeof(float); ++i) worst = std::max(worst, std::abs(x[i] - y[i]) / (1.0f + std::abs(x[i])));
-    CHECK(worst < 2e-5f);
-    const auto low = found.bytes_of(found.args.low);
-    const auto* rounded = reinterpret_cast<const std::uint16_t*>(low.data());
-    for (std::size_t i = 0; i < low.size() / 2; ++i) REQUIRE(rounded[i] == BFloat16(y[i]).bits);
-  }
+  });
+  const LayerReference adafactor{.type = "adafactor"};
+  compare_issued(adafactor, {.terms = 0, .in_place = false, .controlled = true}, test::odd_extents());
+  compare_issued(adafactor, {.terms = 2, .low_gradient = DType::kFloat16}, test::odd_extents());
 }
 
 TEST_CASE("cuda/layers: gradients that lie in low precision in some layers") {

@@ -55,6 +55,8 @@ facts='
     if (match(name, /RmspropStepI.Lb[01]ELb[01]E/)) reads = writes = 1 + substr(name, RSTART + 15, 1) + substr(name, RSTART + 19, 1)
     if (name ~ /AdagradStepI|LionStepI/) reads = writes = 1
     if (name ~ /NadamStepI|LambStepI|MuonStepI|ScheduleFreeAdamStepI/) reads = writes = 2
+    if (name ~ /AdafactorStepI/) { reads = 1; writes = 0 }
+    if (name ~ /AdafactorPartStepI/) reads = writes = 0
     if (name ~ /LarsStepI.Lb0E/) reads = writes = 0
     if (name ~ /LarsStepI.Lb1E/) reads = writes = 1
     if (match(name, /LinearStepI.Li[0-9]ELi[0-9]E/)) { reads = substr(name, RSTART + 14, 1) + 0; writes = substr(name, RSTART + 18, 1) + 0 }
@@ -70,7 +72,7 @@ facts='
     wide = packs * (streams + (type == "f"))
     low = type == "f" ? packs : 0
     # Of a rule that measures layers: the layer of a pack, and its factor.
-    factors = name ~ /LarsStepI|LambStepI|MuonStepI/ ? 2 * packs : 0
+    factors = name ~ /LarsStepI|LambStepI|MuonStepI|AdafactorStepI/ ? 2 * packs : 0
   }'
 
 find_disassembler() {

@@ -51,7 +51,7 @@ class PeerJob {
     plan_ = plan_buckets(order_, {}, DType::kFloat32, 300);
     ConfigSection optimizer(nlohmann::json{{"momentum", 0.9}}, "optimizer");
     rule_ = optimizers().make("sgd", "optimizer.type", optimizer);
-    buckets_ = make_buckets(plan_, backend, DType::kFloat32, static_cast<int>(rule_->state_names().size()), false);
+    buckets_ = make_buckets(plan_, backend, DType::kFloat32, *rule_, false);
     if (transport.size() > 1) {
       ConfigSection section(settings.topology, "topology");
       topology_ = make_topology(section, {transport.size(), transport.size()});

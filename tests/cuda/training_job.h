@@ -82,7 +82,7 @@ class TrainingJob {
     task_ = classification_task(kSample, model_->output_shape().back(), 0.1);
     const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute, settings.defer_norms});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
-    buckets_ = make_buckets(plan_, backend, settings.dtype, static_cast<int>(rule_->state_names().size()), false, settings.compute);
+    buckets_ = make_buckets(plan_, backend, settings.dtype, *rule_, false, settings.compute);
     model_->allocate_buffers(backend, settings.dtype);
     model_->initialise(3);
     model_->refresh_low();

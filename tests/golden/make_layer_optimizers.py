@@ -61,6 +61,12 @@ class Muon:
         torch.bfloat16 = rounding
 
 
+def adafactor(groups, **arguments):
+    for group in groups:
+        del group["always_adapt"]
+    return torch.optim.Adafactor(groups, foreach=False, **arguments)
+
+
 def main():
     torch.manual_seed(11)
     x = [rounded(torch.randn(shape, dtype=torch.float64)) for shape in SHAPES]
@@ -90,6 +96,15 @@ def main():
         for decay in (0.0, 0.2):
             cases.append({"type": "muon", "config": {**config, "weight_decay": decay},
                           "x": updates(Muon, decay, False, x, gradients, adjust_lr_fn=config["adjust_lr"], **arguments)})
+    for config in (
+        {},
+        {"beta2_decay": -0.5, "eps": [1.1, 0.2], "d": 1.5},
+        {"beta2_decay": -1.2, "eps": [None, 1e-4], "d": 4.0},
+    ):
+        arguments = {key: tuple(value) if key == "eps" else value for key, value in config.items()}
+        for decay in (0.0, 0.2):
+            cases.append({"type": "adafactor", "config": {**config, "weight_decay": decay},
+                          "x": updates(adafactor, decay, False, x, gradients, **arguments)})
     document = {
         "made_by": f"make_layer_optimizers.py, torch {torch.__version__}, timm {importlib.metadata.version('timm')}",
         "shapes": SHAPES,

@@ -41,6 +41,22 @@ ExitCode code_of(F&& f) {
 
 }  // namespace
 
+TEST_CASE("kernels/cpu: sums over rows have the same bits on any number of threads") {
+  for (const auto& [rows, columns] : {std::pair<Index, Index>{5000, 3}, {700, 129}, {100000, 1}, {40, 2000}}) {
+    CAPTURE(rows);
+    std::vector<double> expected;
+    for (const int threads : {1, 2, 3, 5}) {
+      CpuBackend backend(threads);
+      const Tensor x = to_tensor(backend, random_numbers(rows * columns, 7), {rows, columns}, DType::kFloat64),
+                   y(backend, {columns}, DType::kFloat64);
+      backend.sum_rows({.x = x, .y = y});
+      const std::vector<double> found(y.data<double>(), y.data<double>() + columns);
+      if (threads == 1) expected = found;
+      CHECK(found == expected);
+    }
+  }
+}
+
 TEST_CASE("kernels/cpu: the allocator's steady state asks the system for nothing") {
   CpuBackend backend(1);
   const auto step = [&] {

@@ -19,8 +19,10 @@ struct LayerReference {
   std::string type;
   double momentum = 0.9, trust = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-6, weight_decay = 0;
   bool nesterov = false, adapt_all = false, like_adamw = true;
+  double beta2_decay = -0.8, eps2 = 1e-3, threshold = 1;
 
   nlohmann::json config() const {
+    if (type == "adafactor") return {{"beta2_decay", beta2_decay}, {"eps", {eps, eps2}}, {"d", threshold}, {"weight_decay", weight_decay}};
     if (type == "muon") {
       return {{"weight_decay", weight_decay}, {"eps", eps},           {"betas", {beta1, beta2}},
               {"momentum", momentum},         {"nesterov", nesterov}, {"adjust_lr", like_adamw ? "match_rms_adamw" : "original"}};
@@ -97,12 +99,45 @@ struct LayerReference {
     for (std::size_t i = 0; i < p.size(); ++i) p[i] = p[i] * (1 - lr * wd) - lr * factor * direction[i];
   }
 
+  /// The averages of a matrix's rows are in `first`, those of its columns in `second`; of all else the squares' are in `first`.
+  void adafactor_step(std::vector<double>& p, const std::vector<double>& g, std::vector<double>& first, std::vector<double>& second,
+                      const LayerExtent& layer, double wd, double lr, std::int64_t s) const {
+    const double share = std::pow(static_cast<double>(s), beta2_decay), n = static_cast<double>(p.size());
+    const auto average = [&](double& old, double now) { old = (1 - share) * old + share * now; };
+    std::vector<double> update(p.size());
+    if (layer.weight) {
+      const auto rows = static_cast<std::size_t>(layer.rows), columns = static_cast<std::size_t>(layer.columns);
+      std::vector<double> of_rows(rows), of_columns(columns);
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        of_rows[i / columns] += g[i] * g[i] / static_cast<double>(columns);
+        of_columns[i % columns] += g[i] * g[i] / static_cast<double>(rows);
+      }
+      double mean = 0;
+      for (std::size_t i = 0; i < rows; ++i) {
+        average(first[i], of_rows[i]);
+        mean += first[i] / static_cast<double>(rows);
+      }
+      for (std::size_t j = 0; j < columns; ++j) average(second[j], of_columns[j]);
+      for (std::size_t i = 0; i < p.size(); ++i) update[i] = first[i / columns] * second[i % columns] / std::max(mean, eps);
+    } else {
+      for (std::size_t i = 0; i < p.size(); ++i) {
+        average(first[i], g[i] * g[i]);
+        update[i] = first[i];
+      }
+    }
+    for (std::size_t i = 0; i < p.size(); ++i) update[i] = g[i] / std::sqrt(std::max(update[i], eps * eps));
+    const double alpha = std::max(eps2, norm(p) / std::sqrt(n)) * std::min(lr, 1 / std::sqrt(static_cast<double>(s)));
+    const double shortened = std::max(1.0, norm(update) / std::sqrt(n) / threshold);
+    for (std::size_t i = 0; i < p.size(); ++i) p[i] = p[i] * (1 - lr * wd) - alpha / shortened * update[i];
+  }
+
   /// One step of one layer. `first`: momentum or m, `second`: v.
   void step(std::vector<double>& p, const std::vector<double>& g, std::vector<double>& first, std::vector<double>& second,
             const LayerExtent& layer, double lr, std::int64_t s) const {
     const bool weight = layer.weight;
     const double wd = weight ? weight_decay : 0;
     std::vector<double> direction(p.size());
+    if (type == "adafactor") return adafactor_step(p, g, first, second, layer, wd, lr, s);
     if (type == "muon") return muon_step(p, g, first, second, layer, wd, lr, s);
     if (type == "lars") {
       double factor = 1;
@@ -135,6 +170,8 @@ inline std::vector<LayerReference> layer_rules() {
       {.type = "lars", .momentum = 0.8, .eps = 1e-3, .weight_decay = 0.05, .nesterov = true},
       {.type = "lamb", .weight_decay = 0.1},
       {.type = "lamb", .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-3, .adapt_all = true},
+      {.type = "adafactor"},
+      {.type = "adafactor", .eps = 0.8, .weight_decay = 0.1, .beta2_decay = -0.5, .eps2 = 2, .threshold = 1.02},
       {.type = "muon", .weight_decay = 0.1, .nesterov = true},
       {.type = "muon", .momentum = 0.6, .beta1 = 0.8, .beta2 = 0.99, .eps = 1e-3, .like_adamw = false},
   };
@@ -147,11 +184,23 @@ inline std::vector<LayerExtent> layer_extents() {
   std::int64_t first = 0;
   for (const std::int64_t elements :
        {std::int64_t{32}, kLayerPiece + 96, 2 * kLayerPiece + 1024 + 32, std::int64_t{2048}, std::int64_t{64}}) {
-    result.push_back({first, elements, result.size() % 2 == 1 || result.size() == 2});
+    result.push_back({.first = first, .elements = elements, .weight = result.size() % 2 == 1 || result.size() == 2});
     LayerExtent& layer = result.back();
     if (layer.weight) layer.columns = elements / (layer.rows = elements == 2048 ? 64 : 32);
     first += elements;
   }
+  return result;
+}
+/// Matrices whose numbers, rows and columns fill no blocks, short vectors side by side, and sides of one.
+inline std::vector<LayerExtent> odd_extents() {
+  std::vector<LayerExtent> result;
+  std::int64_t first = 0;
+  const auto add = [&](std::int64_t rows, std::int64_t columns) {
+    const std::int64_t numbers = rows * (columns > 0 ? columns : 1), elements = (numbers + 31) / 32 * 32;
+    result.push_back({first, elements, columns > 0, columns > 0 ? rows : 0, columns, elements - numbers});
+    first += elements;
+  };
+  add(5, 7), add(3, 0), add(40, 0), add(33, 147), add(1, 64), add(64, 1), add(7, 0), add(2, 2000), add(700, 3), add(1, 0);
   return result;
 }
 inline std::int64_t elements_of(const std::vector<LayerExtent>& layers) { return layers.back().first + layers.back().elements; }

@@ -158,7 +158,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
 
 double default_rate(const std::string& optimizer) {
   if (optimizer == "sgd") return 0.1;
-  if (optimizer == "rmsprop" || optimizer == "adagrad") return 0.01;
+  if (optimizer == "rmsprop" || optimizer == "adagrad" || optimizer == "adafactor") return 0.01;
   if (optimizer == "nadam") return 2e-3;
   if (optimizer == "schedule_free_adamw") return 2.5e-3;
   if (optimizer == "lars") return 1.0;
@@ -216,9 +216,10 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
 void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
-  config.lr = optimizer.number("lr", default_rate(type), Range::at_least(0.0),
-                               "base learning rate; 0.001, but 0.1 for `sgd`, 0.01 for `rmsprop` and `adagrad`, 0.002 for `nadam`, 0.0025 "
-                               "for `schedule_free_adamw`, 1 for `lars`, 0.0001 for `lion`");
+  config.lr =
+      optimizer.number("lr", default_rate(type), Range::at_least(0.0),
+                       "base learning rate; 0.001, but 0.1 for `sgd`, 0.01 for `rmsprop`, `adagrad` and `adafactor`, 0.002 for `nadam`, "
+                       "0.0025 for `schedule_free_adamw`, 1 for `lars`, 0.0001 for `lion`");
   config.decay_all = optimizer.choice("decay", "weights", {"weights", "all"},
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);

@@ -223,19 +223,19 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   const auto compute = static_cast<double>(size_of(is_low_precision(config.compute) ? config.compute : config.dtype));
   MemoryNeed need;
   need.parameters = need.gradients = flat;
-  need.states = flat * static_cast<double>(config.rule->state_names().size());
-  if (config.rule->measures_layers()) {
-    for (const BucketLayout& bucket : plan.buckets) {
-      std::int64_t workspace = 0;
-      for (const BucketSlot& slot : bucket.slots) {
-        const Parameter& parameter = *slot.parameter;
-        need.states += static_cast<double>(update_layer_bytes(slot.decay_entries() * kDecayBlock));
-        if (!parameter.is_weight()) continue;
-        workspace = std::max(workspace, config.rule->matrix_workspace(parameter.shape[0], slot.elements / parameter.shape[0]));
-      }
-      need.states += static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
+  double states = 0.0, tables = 0.0;  // the states' bytes; what updates keep beside them
+  std::int64_t workspace = 0;
+  for (const BucketLayout& bucket : plan.buckets) {
+    std::vector<LayerExtent> layers;
+    for (const BucketSlot& slot : bucket.slots) {
+      layers.push_back(layer_of(slot));
+      states += static_cast<double>(state_elements_of(*config.rule, layers.back())) * static_cast<double>(size_of(config.dtype));
+      if (config.rule->measures_layers()) tables += static_cast<double>(update_layer_bytes(layers.back().elements));
     }
+    workspace = std::max(workspace, config.rule->workspace(layers));
   }
+  states *= static_cast<double>(config.rule->state_names().size());
+  need.states = states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
   if (config.ema) {
     need.average = flat;
@@ -255,7 +255,7 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
               static_cast<double>(size_of(state.dtype.value_or(config.dtype)));
     }
     const double in_place = flat * static_cast<double>(receive_buffers(part.topology, site));
-    const double tensors = algorithm.mixed + (algorithm.mixes_states ? static_cast<double>(config.rule->state_names().size()) : 0.0);
+    const double tensors = algorithm.mixed + (algorithm.mixes_states ? states / flat : 0.0);
     double receive = in_place * tensors;
     if (part.topology && config.transport.reads_parameters && !algorithm.messages && site.ranks_per_node > 1) {
       parameters *= 2.0;  // neighbours read them where they lie: two buffers, used in turn

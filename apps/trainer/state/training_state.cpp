@@ -59,17 +59,20 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const std
 template <class Visit>
 void each_state(const std::vector<Bucket>& buckets, const OptimizerRule& rule, const Visit& visit) {
   const std::vector<std::string> names = rule.state_names();
-  Parameter whole;  // what a few numbers of the whole run look like
+  Parameter whole;  // what a few numbers of the whole run look like, or a state that has not its parameter's shape
   for (const Bucket& bucket : buckets) {
     for (const SyncState& state : bucket.sync) {
       if (state.numbers.elements() == bucket.layout->elements) continue;
       whole.shape = state.numbers.shape();
       visit("sync." + state.name, state.numbers, whole);
     }
-    for (const BucketSlot& slot : bucket.layout->slots) {
+    for (std::size_t k = 0; k < bucket.layout->slots.size(); ++k) {
+      const BucketSlot& slot = bucket.layout->slots[k];
+      const StateExtent& extent = bucket.state_extents[k];
       for (std::size_t state = 0; state < names.size(); ++state) {
-        visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(slot.offset, slot.parameter->shape),
-              *slot.parameter);
+        const Shape shape = extent.own ? Shape{extent.elements} : slot.parameter->shape;
+        visit("optimizer." + names[state] + "." + slot.parameter->name, bucket.states[state].slice(extent.first, shape),
+              extent.own ? whole : *slot.parameter);
       }
       for (const SyncState& state : bucket.sync) {
         if (state.numbers.elements() != bucket.layout->elements) continue;

@@ -128,8 +128,9 @@ __global__ void __launch_bounds__(kMeasureThreads)
 
 /// One warp a layer.
 template <class Step>
-__global__ void __launch_bounds__(kMeasureThreads) layer_kernel(const Step step, const Step* from, const std::int32_t* layers, int count,
-                                                                const double* sums, const std::uint8_t* decay, double* factors) {
+__global__ void __launch_bounds__(kMeasureThreads)
+    layer_kernel(const Step step, const Step* from, const std::int32_t* layers, const std::int32_t* pieces, int count, const double* sums,
+                 const std::uint8_t* decay, double* factors) {
   const int k = static_cast<int>(blockIdx.x) * (kMeasureThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   if (k >= count) return;
@@ -147,12 +148,10 @@ __global__ void __launch_bounds__(kMeasureThreads) layer_kernel(const Step step,
     of_measured = of_measured + __shfl_sync(0xffffffffu, measured, i);
   }
   if (lane != 0) return;
-  const bool weight = layers[4 * k + 3] != 0, decays = (decay[layers[4 * k + 2]] & kDecays) != 0;
-  if (from != nullptr) {
-    factors[k] = from->layer_factor(of_parameters, of_measured, weight, decays);
-  } else {
-    factors[k] = step.layer_factor(of_parameters, of_measured, weight, decays);
-  }
+  const int begin = layers[4 * k + 2], kind = layers[4 * k + 3], end = pieces[2 * (last - 1)] + pieces[2 * (last - 1) + 1];
+  const bool weight = kind % 2 != 0, decays = (decay[begin] & kDecays) != 0;
+  const std::int64_t numbers = std::int64_t{end - begin} * starling::detail::kUpdateBlock - kind / 2;
+  factors[k] = starling::detail::layer_factor_of(from != nullptr ? *from : step, of_parameters, of_measured, weight, decays, numbers);
 }
 
 namespace detail {
@@ -173,8 +172,8 @@ void launch_measure(const UpdateLayers& layers, const UpdateBuffers<T>& buffers,
   finish.block.x = kMeasureThreads;
   finish.stream = site.stream;
   const Step* from = values.from != nullptr ? &values.from->step : nullptr;
-  Launcher::run(&layer_kernel<Step>, finish, values.scalars.step, from, layers.layers.data<std::int32_t>(), count,
-                layers.sums.data<double>(), buffers.decay, layers.factors.data<double>());
+  Launcher::run(&layer_kernel<Step>, finish, values.scalars.step, from, layers.layers.data<std::int32_t>(),
+                layers.pieces.data<std::int32_t>(), count, layers.sums.data<double>(), buffers.decay, layers.factors.data<double>());
 }
 
 }  // namespace detail

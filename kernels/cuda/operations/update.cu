@@ -12,6 +12,7 @@
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
+#include "kernels/math/adafactor.h"
 #include "kernels/math/adagrad.h"
 #include "kernels/math/lamb.h"
 #include "kernels/math/lars.h"
@@ -110,8 +111,8 @@ struct StepScalars {
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
-                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
-                  rules::Muon>(rule);
+                  rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb, rules::Muon,
+                  rules::Adafactor, rules::AdafactorPart>(rule);
 }
 
 void CudaBackend::update(const Update& call) {
