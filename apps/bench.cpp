@@ -120,6 +120,17 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 100000));
   scheduler->add_flag("--json", scheduler_settings.json, "one JSON object");
 
+  PicturesBench pictures_settings;
+  CLI::App* pictures = app.add_subcommand("pictures", "random crops of picture files on one core, against decoding whole pictures");
+  pictures->add_option("folder", pictures_settings.folder, "has a folder of JPEG or PNG files for each class")->required();
+  pictures->add_option("--pictures", pictures_settings.pictures, "how many, spread over the folder")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1'000'000));
+  pictures->add_option("--repeats", pictures_settings.repeats, "rounds to take the median of")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  pictures->add_flag("--json", pictures_settings.json, "one JSON object");
+
   if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
 
   try {
@@ -140,6 +151,7 @@ int main(int argc, char** argv) {
     if (*gpu_step) return bench_gpu_step(gpu_settings);
     if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
     if (*scheduler) return bench_scheduler(scheduler_settings);
+    if (*pictures) return bench_pictures(pictures_settings);
     if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
     if (*exchange) return bench_exchange(exchange_settings);

@@ -58,7 +58,8 @@ std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
     for (fs::recursive_directory_iterator it(input, options, error), end; !error && it != end; it.increment(error)) {
       std::error_code ignored;
       if (named_as_picture(it->path()) && it->is_regular_file(ignored)) found.push_back(it->path().string());
-      if (it.depth() > 64) fail(ExitCode::kUsage, "pictures", "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());
+      if (it.depth() > 64)
+        fail(ExitCode::kUsage, "pictures", "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());
     }
     if (error) fail(ExitCode::kUsage, "pictures", "{} cannot be read: {}", input, error.message());
     if (found.empty()) fail(ExitCode::kUsage, "pictures", "{} has no pictures; needed: files that end in .jpg, .jpeg or .png", input);
@@ -152,7 +153,8 @@ int run_predict(int argc, char** argv) {
   app.add_flag("--json", options.json, "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}");
   app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
-  app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")->allow_extra_args(false);
+  app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")
+      ->allow_extra_args(false);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

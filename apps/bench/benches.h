@@ -95,4 +95,16 @@ struct FloorBench {
 /// Prints a table, or JSON. Returns the exit status.
 int bench_floor(const FloorBench& settings);
 
+/// Reading pictures on one core, from memory.
+struct PicturesBench {
+  std::string folder;  ///< with a folder for each class, as data.path/train
+  std::int64_t pictures = 200;
+  int repeats = 5;
+  bool json = false;
+};
+
+/// Prints the time of a random crop of 224×224 against that in which the library decodes the whole picture, in turns. Returns the exit
+/// status.
+int bench_pictures(const PicturesBench& settings);
+
 }  // namespace starling

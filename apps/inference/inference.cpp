@@ -48,8 +48,8 @@ std::string model_path(const std::string& path) {
   if (!fs::is_directory(path, error)) return path;
   const std::string file = (fs::path(path) / "model.safetensors").string();
   if (!fs::exists(file, error)) {
-    fail(ExitCode::kUsage, "model file", "{} has no model.safetensors, which a run writes at its end; needed: a finished run's folder, or a file",
-         path);
+    fail(ExitCode::kUsage, "model file",
+         "{} has no model.safetensors, which a run writes at its end; needed: a finished run's folder, or a file", path);
   }
   return file;
 }
@@ -63,8 +63,9 @@ std::unique_ptr<Model> described_model(const ModelDescription& description, cons
   const std::string type = section.required_text("type", "");
   const std::vector<std::string> known = models().names();
   if (std::find(known.begin(), known.end(), type) == known.end() && config.contains("plugins") && !config["plugins"].empty()) {
-    fail(ExitCode::kUsage, "model file", "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be given here too", source,
-         type, config["plugins"].dump());
+    fail(ExitCode::kUsage, "model file",
+         "{}: the model {} is not built in; it was trained with the plug-ins {}, which must be given here too", source, type,
+         config["plugins"].dump());
   }
   return make_model(section, description.image, std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
 }

@@ -145,6 +145,8 @@ PictureDecoder::~PictureDecoder() = default;
 PictureDecoder::PictureDecoder(PictureDecoder&&) noexcept = default;
 PictureDecoder& PictureDecoder::operator=(PictureDecoder&&) noexcept = default;
 
+void PictureDecoder::use(const PictureSettings& settings) { state_->settings = settings; }
+
 PictureSize PictureDecoder::size(std::span<const std::uint8_t> file, const std::string& source) {
   const StoredPicture stored = state_->header(file, source);
   return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};

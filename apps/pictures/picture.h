@@ -59,6 +59,8 @@ class PictureDecoder {
   ~PictureDecoder();
   PictureDecoder(PictureDecoder&&) noexcept;
   PictureDecoder& operator=(PictureDecoder&&) noexcept;
+  /// From here on.
+  void use(const PictureSettings& settings);
 
   /// Writes height × width × channels (1 or 3) bytes.
   void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,

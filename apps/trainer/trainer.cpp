@@ -6,6 +6,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/complexity.h"
+#include "apps/trainer/device/device.h"
 #include "apps/trainer/norm_statistics.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
@@ -61,8 +62,8 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   LoaderSettings settings = loader_settings();
   settings.fixed_place = graphs_.start_at_begin();
   loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.compute);
-  evaluation_loader_ =
-      std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend, config.compute);
+  evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
+                                                          config.compute, settings.threads);
   if (config.ema) average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
 }
@@ -77,6 +78,7 @@ LoaderSettings Trainer::loader_settings() const {
   settings.augment = config_.augment;
   settings.dirichlet_alpha = config_.dirichlet_alpha;
   settings.batch_size = config_.batch_size;
+  settings.threads = data_threads(config_, transport_.world(), backend_.device());
   settings.rank = transport_.rank();
   settings.ranks = transport_.size();
   return settings;

@@ -62,6 +62,7 @@ class Trainer {
   void add_seconds(double seconds) { seconds_ += seconds; }
   /// What the host has waited for exchanges since the last question.
   double take_wait_seconds() { return algorithm_->take_wait_seconds(); }
+  double take_data_wait_seconds() { return loader_->take_wait_seconds(); }
   LossRecord& losses() { return losses_; }
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
   LossScaler* loss_scaler() { return scaler_.get(); }

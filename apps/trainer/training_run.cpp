@@ -23,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What every rank adds to a line of metrics; rank i's are at i·kFields.
-enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDivergedStep, kScaleStep, kFields };
+enum Field : std::size_t { kLossSum, kLossCount, kSeconds, kWait, kDataWait, kDivergedStep, kScaleStep, kFields };
 
 /// Steps between questions whether any rank was told to stop. A question is answered so many steps later at the latest, so that no step
 /// waits for it. Ranks whose steps may differ wait for each other at lines of metrics, and here no sooner if they can help it.
@@ -70,6 +70,7 @@ ExitCode TrainingRun::run() {
     add_seconds(seconds_since(begin));
     ++line_steps_;
     wait_seconds_ += trainer_.take_wait_seconds();
+    data_wait_seconds_ += trainer_.take_data_wait_seconds();
 
     const bool last = step() == total;
     if (step() % config_.log_every == 0 || last) {
@@ -141,6 +142,7 @@ void TrainingRun::post_metrics() {
   mine[kLossCount] = static_cast<double>(losses().count());
   mine[kSeconds] = line_seconds_;
   mine[kWait] = wait_seconds_;
+  mine[kDataWait] = data_wait_seconds_;
   mine[kDivergedStep] = static_cast<double>(losses().diverged_step());
   mine[kScaleStep] = static_cast<double>(scale_diverged_step());
   metrics_sum_.start(values, step());
@@ -150,7 +152,7 @@ void TrainingRun::post_metrics() {
   posted_.lr = trainer_.lr();
   posted_steps_ = std::max<std::int64_t>(line_steps_, 1);
   losses().reset();
-  line_seconds_ = wait_seconds_ = 0.0;
+  line_seconds_ = wait_seconds_ = data_wait_seconds_ = 0.0;
   line_steps_ = 0;
   // A rank that has diverged finds out what the others say at once; nobody trains on for another interval.
   if (losses().diverged_step() >= 0 || scale_diverged_step() >= 0) emit_metrics();
@@ -158,13 +160,14 @@ void TrainingRun::post_metrics() {
 
 void TrainingRun::emit_metrics() {
   const std::vector<double> values = metrics_sum_.take();
-  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, diverged = -1.0, overflowed = -1.0;
+  double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0, diverged = -1.0, overflowed = -1.0;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
     const double* field = values.data() + kFields * rank;
     loss_sum += field[kLossSum];
     loss_count += field[kLossCount];
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
+    data_wait = std::max(data_wait, field[kDataWait]);
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
     if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed)) overflowed = field[kScaleStep];
   }
@@ -173,6 +176,7 @@ void TrainingRun::emit_metrics() {
   posted_.loss = loss_sum / std::max(loss_count, 1.0);
   posted_.step_ms = 1e3 * seconds / steps;
   posted_.wait_ms = 1e3 * wait / steps;
+  posted_.data_wait_ms = 1e3 * data_wait / steps;
   posted_.images_per_second =
       steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
   if (writer_) writer_->write(posted_);

@@ -51,7 +51,7 @@ class TrainingRun {
   Transport& transport_;
   std::string folder_;
 
-  double line_seconds_ = 0.0, wait_seconds_ = 0.0;  ///< since the last line of metrics
+  double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;  ///< since the last line of metrics
   std::int64_t line_steps_ = 0;
   AsyncSum metrics_sum_, stop_sum_;
   MetricsLine posted_;

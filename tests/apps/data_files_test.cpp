@@ -102,12 +102,6 @@ TEST_CASE("apps/data: declared sizes need no files") {
   CHECK(sizes({{"type", "image_folder"}, {"path", "nowhere"}}) == Sizes{224, 224, 3, 1000, 1281167, 50000});
 }
 
-TEST_CASE("apps/data: image_folder says that it cannot be read yet") {
-  const auto error = error_of(ExitCode::kUsage, [] { make_dataset({{"type", "image_folder"}, {"path", "some/where"}})->open(); });
-  CHECK(contains(error, "some/where"));
-  CHECK(contains(error, "not available in this version"));
-}
-
 TEST_CASE("apps/data: normalize takes one number per channel") {
   const auto info = make_dataset({{"type", "cifar10"}})->images();
   CHECK(info.mean[1] == 0.4822);

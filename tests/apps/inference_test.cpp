@@ -134,7 +134,8 @@ TEST_CASE("what is no whole sample is refused") {
   const WrittenModel written;
   const auto model = load_model(written.path, {.threads = 1});
   const std::vector<float> numbers(61);
-  CHECK_THROWS_WITH_AS((void)model->logits(std::span<const float>(numbers)), "[inference] 61 numbers are no whole samples of 4×5×3 = 60", Error);
+  CHECK_THROWS_WITH_AS((void)model->logits(std::span<const float>(numbers)), "[inference] 61 numbers are no whole samples of 4×5×3 = 60",
+                       Error);
 }
 
 TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
@@ -150,7 +151,8 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
     written.file = whole;
     return refusal(written.path);
   };
-  CHECK(with("starling.config", nullptr).find("has no metadata starling.config, so it does not say what model it holds") != std::string::npos);
+  CHECK(with("starling.config", nullptr).find("has no metadata starling.config, so it does not say what model it holds") !=
+        std::string::npos);
   CHECK(with("starling.config", "{").find("starling.config") != std::string::npos);
   CHECK(with("starling.config", "{}").find("needed: a JSON object with the key model") != std::string::npos);
   CHECK(with("starling.config", R"({"model": {"type": "resnet2"}})").find("resnet2") != std::string::npos);
@@ -161,7 +163,8 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
                             R"({"shape": [4, 5, 3], "resize": -2})"}) {
     CHECK(with("starling.input", input).find(R"(metadata starling.input: needed: {"shape": [H, W, C])") != std::string::npos);
   }
-  for (const char* scale : {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})", R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
+  for (const char* scale :
+       {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})", R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
     CHECK(with("starling.normalize", scale).find("a number for each channel") != std::string::npos);
   }
   CHECK(with("format", "pt").empty());

@@ -28,7 +28,5 @@ mkdir idx
 printf 'not an IDX file' >idx/train-images-idx3-ubyte
 for name in train-labels-idx1-ubyte t10k-images-idx3-ubyte t10k-labels-idx1-ubyte; do printf 'not an IDX file' >"idx/$name"; done
 check "no IDX file" 2 "train-images-idx3-ubyte|train-labels-idx1-ubyte" mnist idx
-check "image_folder says that it is not read yet" 2 "image_folder" \
-  "$train" "$root/configs/imagenet_resnet50.json" --output imagenet
 check "on two ranks too" 2 "nowhere" ranks 2 "$train" small.json --set data='{"type": "cifar10", "path": "nowhere"}' --output two
 finish

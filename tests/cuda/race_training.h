@@ -63,7 +63,6 @@ inline nlohmann::json race_config(const std::string& algorithm, const std::strin
                                 {"clip_norm", 1.0},
                                 {"clip", precision == "fp16" ? "global" : "bucket"},
                                 {"evaluate", {{"every_steps", 6}}},
-                                {"ema", {{"decay", 0.5}, {"every", 2}}},
                                 {"checkpoint", {{"every_steps", 7}}},
                                 {"log_every", 2}});
 }

@@ -50,10 +50,10 @@ LoaderSettings settings_of_three() {
 TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that the loader wrote") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
-  const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
+  const auto maker = make_batch_maker(*dataset, {.batch_size = 3, .crop_padding = 1}, backend);
   BatchMaker::Slot slot = maker->make_slot();
   const std::vector<std::int64_t> samples = {5, 0, 7};
-  maker->fill(slot, Dataset::Split::kTrain, samples, {});
+  maker->fill(slot, samples, {});
   const std::uint64_t copied = cuda::Staging::copied_bytes();
   cuda::shim::start_recording();
   maker->send(slot);
@@ -80,11 +80,11 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
 TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::CudaBackend backend(0, false, false, true);
-  const auto maker = make_batch_maker(*dataset, 3, 1, backend, DType::kFloat32);
+  const auto maker = make_batch_maker(*dataset, {.batch_size = 3, .crop_padding = 1}, backend);
   BatchMaker::Slot slot = maker->make_slot();
   const std::vector<std::int64_t> samples = {1, 2, 3};
   CHECK(maker->writable(slot));
-  maker->fill(slot, Dataset::Split::kTrain, samples, {});
+  maker->fill(slot, samples, {});
   {
     const HeldDevice held;
     const auto waits = cuda::runtime_counters().host_waits;

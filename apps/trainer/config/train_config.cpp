@@ -62,6 +62,14 @@ void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& s
   if (section.describing()) return;
   section.finish();
   if (!on) return;
+  if (config.data.pictures &&
+      (config.data.test_image || std::any_of(config.augment.begin(), config.augment.end(), [](const auto& augmenter) {
+         return augmenter->part({}, {64, 64}).has_value();
+       }))) {
+    section.error("type",
+                  "is memory, but pictures are cut anew in every epoch, or to another size in tests; leave it out: the system keeps "
+                  "the files in memory");
+  }
   const CachePlan plan = plan_cache(config.data, mebibytes * kMebibyte, site.ranks_per_node);
   if (plan.places == 0) {
     const double needed = static_cast<double>(plan.sample_bytes) * site.ranks_per_node / kMebibyte;
@@ -81,7 +89,10 @@ void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   ConfigSection sampler = data.section("sampler", "which rank takes which samples when; a text is its type", "type");
   read_sampler(sampler, config);
   ConfigSection augment = data.section("augment", "random changes of training images");
-  if (root.describing()) read_augmenters(augment, {});
+  if (root.describing()) {
+    augment.choice("interpolation", "bilinear", interpolation_names(), "filter that pictures and crops are resized with");
+    read_augmenters(augment, {});
+  }
   ConfigSection partition = data.section("partition", "how samples are spread over the ranks");
   if (partition.choice("type", "shared", {"shared", "dirichlet"},
                        "shared: all ranks draw from one shuffled order; dirichlet: a fixed label-skewed share each") == "dirichlet" ||
@@ -90,10 +101,18 @@ void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   }
   partition.finish();
   ConfigSection cache = data.section("cache", "decoded samples that are kept; a text is its type", "type");
+  config.data_threads = static_cast<int>(
+      data.integer("threads", 0, Range::closed(0, 1024),
+                   "threads of each rank that read and decode samples; 0: the cores that computing leaves over, at least 1"));
   if (root.describing()) return read_cache(cache, config, site);
   config.dataset = datasets().make(type, data.path("type"), data, config.seed);
   data.finish();
   config.data = config.dataset->info();
+  if (config.data.find("image")) {
+    config.dataset->set_interpolation(interpolation_of(
+        augment.choice("interpolation", "bilinear", interpolation_names(), "filter that pictures and crops are resized with")));
+    config.data = config.dataset->info();
+  }
   const auto& tensors = config.data.tensors;
   const auto image = std::find_if(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.pixels.has_value(); });
   config.augment = read_augmenters(augment, image == tensors.end() ? Shape{} : image->shape);
@@ -141,6 +160,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
   if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {{"type": "resnet20"}})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
+  if (config.data.test_image) config.model->check_takes(*config.data.test_image);
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
 }
 

@@ -80,6 +80,7 @@ struct TrainConfig {
   CachedDataset* cache = nullptr;  ///< `dataset`, with `data.cache`
   DatasetInfo data;
   std::shared_ptr<Sampler> sampler;
+  int data_threads = 0;  ///< data.threads; 0: what computing leaves over
   bool shuffle = true;
   Augmenters augment;
   double dirichlet_alpha = 0.0;

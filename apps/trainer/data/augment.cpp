@@ -53,6 +53,7 @@ AugmenterRegistry& augmentations() {
 void register_builtin_augmentations() {
   static const bool once = [] {
     augmentations().add("crop_padding", make_crop, "a window at random of the image with zeros around it");
+    register_random_resized_crop(augmentations());
     augmentations().add("flip", make_flip, "every second image mirrored");
     return true;
   }();
@@ -78,14 +79,24 @@ std::int64_t padding_of(const Augmenters& augmenters) {
   return padding;
 }
 
-ImageChange image_change(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch) {
-  if (augmenters.empty()) return {};
-  const auto centre = static_cast<std::int32_t>(padding_of(augmenters));
-  return [&augmenters, seed, epoch, centre](std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape) {
-    AugmentedImage image{bytes, shape, {centre, centre, 0}};
-    for (const auto& augmenter : augmenters) augmenter->apply({seed, epoch, sample}, image);
-    return image.window;
-  };
+ImageChange::ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch)
+    : augmenters_(augmenters.empty() ? nullptr : &augmenters),
+      seed_(seed),
+      epoch_(epoch),
+      centre_(static_cast<std::int32_t>(padding_of(augmenters))) {}
+
+Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut) const {
+  AugmentedImage image{bytes, shape, {centre_, centre_, 0}, cut};
+  for (const auto& augmenter : *augmenters_) augmenter->apply({seed_, epoch_, sample}, image);
+  return image.window;
+}
+
+std::optional<PicturePart> ImageChange::part(std::int64_t sample, const PictureSize& picture) const {
+  if (!augmenters_) return std::nullopt;
+  for (const auto& augmenter : *augmenters_) {
+    if (auto part = augmenter->part({seed_, epoch_, sample}, picture)) return part;
+  }
+  return std::nullopt;
 }
 
 }  // namespace starling

@@ -9,35 +9,57 @@
 #include <utility>
 
 #include "apps/trainer/data/image_table.h"
+#include "apps/trainer/data/workers.h"
 
 namespace starling {
 namespace {
 
-/// What both kinds of maker do: samples read one after another into host memory, numbers of classes checked.
+/// What both kinds of maker do: samples read into host memory, several at a time, numbers of classes checked.
 class SampleReader {
  public:
-  SampleReader(const Dataset& dataset, std::int64_t crop_padding)
-      : dataset_(dataset), info_(dataset.info()), centre_(static_cast<std::int32_t>(crop_padding)) {
-    for (const TensorInfo& tensor : info_.tensors)
-      bytes_.push_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
-    places_.resize(bytes_.size());
+  SampleReader(const Dataset& dataset, const BatchMakerSettings& settings)
+      : dataset_(dataset),
+        tensors_(dataset.info().tensors_of(settings.split == Dataset::Split::kTest)),
+        pictures_(dataset.info().pictures.has_value()),
+        split_(settings.split),
+        centre_(static_cast<std::int32_t>(settings.crop_padding)),
+        workers_(settings.threads) {
+    for (const TensorInfo& tensor : tensors_) bytes_.push_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+    places_.resize(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(bytes_.size()));
   }
-  const std::vector<TensorInfo>& tensors() const { return info_.tensors; }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }
   std::size_t bytes(std::size_t tensor) const { return bytes_[tensor]; }  ///< of one sample
+  int threads() const { return workers_.threads(); }
 
-  /// Writes a sample's tensors to place(tensor), and calls window(tensor, bytes, window to take) for each image.
+  /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor, bytes, window to take, worker) for each
+  /// image.
   template <class Place, class Window>
-  void read(Dataset::Split split, std::int64_t sample, const ImageChange& change, const Place& place, const Window& window) {
-    for (std::size_t t = 0; t < bytes_.size(); ++t) places_[t] = place(t);
-    dataset_.read(split, sample, places_);
-    for (std::size_t t = 0; t < bytes_.size(); ++t) {
-      const TensorInfo& tensor = info_.tensors[t];
-      if (tensor.classes > 0 && tensor.dtype == DType::kInt32) check_classes(tensor, split, sample, places_[t]);
-      if (!tensor.pixels) continue;
-      const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places_[t]), bytes_[t]);
-      // Unaugmented: the window in the middle of the padding, which is the image as it is.
-      window(t, bytes.data(), change ? change(sample, bytes, tensor.shape) : Augmentation{centre_, centre_, 0});
-    }
+  void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window) {
+    workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
+      const auto i = static_cast<std::size_t>(item);
+      std::vector<std::byte*>& places = places_[static_cast<std::size_t>(worker)];
+      for (std::size_t t = 0; t < bytes_.size(); ++t) places[t] = place(i, t, worker);
+      const std::int64_t sample = samples[i];
+      bool cut = false;
+      if (pictures_) {
+        const auto choose = [&](const PictureSize& size) {
+          auto part = change.part(sample, size);
+          cut = part.has_value();
+          return part;
+        };
+        dataset_.read_part(split_, sample, choose, places);
+      } else {
+        dataset_.read(split_, sample, places);
+      }
+      for (std::size_t t = 0; t < bytes_.size(); ++t) {
+        const TensorInfo& tensor = tensors_[t];
+        if (tensor.classes > 0 && tensor.dtype == DType::kInt32) check_classes(tensor, split_, sample, places[t]);
+        if (!tensor.pixels) continue;
+        const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places[t]), bytes_[t]);
+        // Unaugmented: the window in the middle of the padding, which is the image as it is.
+        window(i, t, bytes.data(), change ? change(sample, bytes, tensor.shape, cut) : Augmentation{centre_, centre_, 0}, worker);
+      }
+    });
   }
 
  private:
@@ -52,20 +74,26 @@ class SampleReader {
   }
 
   const Dataset& dataset_;
-  DatasetInfo info_;
+  std::vector<TensorInfo> tensors_;
+  bool pictures_;
+  Dataset::Split split_;
   std::int32_t centre_;
+  Workers workers_;
   std::vector<std::size_t> bytes_;
-  std::vector<std::byte*> places_;
+  std::vector<std::vector<std::byte*>> places_;  ///< by worker
 };
 
 template <class T>
 class CpuBatchMaker final : public BatchMaker {
  public:
-  CpuBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend)
-      : reader_(dataset, crop_padding), batch_size_(batch_size), backend_(backend) {
+  CpuBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
+      : reader_(dataset, settings), batch_size_(settings.batch_size), backend_(backend) {
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
-      if (tensor.pixels) images_.emplace(t, Image{{tensor.shape, *tensor.pixels, crop_padding}, std::vector<std::byte>(reader_.bytes(t))});
+      const std::vector<std::byte> raw(tensor.pixels ? reader_.bytes(t) : 0);
+      if (tensor.pixels)
+        images_.emplace(t,
+                        Image{{tensor.shape, *tensor.pixels, settings.crop_padding}, {static_cast<std::size_t>(reader_.threads()), raw}});
     }
   }
 
@@ -75,19 +103,17 @@ class CpuBatchMaker final : public BatchMaker {
     return slot;
   }
 
-  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) override {
+  void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
     const auto to = [&](std::size_t t) -> const Tensor& { return slot.batch.tensors[t].tensor; };
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      reader_.read(
-          split, samples[i], change,
-          [&](std::size_t t) {
-            const auto image = images_.find(t);
-            return image != images_.end() ? image->second.raw.data() : to(t).raw() + i * reader_.bytes(t);
-          },
-          [&](std::size_t t, const std::uint8_t* bytes, const Augmentation& window) {
-            images_.at(t).table.write(bytes, window, to(t).template data<T>() + i * reader_.bytes(t));
-          });
-    }
+    reader_.read(
+        samples, change,
+        [&](std::size_t i, std::size_t t, int worker) {
+          const auto image = images_.find(t);
+          return image != images_.end() ? image->second.raw[static_cast<std::size_t>(worker)].data() : to(t).raw() + i * reader_.bytes(t);
+        },
+        [&](std::size_t i, std::size_t t, const std::uint8_t* bytes, const Augmentation& window, int) {
+          images_.at(t).table.write(bytes, window, to(t).template data<T>() + i * reader_.bytes(t));
+        });
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
@@ -100,7 +126,7 @@ class CpuBatchMaker final : public BatchMaker {
  private:
   struct Image {
     ImageTable<T> table;
-    std::vector<std::byte> raw;  ///< one image as the data set gives it
+    std::vector<std::vector<std::byte>> raw;  ///< by worker: one image as the data set gives it
   };
   SampleReader reader_;
   std::int64_t batch_size_;
@@ -111,10 +137,13 @@ class CpuBatchMaker final : public BatchMaker {
 /// The device crops, flips, normalises and casts; a byte a number crosses the bus.
 class DeviceBatchMaker final : public BatchMaker {
  public:
-  DeviceBatchMaker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend, DType dtype,
-                   bool fixed_place)
-      : reader_(dataset, crop_padding), batch_size_(batch_size), padding_(crop_padding), backend_(backend), dtype_(dtype) {
-    if (!fixed_place) return;
+  DeviceBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
+      : reader_(dataset, settings),
+        batch_size_(settings.batch_size),
+        padding_(settings.crop_padding),
+        backend_(backend),
+        dtype_(settings.dtype) {
+    if (!settings.fixed_place) return;
     fixed_ = make_raw();
     fixed_batch_ = make_batch(fixed_);
   }
@@ -135,17 +164,15 @@ class DeviceBatchMaker final : public BatchMaker {
     if (!writable(slot)) backend_.synchronize(slot.arrived);
   }
 
-  void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) override {
+  void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
     slot.uploaded = false;
     const auto host = [&](const Tensor& part) { return slot.host.get() + (part.raw() - slot.device.all.raw()); };
-    for (std::size_t i = 0; i < samples.size(); ++i) {
-      reader_.read(
-          split, samples[i], change, [&](std::size_t t) { return host(slot.device.tensors[t]) + i * reader_.bytes(t); },
-          [&](std::size_t, const std::uint8_t*, const Augmentation& window) {
-            const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
-            std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
-          });
-    }
+    reader_.read(
+        samples, change, [&](std::size_t i, std::size_t t, int) { return host(slot.device.tensors[t]) + i * reader_.bytes(t); },
+        [&](std::size_t i, std::size_t, const std::uint8_t*, const Augmentation& window, int) {
+          const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
+          std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
+        });
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
@@ -239,19 +266,17 @@ class DeviceBatchMaker final : public BatchMaker {
 
 }  // namespace
 
-std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
-                                             DType dtype, bool fixed_place) {
-  require(is_floating(dtype), "loader", "images cannot be {}", name_of(dtype));
-  if (backend.device() != DeviceType::kCpu)
-    return std::make_unique<DeviceBatchMaker>(dataset, batch_size, crop_padding, backend, dtype, fixed_place);
-  switch (dtype) {
-    case DType::kFloat32: return std::make_unique<CpuBatchMaker<float>>(dataset, batch_size, crop_padding, backend);
-    case DType::kFloat64: return std::make_unique<CpuBatchMaker<double>>(dataset, batch_size, crop_padding, backend);
-    case DType::kBFloat16: return std::make_unique<CpuBatchMaker<BFloat16>>(dataset, batch_size, crop_padding, backend);
-    case DType::kFloat16: return std::make_unique<CpuBatchMaker<Float16>>(dataset, batch_size, crop_padding, backend);
+std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend) {
+  require(is_floating(settings.dtype), "loader", "images cannot be {}", name_of(settings.dtype));
+  if (backend.device() != DeviceType::kCpu) return std::make_unique<DeviceBatchMaker>(dataset, settings, backend);
+  switch (settings.dtype) {
+    case DType::kFloat32: return std::make_unique<CpuBatchMaker<float>>(dataset, settings, backend);
+    case DType::kFloat64: return std::make_unique<CpuBatchMaker<double>>(dataset, settings, backend);
+    case DType::kBFloat16: return std::make_unique<CpuBatchMaker<BFloat16>>(dataset, settings, backend);
+    case DType::kFloat16: return std::make_unique<CpuBatchMaker<Float16>>(dataset, settings, backend);
     default: break;
   }
-  fail(ExitCode::kInternal, "loader", "images cannot be {}", name_of(dtype));
+  fail(ExitCode::kInternal, "loader", "images cannot be {}", name_of(settings.dtype));
 }
 
 }  // namespace starling

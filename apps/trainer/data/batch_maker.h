@@ -38,8 +38,8 @@ class BatchMaker {
   virtual bool writable(const Slot& slot) const { return (void)slot, true; }
   /// The host waits for that.
   virtual void wait_until_writable(const Slot& slot) const { (void)slot; }
-  /// Prepares `samples` (at most the slot's batch size) of a split; `change` augments their images, or is empty. The slot is writable.
-  virtual void fill(Slot& slot, Dataset::Split split, std::span<const std::int64_t> samples, const ImageChange& change) = 0;
+  /// Prepares `samples` (at most the slot's batch size); `change` augments their images, or is empty. The slot is writable.
+  virtual void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) = 0;
   /// Begins to copy what fill() prepared to the device, unless it has begun.
   virtual void upload(Slot& slot) const = 0;
   /// What fill() prepared is on the device, for work on the current stream; with a fixed place it is copied there.
@@ -53,9 +53,15 @@ class BatchMaker {
   virtual void settle(Slot& slot) const = 0;
 };
 
-/// One that only its caller's thread uses at a time. `dtype` is what images become. With `fixed_place` a device makes the batches of all
-/// slots from the same memory in the same memory, one at a time.
-std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, std::int64_t batch_size, std::int64_t crop_padding, Backend& backend,
-                                             DType dtype, bool fixed_place = false);
+/// Of a maker that only its caller's thread uses at a time. `dtype` is what images become. With `fixed_place` a device makes the batches of
+/// all slots from the same memory in the same memory, one at a time.
+struct BatchMakerSettings {
+  std::int64_t batch_size = 1, crop_padding = 0;
+  DType dtype = DType::kFloat32;
+  Dataset::Split split = Dataset::Split::kTrain;
+  bool fixed_place = false;
+  int threads = 1;  ///< that read samples, the caller's among them
+};
+std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend);
 
 }  // namespace starling

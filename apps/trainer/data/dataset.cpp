@@ -24,6 +24,14 @@ std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const
   return names;
 }
 
+std::vector<TensorInfo> DatasetInfo::tensors_of(bool test) const {
+  std::vector<TensorInfo> result = tensors;
+  for (TensorInfo& tensor : result) {
+    if (test && test_image && tensor.pixels) tensor.shape = *test_image;
+  }
+  return result;
+}
+
 std::string DatasetInfo::sample_text() const {
   std::string text;
   for (const TensorInfo& tensor : tensors) {
@@ -56,14 +64,20 @@ DatasetInfo ImageDataset::info() const {
           .train_samples = images.train_samples,
           .test_samples = images.test_samples,
           .complexity = images.complexity,
-          .class_names = images.class_names};
+          .class_names = images.class_names,
+          .test_image = images.test_image,
+          .pictures = images.pictures};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {
   image(split, index, reinterpret_cast<std::uint8_t*>(out[0]));
+  write_label(label(split, index), out[1]);
+}
+
+void ImageDataset::write_label(std::int64_t label, std::byte* out) {
   using Limits = std::numeric_limits<std::int32_t>;
-  const auto number = static_cast<std::int32_t>(std::clamp<std::int64_t>(label(split, index), Limits::min(), Limits::max()));
-  std::memcpy(out[1], &number, sizeof number);
+  const auto number = static_cast<std::int32_t>(std::clamp<std::int64_t>(label, Limits::min(), Limits::max()));
+  std::memcpy(out, &number, sizeof number);
 }
 
 DatasetRegistry& datasets() {

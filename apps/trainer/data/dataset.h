@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "apps/pictures/picture.h"
 #include "core/config.h"
 #include "core/registry.h"
 #include "core/tensor.h"
@@ -28,6 +30,12 @@ struct TensorInfo {
   friend bool operator==(const TensorInfo&, const TensorInfo&) = default;
 };
 
+/// Which part of a picture becomes a test image: its shorter side is resized, and the centre is cut out.
+struct PictureRule {
+  std::int64_t resize = 0;  ///< pixels
+  Interpolation interpolation = Interpolation::kBilinear;
+};
+
 /// What a data set declares about itself without opening a file, so that a dry run needs none.
 struct DatasetInfo {
   std::vector<TensorInfo> tensors;  ///< of every sample
@@ -36,8 +44,12 @@ struct DatasetInfo {
   std::int64_t train_samples = 0, test_samples = 0;
   std::string complexity = {};                ///< what Dataset::complexity() counts: "bytes", "tokens"; empty: samples cost the same
   std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
+  std::optional<Shape> test_image = {};       ///< of test images, where they have another height and width than training's
+  std::optional<PictureRule> pictures = {};   ///< where images are made of pictures of any size
 
   const TensorInfo* find(std::string_view name) const;
+  /// The tensors of a sample: in tests with images of their size.
+  std::vector<TensorInfo> tensors_of(bool test) const;
   /// A name for each of so many classes: its number where the data set gives none.
   std::vector<std::string> names_of_classes(std::int64_t count) const;
   /// "32×32×3, 10 classes"
@@ -55,6 +67,15 @@ class Dataset {
   enum class Split : std::uint8_t { kTrain, kTest };
   /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
+  /// Where info().pictures says that images are parts of larger pictures: `choose` decides which, before a picture is decoded; none: the
+  /// test images' rule.
+  using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
+  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const {
+    (void)choose;
+    read(split, index, out);
+  }
+  /// The filter that pictures are resized with, once it is known: before anything is read.
+  virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
   virtual std::int64_t label(Split split, std::int64_t index) const;
   /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit info().complexity names: what the sampler
@@ -69,6 +90,8 @@ struct ImageInfo {
   std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
   std::string complexity = {};                       ///< see DatasetInfo
   std::vector<std::string> class_names = {};         ///< see DatasetInfo
+  std::optional<Shape> test_image = {};              ///< see DatasetInfo
+  std::optional<PictureRule> pictures = {};          ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".
@@ -81,6 +104,10 @@ class ImageDataset : public Dataset {
 
   DatasetInfo info() const final;
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const final;
+
+ protected:
+  /// The tensor "label" of a sample.
+  static void write_label(std::int64_t label, std::byte* out);
 };
 
 using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::uint64_t>;

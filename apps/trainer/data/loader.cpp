@@ -46,8 +46,13 @@ struct Loader::State {
   State(const Dataset& set, const LoaderSettings& loader_settings, Backend& device, DType dtype)
       : settings(loader_settings),
         samples(set.info().train_samples),
-        maker(make_batch_maker(set, loader_settings.batch_size, padding_of(loader_settings.augment), device, dtype,
-                               loader_settings.fixed_place)),
+        maker(make_batch_maker(set,
+                               {.batch_size = loader_settings.batch_size,
+                                .crop_padding = padding_of(loader_settings.augment),
+                                .dtype = dtype,
+                                .fixed_place = loader_settings.fixed_place,
+                                .threads = loader_settings.threads},
+                               device)),
         tracer(Tracer::current()) {
     if (settings.dirichlet_alpha > 0.0) {
       auto shares = dirichlet_shares(set, settings.seed, settings.dirichlet_alpha, settings.ranks);
@@ -145,7 +150,7 @@ struct Loader::State {
         }
         const std::span<const std::int64_t> own(order.data() + position.batch * settings.batch_size,
                                                 static_cast<std::size_t>(settings.batch_size));
-        maker->fill(slots[index], Dataset::Split::kTrain, own, image_change(settings.augment, settings.seed, position.epoch));
+        maker->fill(slots[index], own, image_change(settings.augment, settings.seed, position.epoch));
       } catch (...) {
         caught = std::current_exception();
         order_epoch = -1;
@@ -182,6 +187,7 @@ struct Loader::State {
   std::uint64_t generation = 0;
   std::exception_ptr error;  ///< thrown once the batches made before it are given
   bool stopping = false;
+  double waited = 0.0;        ///< of the training loop alone: take_wait_seconds()
   std::size_t held = kSlots;  ///< the slot in the training loop's hands; kSlots: none
   std::thread thread;
 };
@@ -223,7 +229,13 @@ void Loader::advance() {
     state.free.push_back(std::exchange(state.held, kSlots));
     state.changed.notify_all();
   }
-  state.changed.wait(lock, [&] { return !state.ready.empty() || state.error; });
+  const auto ready = [&] { return !state.ready.empty() || state.error; };
+  if (!ready()) {
+    const TraceSpan span("wait for data");
+    const auto begin = std::chrono::steady_clock::now();
+    state.changed.wait(lock, ready);
+    state.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  }
   if (state.ready.empty()) std::rethrow_exception(state.error);
   state.held = state.ready.front();
   state.ready.pop_front();
@@ -231,6 +243,8 @@ void Loader::advance() {
   lock.unlock();
   state.maker->send(state.slots[state.held]);
 }
+
+double Loader::take_wait_seconds() { return std::exchange(state_->waited, 0.0); }
 
 const Batch& Loader::make() {
   State& state = *state_;
@@ -258,13 +272,15 @@ struct EvaluationLoader::State {
   Batch view;
 };
 
-EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype)
+EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype,
+                                   int threads)
     : state_(std::make_unique<State>()) {
   require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
   for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
   const auto own = static_cast<std::int64_t>(state_->samples.size());
   state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
-  state_->maker = make_batch_maker(dataset, state_->batch_size, 0, backend, dtype);
+  state_->maker = make_batch_maker(
+      dataset, {.batch_size = state_->batch_size, .dtype = dtype, .split = Dataset::Split::kTest, .threads = threads}, backend);
   state_->slot = state_->maker->make_slot();
 }
 
@@ -280,7 +296,7 @@ const Batch* EvaluationLoader::next() {
   const std::int64_t count = std::min(left, state.batch_size);
   state.maker->release(state.slot);
   state.maker->wait_until_writable(state.slot);  // for the copy of the batch before alone, not for the work on it
-  state.maker->fill(state.slot, Dataset::Split::kTest, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
+  state.maker->fill(state.slot, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
   state.maker->send(state.slot);
   state.maker->make(state.slot);
   state.position += count;

@@ -21,6 +21,7 @@ struct LoaderSettings {
   std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
   int rank = 0, ranks = 1;
   bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
+  int threads = 1;           ///< that read and decode samples, beside the training loop's
 };
 
 /// Prepares batches on its own thread, some ahead of the training loop. Memory for batches is taken once and reused. An error on the
@@ -47,6 +48,8 @@ class Loader {
   /// runs while the device computes. Where it is not called, next() copies.
   void upload_ahead();
   void skip_to_epoch(std::int64_t epoch);
+  /// Seconds that advance() has waited for a batch to be ready, since the last call.
+  double take_wait_seconds();
 
  private:
   struct State;
@@ -56,7 +59,7 @@ class Loader {
 /// This rank's share of the test set: every sample exactly once over all ranks, in order, no augmentation; the last batch may be short.
 class EvaluationLoader {
  public:
-  EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype);
+  EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype, int threads = 1);
   ~EvaluationLoader();
   /// The next batch, or null at the end (then it starts over).
   const Batch* next();

@@ -64,6 +64,12 @@ int compute_threads(const TrainConfig& config, const World& world) {
   return config.threads > 0 ? config.threads : std::max(1, cores_of_rank(world.local_size()));
 }
 
+int data_threads(const TrainConfig& config, const World& world, DeviceType device) {
+  if (config.data_threads > 0) return config.data_threads;
+  const int computing = device != DeviceType::kCpu ? 1 : compute_threads(config, world);
+  return std::max(1, cores_of_rank(world.local_size()) - computing);
+}
+
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world) {
   std::unique_ptr<Backend> backend;
   BackendSettings settings;

@@ -11,6 +11,8 @@ namespace starling {
 
 /// Compute threads of each rank on a CPU: as the config says, or an equal share of this host's cores.
 int compute_threads(const TrainConfig& config, const World& world);
+/// Of each rank that read and decode samples: data.threads, or the cores that computing leaves over, at least 1.
+int data_threads(const TrainConfig& config, const World& world, DeviceType device);
 /// Opens this rank's device as `device`, `threads` and the settings for GPUs ask. Collective; an unusable device is an AgreedError(kUsage),
 /// but with "auto", which then takes the CPU on every rank.
 std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world);

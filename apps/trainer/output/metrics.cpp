@@ -71,6 +71,7 @@ void MetricsWriter::write(const MetricsLine& line) {
   put("images_per_second", line.images_per_second, "images_per_second");
   put("step_ms", line.step_ms, "step_ms");
   put("wait_ms", line.wait_ms, "wait_ms");
+  put("data_wait_ms", line.data_wait_ms, "data_wait_ms");
   for (const MetricValue& metric : line.test) put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
   put("consensus_distance", line.consensus_distance, "consensus_distance");
   if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;

@@ -14,7 +14,7 @@ namespace starling {
 struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
-  std::optional<double> loss, lr, images_per_second, step_ms, wait_ms;
+  std::optional<double> loss, lr, images_per_second, step_ms, wait_ms, data_wait_ms;
   std::vector<MetricValue> test;  ///< an evaluation's
   std::optional<double> consensus_distance;
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation

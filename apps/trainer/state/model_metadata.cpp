@@ -15,6 +15,11 @@ ModelDescription description_of(const TrainConfig& config) {
   description.config = config.resolved.dump();
   if (config.data.classes > 0) description.classes = config.data.names_of_classes(config.data.classes);
   description.image = config.model->input_shape();
+  if (const auto& rule = config.data.pictures) {
+    description.resize = rule->resize;
+    description.interpolation = interpolation_names()[static_cast<std::size_t>(rule->interpolation)];
+    if (config.data.test_image) description.image = *config.data.test_image;
+  }
   for (const TensorInfo& tensor : config.data.tensors) {
     if (!tensor.pixels) continue;
     description.pictures = true;

@@ -1,0 +1,321 @@
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <cmath>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "apps/pictures/picture.h"
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/data/picture_index.h"
+#include "apps/trainer/data/workers.h"
+#include "tests/apps/data_test_support.h"
+
+// Folders of pictures, made of the golden ones.
+using namespace starling;
+using namespace starling::test;
+
+namespace {
+
+namespace fs = std::filesystem;
+using FolderSplit = Dataset::Split;
+
+struct PictureTree {
+  Folder folder;
+  PictureTree() {
+    add("train/bee/1.jpg", "420.jpg");
+    add("train/bee/sub/2.PNG", "rgb8.png");
+    add("train/ant/b.jpeg", "422.jpg");
+    add("train/ant/a.jpg", "turned6.jpg");
+    add("train/ant/c.png", "grey8.png");
+    folder.write("train/ant/notes.txt", "no picture");
+    add("val/ant/x.jpg", "444.jpg");
+    add("val/bee/y.jpg", "progressive.jpg");
+  }
+  void add(const std::string& name, const std::string& golden) const {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    fs::copy_file("golden/pictures/" + golden, folder / name, fs::copy_options::overwrite_existing);
+  }
+  nlohmann::json config() const {
+    return {{"type", "image_folder"}, {"path", folder.path()}, {"image_size", 16}, {"test_resize", 20}, {"test_crop", 16}};
+  }
+  std::unique_ptr<ImageDataset> open(const nlohmann::json& more = {}) const {
+    nlohmann::json all = config();
+    if (more.is_object()) all.update(more);
+    auto dataset = make_dataset(all, 7);
+    dataset->open();
+    return dataset;
+  }
+  std::string refusal(const nlohmann::json& more = {}) const {
+    return error_of(ExitCode::kUsage, [&] { open(more); });
+  }
+};
+
+Augmenters random_crops(const nlohmann::json& keys = nlohmann::json::object()) {
+  register_builtin_augmentations();
+  const nlohmann::json json{{"random_resized_crop", keys}};
+  ConfigSection section(json, "test.json");
+  return read_augmenters(section, Shape{16, 16, 3});
+}
+
+std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part) {
+  PictureDecoder decoder;
+  std::vector<std::uint8_t> pixels(16 * 16 * 3);
+  decoder.decode(read_picture_file(file), file, part, 16, 16, 3, pixels.data());
+  return pixels;
+}
+
+}  // namespace
+
+TEST_CASE("image_folder: classes by folder, pictures by path, tests cut from the centre") {
+  const PictureTree tree;
+  const auto dataset = tree.open();
+  const DatasetInfo info = dataset->info();
+  CHECK(info.classes == 2);
+  CHECK(info.class_names == std::vector<std::string>{"ant", "bee"});
+  CHECK(info.train_samples == 5);
+  CHECK(info.test_samples == 2);
+  CHECK(info.complexity == "bytes");
+  std::vector<std::int64_t> labels;
+  for (std::int64_t i = 0; i < 5; ++i) labels.push_back(dataset->label(FolderSplit::kTrain, i));
+  CHECK(labels == std::vector<std::int64_t>{0, 0, 0, 1, 1});
+  const auto centre = [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); };
+  std::vector<std::uint8_t> pixels(16 * 16 * 3);
+  const char* files[] = {"train/ant/a.jpg", "train/ant/b.jpeg", "train/ant/c.png", "train/bee/1.jpg", "train/bee/sub/2.PNG"};
+  for (std::int64_t i = 0; i < 5; ++i) {
+    dataset->image(FolderSplit::kTrain, i, pixels.data());
+    CHECK(pixels == decoded_alone(tree.folder / files[i], centre));
+    CHECK(dataset->complexity(FolderSplit::kTrain, i) == static_cast<double>(fs::file_size(tree.folder / files[i])));
+  }
+  dataset->image(FolderSplit::kTest, 1, pixels.data());
+  CHECK(pixels == decoded_alone(tree.folder / "val/bee/y.jpg", centre));
+}
+
+TEST_CASE("image_folder: tests may have another size than training") {
+  const PictureTree tree;
+  const auto dataset = tree.open({{"test_crop", 20}});
+  CHECK(dataset->info().tensors[0].shape == Shape{16, 16, 3});
+  CHECK(dataset->info().tensors_of(true)[0].shape == Shape{20, 20, 3});
+  CpuBackend backend;
+  EvaluationLoader loader(*dataset, 2, 0, 1, backend, DType::kFloat32);
+  CHECK((*loader.next())["image"].shape() == Shape{2, 20, 20, 3});
+  CHECK(tree.refusal({{"test_crop", 21}}).find("is larger than test_resize") != std::string::npos);
+}
+
+TEST_CASE("image_folder: the index is written once, and anew where the folders have changed or it is damaged") {
+  const PictureTree tree;
+  const std::string file = tree.folder / "train/.starling-index";
+  { const PictureIndex index(tree.folder / "train"); }
+  REQUIRE(fs::exists(file));
+  CHECK_FALSE(fs::exists(file + ".lock"));
+  const auto written = fs::last_write_time(file);
+  const std::string whole = tree.folder.read("train/.starling-index");
+  {
+    const PictureIndex index(tree.folder / "train");
+    CHECK(index.size() == 5);
+    CHECK(index.file() == file);
+    CHECK(fs::last_write_time(file) == written);
+  }
+  tree.add("train/bee/sub/3.jpg", "420.jpg");
+  CHECK(PictureIndex(tree.folder / "train").size() == 6);
+  tree.add("train/cat/1.jpg", "420.jpg");
+  CHECK(PictureIndex(tree.folder / "train").classes().size() == 3);
+  fs::remove_all(tree.folder / "train/cat");
+  fs::remove(tree.folder / "train/bee/sub/3.jpg");
+  // Whatever is wrong with the file, it is made again.
+  for (const std::size_t length : {std::size_t{0}, std::size_t{7}, whole.size() / 2, whole.size() - 1}) {
+    tree.folder.write("train/.starling-index", whole.substr(0, length));
+    CHECK(PictureIndex(tree.folder / "train").size() == 5);
+  }
+  for (std::size_t at = 0; at < whole.size(); at += 5) {
+    std::string damaged = whole;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x41);
+    tree.folder.write("train/.starling-index", damaged);
+    try {
+      const PictureIndex index(tree.folder / "train");
+      for (std::int64_t i = 0; i < index.size(); ++i) (void)index.path(i);
+    } catch (const Error& error) {  // a name's place: told when it is asked for
+      CHECK(std::string(error.what()).find("is damaged; delete it") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("image_folder: where the folder cannot be written the index goes to the user's cache folder") {
+  const PictureTree tree;
+  const Folder cache;
+  fs::create_directory(tree.folder / "train/.starling-index");  // in the way, whoever runs the test
+  ::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
+  const PictureIndex index(tree.folder / "train");
+  ::unsetenv("XDG_CACHE_HOME");
+  CHECK(index.size() == 5);
+  CHECK(index.file().starts_with(cache.path() + "/starling/"));
+}
+
+TEST_CASE("image_folder: a part of each class is set aside where there is no val/") {
+  const PictureTree tree;
+  fs::remove_all(tree.folder / "val");
+  for (int i = 0; i < 20; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", i % 2 == 0 ? "420.jpg" : "444.jpg");
+  CHECK(tree.refusal().find("or \"val_fraction\": 0.1") != std::string::npos);
+  const auto dataset = tree.open({{"val_fraction", 0.5}}), again = tree.open({{"val_fraction", 0.5}});
+  CHECK(dataset->info().test_samples == 12);  // 11 of 23 ants, 1 of 2 bees
+  CHECK(dataset->info().train_samples == 13);
+  std::vector<std::uint8_t> a(16 * 16 * 3), b(a.size());
+  for (std::int64_t i = 0; i < 12; ++i) {
+    dataset->image(FolderSplit::kTest, i, a.data());
+    again->image(FolderSplit::kTest, i, b.data());
+    CHECK(a == b);
+    CHECK(dataset->label(FolderSplit::kTest, i) == (i < 11 ? 0 : 1));
+  }
+  CHECK(tree.refusal({{"val_fraction", 0.01}}).find("of no class in") != std::string::npos);
+}
+
+TEST_CASE("image_folder: what is wrong with the folders is named") {
+  const PictureTree tree;
+  CHECK(tree.refusal({{"val_fraction", 0.2}}).find("leave one of them out") != std::string::npos);
+  tree.add("val/cow/z.jpg", "444.jpg");
+  CHECK(tree.refusal().find("has 2 classes and " + tree.folder.path() + "/val 3: cow is in val/ alone") != std::string::npos);
+  fs::remove_all(tree.folder / "val/cow");
+  fs::create_directory(tree.folder / "train/dog");
+  CHECK(tree.refusal().find("the class folder " + tree.folder.path() + "/train/dog has no pictures") != std::string::npos);
+  fs::remove_all(tree.folder / "train");
+  CHECK(tree.refusal().find("/train has no class folders; needed: ") != std::string::npos);
+  // Without the folder there is what a dry run needs.
+  const auto declared = make_dataset({{"type", "image_folder"}, {"path", tree.folder / "nowhere"}, {"classes", 12}, {"train_samples", 99}});
+  CHECK(declared->info().classes == 12);
+  CHECK(declared->info().train_samples == 99);
+}
+
+TEST_CASE("image_folder: a bad picture is an error that names it, or the next of its class stands in for it") {
+  const PictureTree tree;
+  const std::string bad = tree.folder.write("train/ant/b.jpeg", "\xff\xd8\xff\xe0 no more");
+  std::vector<std::uint8_t> pixels(16 * 16 * 3);
+  const auto strict = tree.open();
+  const std::string text = error_of(ExitCode::kUsage, [&] { strict->image(FolderSplit::kTrain, 1, pixels.data()); });
+  CHECK(text.starts_with("[picture] " + bad + ": cannot be decoded as JPEG"));
+  const auto patient = tree.open({{"on_bad_image", "skip"}});
+  patient->image(FolderSplit::kTrain, 1, pixels.data());
+  CHECK(pixels == decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
+  const auto small = tree.open({{"max_pixels", 100}});
+  CHECK(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }).find("that max_pixels allows") != std::string::npos);
+  for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
+  const auto hopeless = tree.open({{"on_bad_image", "skip"}});
+  CHECK(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }).find("no picture of the class bee") !=
+        std::string::npos);
+}
+
+TEST_CASE("random_resized_crop: areas and shapes are torchvision's") {
+  const Augmenters crops = random_crops();
+  const PictureSize size{300, 400};
+  double area_sum = 0.0, log_ratio_sum = 0.0;
+  constexpr int kSamples = 4000;
+  std::int64_t top = 0, left = 0;
+  for (int i = 0; i < kSamples; ++i) {
+    const PicturePart part = *crops[0]->part({1, 0, i}, size);
+    CHECK(part.top >= 0);
+    CHECK(part.left >= 0);
+    CHECK(part.top + part.height <= size.height);
+    CHECK(part.left + part.width <= size.width);
+    const double ratio = static_cast<double>(part.width) / static_cast<double>(part.height);
+    CHECK(ratio > 0.75 * 0.97);
+    CHECK(ratio < 4.0 / 3.0 * 1.03);
+    area_sum += static_cast<double>(part.height * part.width) / (300.0 * 400.0);
+    log_ratio_sum += std::log(ratio);
+    top += part.top > (size.height - part.height) / 2;
+    left += part.left > (size.width - part.width) / 2;
+  }
+  CHECK(area_sum / kSamples == doctest::Approx(0.5).epsilon(0.1));  // (0.08 + 1) / 2, less what does not fit
+  CHECK(std::abs(log_ratio_sum / kSamples) < 0.05);
+  CHECK(top > 0.4 * kSamples);
+  CHECK(left > 0.4 * kSamples);
+  // Where nothing fits: the largest part in the middle that keeps to the ratio.
+  const PicturePart thin = *random_crops({{"scale", {1.0, 1.0}}})[0]->part({1, 0, 3}, {1000, 10});
+  CHECK(thin.width == 10);
+  CHECK(thin.height == 13);
+  CHECK(thin.top == (1000 - 13) / 2);
+  CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"scale", {0.5, 0.1}}}); }).find("random_resized_crop.scale") != std::string::npos);
+  CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"ratio", {1.0}}}); }).find("needed: [least, most]") != std::string::npos);
+}
+
+TEST_CASE("random_resized_crop: the same on any rank and any number of threads, from files and from images of one size") {
+  const PictureTree tree;
+  CpuBackend backend;
+  const auto dataset = tree.open();
+  std::vector<std::vector<float>> images(5);
+  const Augmenters crops = random_crops({{"scale", {0.3, 0.9}}});
+  for (const int threads : {1, 3}) {
+    for (const std::int64_t batch_size : {5, 2}) {
+      LoaderSettings settings;
+      settings.augment = crops;
+      settings.threads = threads;
+      settings.batch_size = batch_size;
+      Loader loader(*dataset, settings, backend, DType::kFloat32);
+      const auto samples = epoch_samples(5, settings, 0);
+      for (std::int64_t b = 0; b < loader.batches_per_epoch(); ++b) {
+        const Batch& batch = loader.next();
+        for (std::int64_t i = 0; i < batch_size; ++i) {
+          const float* from = batch["image"].data<float>() + i * 16 * 16 * 3;
+          std::vector<float>& image = images[static_cast<std::size_t>(samples[static_cast<std::size_t>(b * batch_size + i)])];
+          if (image.empty()) image.assign(from, from + 16 * 16 * 3);
+          CHECK(std::equal(image.begin(), image.end(), from));
+        }
+      }
+    }
+  }
+  // The crop is that of the sample's random numbers, in the picture's own pixels.
+  const SampleRandom random{LoaderSettings().seed, 0, 3};
+  const std::vector<std::uint8_t> expected =
+      decoded_alone(tree.folder / "train/bee/1.jpg", [&](const PictureSize& size) { return *crops[0]->part(random, size); });
+  const ImageInfo info = dataset->images();
+  float worst = 0.0F;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const auto number = static_cast<float>((expected[i] / 255.0 - info.mean[i % 3]) / info.std[i % 3]);
+    worst = std::max(worst, std::abs(number - images[3][i]));
+  }
+  CHECK(worst < 1e-5F);
+  // Images of one size are cut and resized by their bytes; an even image stays as it is.
+  std::vector<std::uint8_t> even(16 * 16 * 3, 77);
+  CHECK(image_change(crops, 1, 0)(0, even, Shape{16, 16, 3}).flip == 0);
+  CHECK(even == std::vector<std::uint8_t>(16 * 16 * 3, 77));
+  std::vector<std::uint8_t> ramp(16 * 16 * 3);
+  for (std::size_t i = 0; i < ramp.size(); ++i) ramp[i] = static_cast<std::uint8_t>(i / 3 % 16 * 10);
+  const std::vector<std::uint8_t> before = ramp;
+  (void)image_change(crops, 1, 0)(0, ramp, Shape{16, 16, 3});
+  CHECK(ramp != before);
+}
+
+TEST_CASE("workers: each item once, errors of the first item, and again afterwards") {
+  for (const int threads : {1, 2, 5}) {
+    Workers workers(threads);
+    for (int round = 0; round < 50; ++round) {
+      std::vector<std::atomic<int>> done(37);
+      std::vector<std::atomic<int>> inside(static_cast<std::size_t>(workers.threads()));
+      std::atomic<bool> apart{true};
+      workers.run(37, [&](std::int64_t item, int worker) {
+        if (++inside[static_cast<std::size_t>(worker)] != 1) apart = false;
+        ++done[static_cast<std::size_t>(item)];
+        --inside[static_cast<std::size_t>(worker)];
+      });
+      CHECK(apart);
+      for (const auto& count : done) CHECK(count == 1);
+    }
+    const auto fails = [&] {
+      workers.run(20, [](std::int64_t item, int) {
+        if (item >= 6) fail(ExitCode::kUsage, "data", "item {}", item);
+      });
+    };
+    CHECK_THROWS_WITH_AS(fails(), "[data] item 6", Error);
+    int sum = 0;
+    std::mutex mutex;
+    workers.run(10, [&](std::int64_t item, int) {
+      const std::lock_guard lock(mutex);
+      sum += static_cast<int>(item);
+    });
+    CHECK(sum == 45);
+    workers.run(0, [](std::int64_t, int) { CHECK(false); });
+  }
+}

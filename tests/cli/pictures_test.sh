@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# One's own pictures: from folders of files to a classifier, its confusion matrix, predictions on new files, and programs that use it.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+cmake=${STARLING_CMAKE:-cmake}
+golden=$root/tests/golden/pictures
+predict=$build/bin/starling-predict
+
+for class in ant bee; do
+  mkdir -p "pets/train/$class" "pets/val/$class"
+  for i in $(seq 12); do cp "$golden/$([ $class = ant ] && echo 420.jpg || echo rgb8.png)" "pets/train/$class/$i.$([ $class = ant ] && echo jpg || echo png)"; done
+done
+cp "$golden/444.jpg" "$golden/progressive.jpg" pets/val/ant/
+cp "$golden/rgb_alpha8.png" "$golden/rgb16.png" pets/val/bee/
+cat >pets.json <<END
+{
+  "model": {"type": "resnet20"},
+  "data": {"type": "image_folder", "path": "$work/pets", "image_size": 16, "test_resize": 24, "test_crop": 20,
+           "augment": {"random_resized_crop": {"scale": [0.3, 1]}, "flip": true}},
+  "batch_size": 4, "steps": 24, "optimizer": {"type": "adamw", "lr": 5e-3}, "sync": {"topology": {"type": "ring"}}, "log_every": 4
+}
+END
+check "training on pictures, on 2 ranks" 0 "test accuracy" ranks 2 "$train" pets.json --output run
+verify "the index is kept beside the pictures" test -f pets/train/.starling-index
+verify "metrics say how long training waited for data" grep -q '"data_wait_ms":' run/metrics.jsonl
+verify "the classes are the folders" bash -c 'python3 -c "import json; assert json.load(open(\"run/config.json\"))[\"data\"][\"classes\"] == 2"'
+check "another number of threads that decode" 0 "" ranks 2 "$train" pets.json --output threads --set data.threads=3
+verify "changes no bit" python3 - <<'END'
+def tensors(run):
+    import json, struct
+    data = open(run + "/model.safetensors", "rb").read()
+    length, = struct.unpack("<Q", data[:8])
+    return data[8 + length:]
+assert tensors("run") == tensors("threads")
+END
+check "a run that stops in the midst" 0 "" ranks 2 "$train" pets.json --output half --set steps=10
+check "and goes on" 0 "continuing after step 10" ranks 2 "$train" pets.json --output half --resume latest
+verify "has the bits of one that did not stop" cmp run/model.safetensors half/model.safetensors
+check "the test of the model file alone" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
+verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
+
+check "predictions of a folder, a line a picture" 0 "^pets/val/ant/444.jpg: (ant|bee) [0-9.]+ %, (ant|bee) [0-9.]+ %$" "$predict" run pets/val
+check "as JSON" 0 '^\{"file":"pets/val/bee/rgb16.png","top":\[\{"class":"(ant|bee)","index":[01],"probability":' "$predict" run/model.safetensors pets/val/bee/rgb16.png --json --top 1
+verify "what training measured is what is predicted" python3 - "$predict" <<'END'
+import json, subprocess, sys
+lines = subprocess.run([sys.argv[1], "run", "pets/val", "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
+rows = [json.loads(line) for line in lines]
+assert len(rows) == 4 and all(abs(sum(t["probability"] for t in row["top"]) - 1) < 1e-6 for row in rows)
+right = sum(row["top"][0]["class"] == row["file"].split("/")[2] for row in rows)
+assert right / 4 == json.load(open("run/summary.json"))["test_accuracy"], right
+END
+echo nonsense >pets/val/bad.jpg
+check "a bad picture among others is a line, and the others are predicted" 2 "^starling-predict: \[picture\] .*bad.jpg: is neither JPEG nor PNG" "$predict" run pets/val/bad.jpg pets/val/ant/444.jpg
+verify "with the prediction on stdout" grep -q "^pets/val/ant/444.jpg: " .stdout
+rm pets/val/bad.jpg
+check "a folder without pictures" 2 "has no pictures; needed: files that end in" "$predict" run "$root/configs"
+check "no model" 2 "has no model.safetensors, which a run writes at its end" "$predict" pets pets/val
+check "a file of another program" 2 "has no metadata starling.config" "$predict" "$root/tests/golden/models/mlp.safetensors" pets/val
+check "a closed output" 5 "stdout cannot be written" bash -c "$predict run pets/val >/dev/full"
+
+cp "$golden/420.jpg" pets/train/bee/0.jpg && truncate -s 900 pets/train/bee/0.jpg
+check "a picture that is cut off ends the run by name" 2 "pets/train/bee/0.jpg: cannot be decoded as JPEG: Premature end" ranks 2 "$train" pets.json --output bad
+check "or another stands in for it" 0 "bee/0.jpg: .*the next of its class stands in for it" ranks 2 "$train" pets.json --output skipped --set data.on_bad_image=skip
+rm pets/train/bee/0.jpg
+mkdir pets/val/cow && cp "$golden/444.jpg" pets/val/cow/
+check "folders that differ" 2 "cow is in val/ alone; needed: the same folders in both" "$train" pets.json --output differ
+rm -r pets/val/cow
+check "a model that takes one size only" 2 "does not take 20×20×3" "$train" pets.json --output fixed --set 'model={"type": "mlp", "hidden": [4]}'
+check "kept samples beside random crops" 2 "data.cache.type: is memory, but pictures are cut anew" "$train" pets.json --output cached --set data.cache=memory
+verify "none of these made a folder" bash -c '! ls -d bad/model.safetensors differ fixed cached 2>/dev/null'
+
+check "install" 0 "starlingConfig\.cmake" "$cmake" --install "$build" --prefix "$work/prefix"
+cp -r "$root/examples/inference" mine
+check "configure a program of one's own, where there is no MPI" 0 "Build files" "$cmake" -S mine -B mine/build -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_DISABLE_FIND_PACKAGE_MPI=ON -DCMAKE_CXX_FLAGS="-Wall -Wextra"
+check "build it" 0 "classify" "$cmake" --build mine/build
+verify "it needs no MPI" bash -c '! ldd mine/build/classify | grep -q libmpi'
+check "it classifies a picture" 0 "^(ant|bee) +[0-9.]+ %" mine/build/classify run pets/val/ant/444.jpg
+
+if python3 -c "import torch, PIL" 2>/dev/null; then
+  check "PyTorch opens the model" 0 "^pets/val/ant/444.jpg: (ant|bee) " python3 "$root/examples/pytorch/starling_torch.py" run pets/val/ant/444.jpg pets/val/bee/rgb16.png
+  cp .stdout torch.txt
+  "$predict" run pets/val/ant/444.jpg pets/val/bee/rgb16.png >own.txt
+  verify "and predicts the same" python3 - <<'END'
+import re
+numbers = [[float(x) for x in re.findall(r"([\d.]+) %", open(name).read())] for name in ("torch.txt", "own.txt")]
+assert len(numbers[0]) == 4 and all(abs(a - b) < 2 for a, b in zip(*numbers)), numbers
+END
+fi
+finish
