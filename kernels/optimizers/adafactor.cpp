@@ -114,7 +114,7 @@ void rules::Adafactor::issue(Backend& backend, const OptimizerRule& self, const 
   squares.layers = {};
   backend.update({*square, squares});
 
-  backend.fill(means, 0.0);  // the padding
+  backend.fill(means, 1.0);  // the padding
   over_layers(
       layers.extents,
       [&](const LayerExtent& layer) {
