@@ -65,7 +65,7 @@ GpuUpdateLauncher find_gpu_update(const OptimizerRule& rule) {
 bool runs_on_gpu(const OptimizerRule& rule) {
   return is_one_of<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
                    rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb,
-                   rules::Muon, rules::Adafactor, rules::AdafactorPart>(rule) ||
+                   rules::Muon, rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage, rules::AdafactorQuotient>(rule) ||
          find_gpu_update(rule);
 }
 

@@ -66,7 +66,8 @@ void measure_span(const Step& step, const UpdateSpan<typename Step::Real>& span,
   STARLING_MEASURED_UPDATE(MuonStep<T, false>)        \
   STARLING_MEASURED_UPDATE(MuonStep<T, true>)         \
   STARLING_MEASURED_UPDATE(AdafactorStep<T>)          \
-  STARLING_UPDATE(AdafactorPartStep<T>)               \
+  STARLING_UPDATE(AdafactorSquareStep<T>)             \
+  STARLING_UPDATE(AdafactorQuotientStep<T>)           \
   STARLING_ACCUM_UPDATE(T, false)                     \
   STARLING_ACCUM_UPDATE(T, true)
 

@@ -10,6 +10,7 @@
 
 #include "core/backend.h"
 #include "core/host_device.h"
+#include "kernels/math/linear.h"
 #include "kernels/math/rules.h"
 
 namespace starling::rules {
@@ -43,22 +44,21 @@ struct AdafactorStep {
   }
 };
 
-/// The elementwise parts of what comes before: g²; a running average; a quotient.
-enum class AdafactorPartKind : std::uint8_t { kSquare, kAverage, kDivide };
+/// What comes before, element by element: g², and p / max(g, least).
 template <class T>
-struct AdafactorPartStep {
+struct AdafactorSquareStep {
   using Real = T;
   static constexpr int kStates = 0;
   static constexpr unsigned kReads = 0, kWrites = 0;
-  AdafactorPartKind kind;
-  T share;  ///< of the new in an average
-  T least;  ///< divisor
-
-  STARLING_HD T operator()(T p, T g, T*, bool) const {
-    if (kind == AdafactorPartKind::kSquare) return g * g;
-    if (kind == AdafactorPartKind::kAverage) return p + share * (g - p);
-    return p / (g < least ? least : g);
-  }
+  STARLING_HD T operator()(T, T g, T*, bool) const { return g * g; }
+};
+template <class T>
+struct AdafactorQuotientStep {
+  using Real = T;
+  static constexpr int kStates = 0;
+  static constexpr unsigned kReads = 0, kWrites = 0;
+  T least;
+  STARLING_HD T operator()(T p, T g, T*, bool) const { return p / (g < least ? least : g); }
 };
 
 /// eps1 as it is set; where it is negative the spacing of numbers of this type at 1.
@@ -71,7 +71,7 @@ struct Adafactor {
   double beta2_decay = -0.8;
   double eps1 = -1.0;  ///< see adafactor_eps()
   double eps2 = 1e-3, d = 1.0, weight_decay = 0.0;
-  std::shared_ptr<const OptimizerRule> square, average, divide;  ///< AdafactorPart's
+  std::shared_ptr<const OptimizerRule> square, average, quotient;  ///< of the three below
 
   /// The squares' and V's, beside the last pass: two reads of g and V's memory, two writes, and what both kinds of means read.
   static constexpr int kMoreStreams = 6;
@@ -91,16 +91,36 @@ struct Adafactor {
   }
 };
 
-struct AdafactorPart {
-  AdafactorPartKind kind = AdafactorPartKind::kSquare;
-  double beta2_decay = -0.8, eps1 = -1.0;  ///< Adafactor's
+struct AdafactorSquare {
+  std::vector<std::string> state_names() const { return {}; }
+  template <class T, class Run>
+  void step(double, std::int64_t, Run&& run) const {
+    run(AdafactorSquareStep<T>{});
+  }
+};
+
+/// (1-ρ)·p + ρ·g, with step s's share ρ.
+struct AdafactorAverage {
+  double beta2_decay = -0.8;
 
   std::vector<std::string> state_names() const { return {}; }
-
   template <class T, class Run>
   void step(double, std::int64_t s, Run&& run) const {
-    const double eps = adafactor_eps<T>(eps1);
-    run(AdafactorPartStep<T>{kind, static_cast<T>(std::pow(static_cast<double>(s), beta2_decay)), epsilon<T>(eps)});
+    const double share = std::pow(static_cast<double>(s), beta2_decay);
+    LinearStep<T, 0, 0> average;
+    average.c.x.p = static_cast<T>(1.0 - share);
+    average.c.x.g = static_cast<T>(share);
+    run(average);
+  }
+};
+
+struct AdafactorQuotient {
+  double eps1 = -1.0;  ///< Adafactor's
+
+  std::vector<std::string> state_names() const { return {}; }
+  template <class T, class Run>
+  void step(double, std::int64_t, Run&& run) const {
+    run(AdafactorQuotientStep<T>{epsilon<T>(adafactor_eps<T>(eps1))});
   }
 };
 

@@ -99,7 +99,7 @@ void rules::Adafactor::issue(Backend& backend, const OptimizerRule& self, const 
           "adafactor: layers of {} elements with a state of {}, but x has {} and the state {}", memory.variance, memory.means,
           args.x.elements(), state.elements());
   const auto work = [&](std::int64_t first, const Shape& shape) { return layers.workspace.slice(first, shape); };
-  const std::int64_t spread = memory.variance + memory.means, quotient = spread + memory.rows, total = quotient + memory.rows;
+  const std::int64_t spread = memory.variance + memory.means, ratio = spread + memory.rows, total = ratio + memory.rows;
   const Tensor variance = work(0, Shape{memory.variance}), means = work(memory.variance, Shape{memory.means});
 
   UpdateArgs squares = args;
@@ -142,12 +142,12 @@ void rules::Adafactor::issue(Backend& backend, const OptimizerRule& self, const 
         const Tensor sum = work(total, Shape{1, 1});
         backend.sum_rows({.x = state.slice(layer.state_first, Shape{rows, 1}), .y = sum.slice(0, Shape{1})});
         backend.global_avg_pool_backward({.dy = sum, .dx = work(spread, Shape{1, rows, 1, 1})});
-        UpdateArgs quotients = elementwise(args, work(spread, Shape{whole}), work(quotient, Shape{whole}));
+        UpdateArgs quotients = elementwise(args, work(spread, Shape{whole}), work(ratio, Shape{whole}));
         quotients.received = {state.slice(layer.state_first, Shape{whole})};
         quotients.weights = {1.0 / static_cast<double>(rows)};
         quotients.self_weight = 0.0;
-        backend.update({*divide, quotients});
-        backend.matmul({.a = work(quotient, Shape{rows, 1}),
+        backend.update({*quotient, quotients});
+        backend.matmul({.a = work(ratio, Shape{rows, 1}),
                         .b = state.slice(layer.state_first + whole, Shape{1, columns}),
                         .c = work(layer.first, Shape{rows, columns})});
       },
@@ -170,13 +170,9 @@ void register_adafactor() {
         read_two_eps(config, rule);
         rule.d = config.number("d", rule.d, Range::at_least(1.0), "a parameter's step is shortened where its root mean square is larger");
         rule.weight_decay = read_weight_decay(config, 0.0);
-        const auto part = [&](rules::AdafactorPartKind kind) -> std::shared_ptr<const OptimizerRule> {
-          return std::make_shared<RuleKernel<rules::AdafactorPart, cpu::IsaLaunch>>(
-              rules::AdafactorPart{.kind = kind, .beta2_decay = rule.beta2_decay, .eps1 = rule.eps1});
-        };
-        rule.square = part(rules::AdafactorPartKind::kSquare);
-        rule.average = part(rules::AdafactorPartKind::kAverage);
-        rule.divide = part(rules::AdafactorPartKind::kDivide);
+        rule.square = std::make_shared<RuleKernel<rules::AdafactorSquare, cpu::IsaLaunch>>(rules::AdafactorSquare{});
+        rule.average = std::make_shared<RuleKernel<rules::AdafactorAverage, cpu::IsaLaunch>>(rules::AdafactorAverage{rule.beta2_decay});
+        rule.quotient = std::make_shared<RuleKernel<rules::AdafactorQuotient, cpu::IsaLaunch>>(rules::AdafactorQuotient{rule.eps1});
         return std::make_unique<RuleKernel<rules::Adafactor, cpu::IsaLaunch>>(rule);
       },
       "steps of a parameter's own size, by averages over rows and columns of squared gradients: hardly any memory for states");

@@ -85,9 +85,9 @@ TEST_CASE("cuda/graph_training: fp16 goes on after overflows, each phase of the 
     config.loss_scale.initial = 0x1p22;
     config.loss_scale.growth_interval = 2;
   };
-  // Neither lamb's norms nor muon's own direction follow the loss scale.
+  // Neither lamb's norms, nor muon's own direction, nor adafactor's squares follow the loss scale.
   for (const json& rule : {json::object(), kAccumulating, json{{"optimizer", {{"type", "lamb"}, {"momentum", nullptr}}}},
-                           json{{"optimizer", {{"type", "muon"}}}}, json{{"optimizer", {{"type", "adafactor"}}}}}) {
+                           json{{"optimizer", {{"type", "muon"}}}}, json{{"optimizer", {{"type", "adafactor"}, {"momentum", nullptr}}}}}) {
     CAPTURE(rule.dump());
     const json config = with(with(graph_config(30), {{"precision", "fp16"}, {"accumulate", 2}, {"clip_norm", 1.0}}), rule);
     const GraphOutcome outcome = compare(config, overflows);

@@ -151,7 +151,11 @@ __global__ void __launch_bounds__(kMeasureThreads)
   const int begin = layers[4 * k + 2], kind = layers[4 * k + 3], end = pieces[2 * (last - 1)] + pieces[2 * (last - 1) + 1];
   const bool weight = kind % 2 != 0, decays = (decay[begin] & kDecays) != 0;
   const std::int64_t numbers = std::int64_t{end - begin} * starling::detail::kUpdateBlock - kind / 2;
-  factors[k] = starling::detail::layer_factor_of(from != nullptr ? *from : step, of_parameters, of_measured, weight, decays, numbers);
+  if (from != nullptr) {
+    factors[k] = starling::detail::layer_factor_of(*from, of_parameters, of_measured, weight, decays, numbers);
+  } else {
+    factors[k] = starling::detail::layer_factor_of(step, of_parameters, of_measured, weight, decays, numbers);
+  }
 }
 
 namespace detail {

@@ -112,7 +112,7 @@ struct StepScalars {
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
   return find_any<rules::Sgd, rules::Adam<false>, rules::Adam<true>, rules::AccumAdam<false>, rules::AccumAdam<true>, rules::Linear,
                   rules::Rmsprop, rules::Adagrad, rules::Nadam, rules::Lion, rules::ScheduleFreeAdam, rules::Lars, rules::Lamb, rules::Muon,
-                  rules::Adafactor, rules::AdafactorPart>(rule);
+                  rules::Adafactor, rules::AdafactorSquare, rules::AdafactorAverage, rules::AdafactorQuotient>(rule);
 }
 
 void CudaBackend::update(const Update& call) {
