@@ -86,7 +86,8 @@ int bench_pictures(const PicturesBench& settings) {
                            .dump());
     return 0;
   }
-  fmt::print("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n", pictures.size(), megapixels, settings.repeats);
+  fmt::print("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n", pictures.size(), megapixels,
+             settings.repeats);
   fmt::print("{:<46} {:>8} {:>10}\n", "", "ms", "pictures/s");
   const auto row = [](const char* name, double ms) { fmt::print("{:<46} {:>8.3f} {:>10.0f}\n", name, ms, 1e3 / ms); };
   row("the library decodes the whole picture", whole_ms);

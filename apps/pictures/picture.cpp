@@ -69,8 +69,16 @@ void check_part(const PicturePart& part, const PictureSize& seen, const std::str
           "picture", "{}: a crop outside of its {}×{} pixels", source, seen.height, seen.width);
 }
 
-std::uint8_t luma(const std::uint8_t* rgb) {
-  return static_cast<std::uint8_t>((19595 * rgb[0] + 38470 * rgb[1] + 7471 * rgb[2] + 0x8000) >> 16);
+/// One row of the image: `step` bytes from a pixel of 4 bytes to the next.
+void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels, std::int64_t channels, std::uint8_t* out) {
+  if (channels == 1) {  // ITU-R 601, in Pillow's rounding
+    for (std::int64_t x = 0; x < pixels; ++x, from += step)
+      out[x] = static_cast<std::uint8_t>((19595 * from[0] + 38470 * from[1] + 7471 * from[2] + 0x8000) >> 16);
+    return;
+  }
+  // Four bytes at a time, of which the last is written over by the next pixel.
+  for (std::int64_t x = 0; x + 1 < pixels; ++x, from += step) std::memcpy(out + 3 * x, from, 4);
+  std::memcpy(out + 3 * (pixels - 1), from, 3);
 }
 
 }  // namespace
@@ -206,19 +214,12 @@ void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::strin
   state.resized.resize(static_cast<std::size_t>(4 * rows * columns));
   state.resizer.resize(window, box, state.settings.interpolation, rows, columns, state.resized.data());
 
+  // The image's rows among the resized pixels, which lie as the file has them.
+  const std::int64_t next = 4 * (turn.transposed ? columns : 1) * (turn.mirror_x ? -1 : 1);
   for (std::int64_t y = 0; y < height; ++y) {
-    const std::int64_t seen_y = turn.mirror_y ? height - 1 - y : y;
-    for (std::int64_t x = 0; x < width; ++x) {
-      const std::int64_t seen_x = turn.mirror_x ? width - 1 - x : x;
-      const std::uint8_t* from = state.resized.data() + 4 * (turn.transposed ? seen_x * columns + seen_y : seen_y * columns + seen_x);
-      if (channels == 1) {
-        *out++ = luma(from);
-      } else {
-        *out++ = from[0];
-        *out++ = from[1];
-        *out++ = from[2];
-      }
-    }
+    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
+    const std::uint8_t* from = state.resized.data() + 4 * (turn.transposed ? from_x * columns + from_y : from_y * columns + from_x);
+    write_row(from, next, width, channels, out + y * width * channels);
   }
 }
 

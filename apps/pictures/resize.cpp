@@ -33,8 +33,9 @@ void make_taps(Resizer::Taps& taps, std::int64_t inputs, double begin, double le
   taps.first.resize(count);
   taps.count.assign(count, 1);
   if (interpolation == Interpolation::kNearest) {
-    taps.most = 1;
-    taps.weights.assign(count, 1 << cpu::kTapBits);
+    taps.most = 2;
+    taps.weights.assign(2 * count, 0);
+    for (std::size_t i = 0; i < count; ++i) taps.weights[2 * i] = 1 << cpu::kTapBits;
     for (std::size_t i = 0; i < count; ++i) {
       const double centre = begin + (static_cast<double>(i) + 0.5) * step;
       taps.first[i] = static_cast<std::int32_t>(std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(centre)), 0, inputs - 1));
@@ -43,7 +44,7 @@ void make_taps(Resizer::Taps& taps, std::int64_t inputs, double begin, double le
   }
   const bool bicubic = interpolation == Interpolation::kBicubic;
   const double widening = std::max(step, 1.0), reach = (bicubic ? 2.0 : 1.0) * widening;
-  taps.most = static_cast<std::int64_t>(std::ceil(reach)) * 2 + 1;
+  taps.most = static_cast<std::int64_t>(std::ceil(reach)) * 2 + 2;
   taps.weights.assign(count * static_cast<std::size_t>(taps.most), 0);
   std::vector<double> own;
   for (std::size_t i = 0; i < count; ++i) {
@@ -86,7 +87,7 @@ void Resizer::resize(const PixelWindow& window, const PixelBox& box, Interpolati
   }
   for (std::int32_t& first : columns_.first) first -= static_cast<std::int32_t>(begin);
   const std::int64_t bytes = 4 * (end - begin);
-  row_.resize(static_cast<std::size_t>(bytes));
+  row_.resize(static_cast<std::size_t>(bytes) + 4);
   const cpu::ResizeKernels& kernels = cpu::resize_kernels();
   for (std::int64_t y = 0; y < height; ++y) {
     const auto row = static_cast<std::size_t>(y);

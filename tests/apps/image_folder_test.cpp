@@ -199,9 +199,11 @@ TEST_CASE("image_folder: a bad picture is an error that names it, or the next of
   CHECK(text.starts_with("[picture] " + bad + ": cannot be decoded as JPEG"));
   const auto patient = tree.open({{"on_bad_image", "skip"}});
   patient->image(FolderSplit::kTrain, 1, pixels.data());
-  CHECK(pixels == decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
+  CHECK(pixels ==
+        decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
   const auto small = tree.open({{"max_pixels", 100}});
-  CHECK(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }).find("that max_pixels allows") != std::string::npos);
+  CHECK(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }).find("that max_pixels allows") !=
+        std::string::npos);
   for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
   const auto hopeless = tree.open({{"on_bad_image", "skip"}});
   CHECK(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }).find("no picture of the class bee") !=

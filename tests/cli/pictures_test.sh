@@ -75,6 +75,7 @@ check "build it" 0 "classify" "$cmake" --build mine/build
 verify "it needs no MPI" bash -c '! ldd mine/build/classify | grep -q libmpi'
 check "it classifies a picture" 0 "^(ant|bee) +[0-9.]+ %" mine/build/classify run pets/val/ant/444.jpg
 
+export PYTHONDONTWRITEBYTECODE=1
 if python3 -c "import torch, PIL" 2>/dev/null; then
   check "PyTorch opens the model" 0 "^pets/val/ant/444.jpg: (ant|bee) " python3 "$root/examples/pytorch/starling_torch.py" run pets/val/ant/444.jpg pets/val/bee/rgb16.png
   cp .stdout torch.txt
@@ -84,5 +85,19 @@ import re
 numbers = [[float(x) for x in re.findall(r"([\d.]+) %", open(name).read())] for name in ("torch.txt", "own.txt")]
 assert len(numbers[0]) == 4 and all(abs(a - b) < 2 for a, b in zip(*numbers)), numbers
 END
+  if python3 -c "import onnx, onnxruntime" 2>/dev/null; then
+    check "the model as ONNX" 0 "" python3 "$root/examples/pytorch/starling_torch.py" run --onnx model.onnx
+    verify "computes the same" python3 - "$root/examples/pytorch" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+sys.dont_write_bytecode = True
+import onnxruntime, torch
+from starling_torch import load
+model, about = load("run")
+images = torch.randn(3, 3, 20, 20)
+logits, = onnxruntime.InferenceSession("model.onnx").run(None, {"images": images.numpy()})
+assert abs(torch.from_numpy(logits) - model(images)).max() < 1e-4
+END
+  fi
 fi
 finish

@@ -27,8 +27,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The file: the header; then, each from an 8-byte boundary on, the folders that were looked through (time of change, length and name of each),
-// the classes' names, the first file of each class, where names begin, the files' sizes, the names.
+// The file: the header; then, each from an 8-byte boundary on, the folders that were looked through (time of change, length and name of
+// each), the classes' names, the first file of each class, where names begin, the files' sizes, the names.
 constexpr std::array<char, 8> kMagic{'S', 't', 'a', 'r', 'I', 'd', 'x', '1'};
 constexpr int kMostDepth = 32;
 constexpr std::chrono::hours kMostWait{1};
@@ -132,7 +132,8 @@ std::string make_index(const std::string& folder) {
     search.look(name, 1);
     for (const FoundFolder& found : search.folders) add_folder(found);
     if (search.files.empty()) {
-      fail(ExitCode::kUsage, "data", "image_folder: the class folder {}/{} has no pictures; needed: files that end in .jpg, .jpeg or .png, or no folder", folder,
+      fail(ExitCode::kUsage, "data",
+           "image_folder: the class folder {}/{} has no pictures; needed: files that end in .jpg, .jpeg or .png, or no folder", folder,
            name);
     }
     std::sort(search.files.begin(), search.files.end(), [](const FoundFile& a, const FoundFile& b) { return a.path < b.path; });
@@ -220,7 +221,8 @@ class IndexLock {
       if (errno != EWOULDBLOCK && errno != EINTR) return;
       const auto waited = std::chrono::steady_clock::now() - begin;
       if (waited > kMostWait) {
-        fail(ExitCode::kLost, "data", "image_folder: another process has been indexing {} for an hour (it holds {}.lock); end it", folder, file);
+        fail(ExitCode::kLost, "data", "image_folder: another process has been indexing {} for an hour (it holds {}.lock); end it", folder,
+             file);
       }
       if (!told && waited > std::chrono::seconds(10)) {
         log::info("data: waiting for another process that indexes {}", folder);
@@ -278,8 +280,8 @@ PictureIndex::PictureIndex(const std::string& folder) : folder_(folder) {
     if (open_file(file)) return;
     fail(ExitCode::kUsage, "data", "image_folder: {} changes while it is read; wait until it is complete", folder);
   }
-  fail(ExitCode::kUsage, "data", "image_folder: no index of {} can be written, neither {} nor {}; make one of these places writable", folder, beside,
-       cached.empty() ? "in a cache folder (HOME is not set)" : cached);
+  fail(ExitCode::kUsage, "data", "image_folder: no index of {} can be written, neither {} nor {}; make one of these places writable",
+       folder, beside, cached.empty() ? "in a cache folder (HOME is not set)" : cached);
 }
 
 bool PictureIndex::open_file(const std::string& file) {
@@ -299,12 +301,13 @@ bool PictureIndex::open_file(const std::string& file) {
   const std::uint8_t* sizes = reader.take(header.files * sizeof(std::uint32_t));
   const std::uint8_t* names = reader.take(header.name_bytes);
   if (!reader.valid) return false;
-  const bool fresh = each_text(folders, header.folder_bytes, header.folders, sizeof(std::int64_t), [&](const std::uint8_t* before, const std::string& path) {
-    std::int64_t changed = 0;
-    std::memcpy(&changed, before, sizeof changed);
-    // The index itself and its lock come and go in the root: there the class folders are compared below.
-    return path.empty() || time_of_change(folder_ + "/" + path) == changed;
-  });
+  const bool fresh = each_text(folders, header.folder_bytes, header.folders, sizeof(std::int64_t),
+                               [&](const std::uint8_t* before, const std::string& path) {
+                                 std::int64_t changed = 0;
+                                 std::memcpy(&changed, before, sizeof changed);
+                                 // The index itself and its lock come and go in the root: there the class folders are compared below.
+                                 return path.empty() || time_of_change(folder_ + "/" + path) == changed;
+                               });
   std::vector<std::string> class_names;
   if (!fresh || !each_text(classes, header.class_bytes, header.classes, 0, [&](const std::uint8_t*, std::string name) {
         class_names.push_back(std::move(name));
@@ -315,7 +318,8 @@ bool PictureIndex::open_file(const std::string& file) {
   if (class_names != class_folders(folder_)) return false;
   std::vector<std::int64_t> first_files(static_cast<std::size_t>(header.classes) + 1);
   std::memcpy(first_files.data(), first, first_files.size() * sizeof first_files[0]);
-  if (first_files.back() != static_cast<std::int64_t>(header.files) || !std::is_sorted(first_files.begin(), first_files.end()) || first_files[0] < 0)
+  if (first_files.back() != static_cast<std::int64_t>(header.files) || !std::is_sorted(first_files.begin(), first_files.end()) ||
+      first_files[0] < 0)
     return false;
   classes_ = std::move(class_names);
   first_ = std::move(first_files);

@@ -13,9 +13,9 @@ namespace starling {
 /// Names of the class folders in a folder, sorted by byte. Error(kUsage) where the folder cannot be read; empty where it is not there.
 std::vector<std::string> class_folders(const std::string& folder);
 
-/// The picture files (.jpg, .jpeg, .png in any case) below each class folder of a folder, sorted by class and path: found once and kept in an
-/// index file, which all ranks of a host map. Later it is checked against the folders' times of change alone, so that a million files open in
-/// a moment. 12 bytes a file beside its name.
+/// The picture files (.jpg, .jpeg, .png in any case) below each class folder of a folder, sorted by class and path: found once and kept in
+/// an index file, which all ranks of a host map. Later it is checked against the folders' times of change alone, so that a million files
+/// open in a moment. 12 bytes a file beside its name.
 class PictureIndex {
  public:
   /// Reads the index, or looks through the folders and writes it: `.starling-index` in the folder, or in the user's cache folder where that
