@@ -17,5 +17,7 @@ void add_stateless(LayerRegistry& registry);
 void add_mlp(ModelRegistry& registry);
 void add_sequential_model(ModelRegistry& registry);
 void add_resnet(ModelRegistry& registry);
+void add_vgg(ModelRegistry& registry);
+void add_wide_resnet(ModelRegistry& registry);
 
 }  // namespace starling::builtin

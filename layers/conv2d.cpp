@@ -28,7 +28,8 @@ Shape Conv2d::build(const Shape& input) {
   weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
                            TensorLayout::kConvWeight);
   weight_->product = true;
-  if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, Init::uniform(1.0 / std::sqrt(fan_in)));
+  const Init bias_init = options_.zero_bias ? Init::constant(0.0) : Init::uniform(1.0 / std::sqrt(fan_in));
+  if (options_.bias) bias_ = &add_parameter("bias", {options_.out_channels}, bias_init);
   return output;
 }
 

@@ -10,6 +10,7 @@ struct Conv2dOptions {
   bool bias = true;
   /// What weights are drawn from; PyTorch's default (kaiming_uniform with a = sqrt(5)) is U(±1/sqrt(fan_in)), biases too.
   enum class WeightInit : std::uint8_t { kDefault, kKaimingNormalFanIn, kKaimingNormalFanOut } init = WeightInit::kDefault;
+  bool zero_bias = false;  ///< biases begin at 0 instead
 };
 
 /// 2-D convolution: {H, W, C} → {P, Q, out_channels}. Tensors: weight (O×kH×kW×C/groups), bias (O).

@@ -12,10 +12,12 @@ Shape Linear::build(const Shape& input) {
   if (input.rank() != 1) bad_shape(input, "a flat vector (put a flatten layer before)");
   const auto fan_in = static_cast<double>(input[0]);
   const Init uniform = Init::uniform(1.0 / std::sqrt(fan_in));
-  weight_ = &add_parameter("weight", {out_features_, input[0]},
-                           init_ == WeightInit::kKaimingNormal ? Init::normal(std::sqrt(2.0 / fan_in)) : uniform);
+  Init init = uniform;
+  if (init_ == WeightInit::kKaimingNormal) init = Init::normal(std::sqrt(2.0 / fan_in));
+  if (init_ == WeightInit::kSmallNormal) init = Init::normal(0.01);
+  weight_ = &add_parameter("weight", {out_features_, input[0]}, init);
   weight_->product = true;
-  if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, uniform);
+  if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);
   return {out_features_};
 }
 

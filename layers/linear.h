@@ -4,12 +4,13 @@
 
 namespace starling {
 
-/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)), PyTorch's default.
+/// x · weightᵀ + bias: {I} → {O}. Tensors: weight (O×I), bias (O), drawn from U(±1/sqrt(I)), PyTorch's default; kSmallNormal draws weights
+/// from N(0, 0.01²).
 class Linear : public Layer {
  public:
-  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal };
-  explicit Linear(std::int64_t out_features, bool bias = true, WeightInit init = WeightInit::kDefault)
-      : out_features_(out_features), has_bias_(bias), init_(init) {}
+  enum class WeightInit : std::uint8_t { kDefault, kKaimingNormal, kSmallNormal };
+  explicit Linear(std::int64_t out_features, bool bias = true, WeightInit init = WeightInit::kDefault, bool zero_bias = false)
+      : out_features_(out_features), has_bias_(bias), init_(init), zero_bias_(zero_bias) {}
 
   /// forward(), then ReLU, in one operation.
   Variable forward_relu(const Variable& x, Pass& pass);
@@ -22,6 +23,7 @@ class Linear : public Layer {
   std::int64_t out_features_;
   bool has_bias_;
   WeightInit init_;
+  bool zero_bias_;
   Parameter* weight_ = nullptr;
   Parameter* bias_ = nullptr;
 };

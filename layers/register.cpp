@@ -37,6 +37,8 @@ void register_builtin_models() {
     builtin::add_mlp(registry);
     builtin::add_sequential_model(registry);
     builtin::add_resnet(registry);
+    builtin::add_vgg(registry);
+    builtin::add_wide_resnet(registry);
   });
 }
 

@@ -5,23 +5,6 @@
 
 namespace starling {
 
-namespace {
-
-/// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et al. 2014).
-class DropoutLayer : public Layer {
- public:
-  explicit DropoutLayer(double p) : p_(p) {}
-
- protected:
-  Shape build(const Shape& input) override { return input; }
-  Variable compute(const Variable& x, Pass& pass) override { return functions::dropout(x, p_, pass); }
-
- private:
-  double p_;
-};
-
-}  // namespace
-
 Shape Pool2d::build(const Shape& input) {
   if (input.rank() != 3) bad_shape(input, "an image H×W×C");
   return window_output(*this, input, window_, input[2]);

@@ -20,6 +20,19 @@ class ActivationLayer : public Layer {
   Activation kind_;
 };
 
+/// Zeroes values with probability p in training and scales the others by 1/(1 - p) (Srivastava et al. 2014).
+class DropoutLayer : public Layer {
+ public:
+  explicit DropoutLayer(double p) : p_(p) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::dropout(x, p_, pass); }
+
+ private:
+  double p_;
+};
+
 /// The largest value or the mean of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in PyTorch by default.
 class Pool2d : public Layer {
  public:

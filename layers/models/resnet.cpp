@@ -30,13 +30,14 @@ struct ConvNorm {
 };
 
 /// What a block is: two 3×3 convolutions, or 1×1, 3×3 with the stride, and 1×1 to four times the width. Where the shape changes the
-/// shortcut is a 1×1 convolution with batch norm, or without parameters (the papers' option A).
+/// shortcut is a 1×1 convolution with batch norm, or without parameters (the papers' option A). `inner` multiplies the width of all but a
+/// bottleneck's last convolution.
 enum class BlockKind { kPlain, kBottleneck, kOptionA };
 
 class Block : public Layer {
  public:
-  Block(BlockKind kind, std::int64_t width, std::int64_t stride, WeightInit init)
-      : kind_(kind), width_(width), stride_(stride), init_(init) {}
+  Block(BlockKind kind, std::int64_t width, std::int64_t inner, std::int64_t stride, WeightInit init)
+      : kind_(kind), width_(width), inner_(inner), stride_(stride), init_(init) {}
 
  protected:
   Shape build(const Shape& input) override {
@@ -49,8 +50,8 @@ class Block : public Layer {
       units_.push_back(unit);
     };
     if (kind_ == BlockKind::kBottleneck) {
-      add("1", width_, 1, 1);
-      add("2", width_, 3, stride_);
+      add("1", inner_ * width_, 1, 1);
+      add("2", inner_ * width_, 3, stride_);
       add("3", 4 * width_, 1, 1);
     } else {
       add("1", width_, 3, stride_);
@@ -78,7 +79,7 @@ class Block : public Layer {
   }
 
   BlockKind kind_;
-  std::int64_t width_, stride_;
+  std::int64_t width_, inner_, stride_;
   WeightInit init_;
   bool changes_ = false;
   std::vector<ConvNorm> units_;
@@ -94,6 +95,7 @@ struct Plan {
   bool small_stem = false;  ///< 3×3 of stride 1; else 7×7 of stride 2 and max pooling
   WeightInit init = WeightInit::kKaimingNormalFanOut;
   Linear::WeightInit linear_init = Linear::WeightInit::kDefault;
+  std::int64_t inner = 1;  ///< factor of the width inside bottlenecks
 };
 
 class ResNet : public Layer {
@@ -115,8 +117,8 @@ class ResNet : public Layer {
     for (std::size_t stage = 0; stage < plan_.blocks.size(); ++stage, width *= 2) {
       for (std::int64_t block = 0; block < plan_.blocks[stage]; ++block) {
         const std::int64_t stride = stage > 0 && block == 0 ? 2 : 1;
-        shape =
-            add_chain(fmt::format("layer{}.{}", stage + 1, block), std::make_unique<Block>(plan_.kind, width, stride, plan_.init), shape);
+        shape = add_chain(fmt::format("layer{}.{}", stage + 1, block),
+                          std::make_unique<Block>(plan_.kind, width, plan_.inner, stride, plan_.init), shape);
       }
     }
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
@@ -154,23 +156,30 @@ void builtin::add_resnet(ModelRegistry& registry) {
         fmt::format("the CIFAR ResNet of {} layers, with option-A shortcuts", depth));
   }
   // With torchvision's architecture (the stride of a bottleneck in its 3×3 convolution), names and initialisation.
-  const auto imagenet = [&](int depth, std::vector<std::int64_t> blocks, BlockKind kind) {
+  const auto imagenet = [&](const std::string& name, Plan of_name, const std::string& what) {
     registry.add(
-        fmt::format("resnet{}", depth),
-        [plan = Plan{std::move(blocks), kind}](ConfigSection& section, const ModelOutputs& site) {
+        name,
+        [plan = std::move(of_name)](ConfigSection& section, const ModelOutputs& site) {
           Plan own = plan;
           own.small_stem =
               section.choice("stem", "imagenet", {"imagenet", "cifar"},
                              "imagenet: 7×7 convolution of stride 2 and max pooling; cifar: 3×3 of stride 1, for small images") == "cifar";
           return std::make_unique<ResNet>(std::move(own), site.num_classes);
         },
-        fmt::format("the ImageNet ResNet of {} layers, as torchvision builds it", depth));
+        what + ", as torchvision builds it");
   };
-  imagenet(18, {2, 2, 2, 2}, BlockKind::kPlain);
-  imagenet(34, {3, 4, 6, 3}, BlockKind::kPlain);
-  imagenet(50, {3, 4, 6, 3}, BlockKind::kBottleneck);
-  imagenet(101, {3, 4, 23, 3}, BlockKind::kBottleneck);
-  imagenet(152, {3, 8, 36, 3}, BlockKind::kBottleneck);
+  const auto plain = [&](int depth, std::vector<std::int64_t> blocks, BlockKind kind) {
+    imagenet(fmt::format("resnet{}", depth), {.blocks = std::move(blocks), .kind = kind},
+             fmt::format("the ImageNet ResNet of {} layers", depth));
+  };
+  plain(18, {2, 2, 2, 2}, BlockKind::kPlain);
+  plain(34, {3, 4, 6, 3}, BlockKind::kPlain);
+  plain(50, {3, 4, 6, 3}, BlockKind::kBottleneck);
+  plain(101, {3, 4, 23, 3}, BlockKind::kBottleneck);
+  plain(152, {3, 8, 36, 3}, BlockKind::kBottleneck);
+  // Of Zagoruyko and Komodakis (arXiv 1605.07146), section 3.4: twice as wide inside, the blocks' ends as they are.
+  imagenet("wide_resnet50_2", {.blocks = {3, 4, 6, 3}, .kind = BlockKind::kBottleneck, .inner = 2},
+           "the ImageNet ResNet of 50 layers with bottlenecks twice as wide");
 }
 
 }  // namespace starling

@@ -9,7 +9,7 @@ models/<model>.safetensors a whole model whose tensors both sides make from a ha
 models/names.json          names and shapes of tensors, parameter counts
 
 The models are written out here, since torchvision may not be installed: the CIFAR ResNets follow akamaster/pytorch_resnet_cifar10,
-the others torchvision, in architecture and names.
+the wide ones xternalz/WideResNet-pytorch, the others torchvision, in architecture and names.
 """
 import json
 import math
@@ -120,7 +120,7 @@ class CifarResNet(nn.Module):
 class BasicBlock(nn.Module):
     expansion = 1
 
-    def __init__(self, inplanes, planes, stride):
+    def __init__(self, inplanes, planes, stride, wide=1):
         super().__init__()
         self.conv1 = nn.Conv2d(inplanes, planes, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(planes)
@@ -137,13 +137,13 @@ class BasicBlock(nn.Module):
 class Bottleneck(BasicBlock):
     expansion = 4
 
-    def __init__(self, inplanes, planes, stride):
+    def __init__(self, inplanes, planes, stride, wide=1):
         nn.Module.__init__(self)
-        self.conv1 = nn.Conv2d(inplanes, planes, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.conv3 = nn.Conv2d(planes, 4 * planes, 1, bias=False)
+        self.conv1 = nn.Conv2d(inplanes, wide * planes, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(wide * planes)
+        self.conv2 = nn.Conv2d(wide * planes, wide * planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(wide * planes)
+        self.conv3 = nn.Conv2d(wide * planes, 4 * planes, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(4 * planes)
 
     def body(self, x):
@@ -151,7 +151,7 @@ class Bottleneck(BasicBlock):
 
 
 class ResNet(nn.Module):
-    def __init__(self, block, counts, classes=1000, cifar=False):
+    def __init__(self, block, counts, classes=1000, cifar=False, wide=1):
         super().__init__()
         self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False) if cifar else nn.Conv2d(3, 64, 7, 2, 3, bias=False)
         self.bn1 = nn.BatchNorm2d(64)
@@ -161,7 +161,7 @@ class ResNet(nn.Module):
             blocks = []
             for index in range(count):
                 planes, stride = 64 << stage, 2 if stage and not index else 1
-                blocks.append(block(inplanes, planes, stride))
+                blocks.append(block(inplanes, planes, stride, wide))
                 if stride != 1 or inplanes != planes * block.expansion:
                     blocks[-1].downsample = nn.Sequential(nn.Conv2d(inplanes, planes * block.expansion, 1, stride, bias=False),
                                                           nn.BatchNorm2d(planes * block.expansion))
@@ -173,6 +173,73 @@ class ResNet(nn.Module):
         x = self.pool(F.relu(self.bn1(self.conv1(x))))
         x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
         return self.fc(x.mean((2, 3)))
+
+
+class WideBlock(nn.Module):
+    def __init__(self, in_planes, planes, stride, dropout):
+        super().__init__()
+        self.bn1 = nn.BatchNorm2d(in_planes)
+        self.conv1 = nn.Conv2d(in_planes, planes, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, 1, 1, bias=False)
+        if in_planes != planes:
+            self.convShortcut = nn.Conv2d(in_planes, planes, 1, stride, bias=False)
+        self.dropout = dropout
+
+    def forward(self, x):
+        active = F.relu(self.bn1(x))
+        out = F.dropout(F.relu(self.bn2(self.conv1(active))), self.dropout, self.training)
+        return self.conv2(out) + (self.convShortcut(active) if hasattr(self, "convShortcut") else x)
+
+
+class WideGroup(nn.Module):
+    def __init__(self, blocks):
+        super().__init__()
+        self.layer = nn.Sequential(*blocks)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class WideResNet(nn.Module):
+    def __init__(self, depth=28, width=10, dropout=0.0, classes=10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, 1, 1, bias=False)
+        planes = 16
+        for group in range(3):
+            blocks = []
+            for block in range((depth - 4) // 6):
+                wide = (16 << group) * width
+                blocks.append(WideBlock(planes, wide, 2 if group and not block else 1, dropout))
+                planes = wide
+            setattr(self, f"block{group + 1}", WideGroup(blocks))
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.fc = nn.Linear(planes, classes)
+
+    def forward(self, x):
+        x = F.relu(self.bn1(self.block3(self.block2(self.block1(self.conv1(x))))))
+        return self.fc(x.mean((2, 3)))
+
+
+class Vgg11(nn.Module):
+    def __init__(self, classes=10, batch_norm=False, cifar=False):
+        super().__init__()
+        layers, inputs = [], 3
+        for planes in (64, "M", 128, "M", 256, 256, "M", 512, 512, "M", 512, 512, "M"):
+            if planes == "M":
+                layers.append(nn.MaxPool2d(2, 2))
+            else:
+                norm = [nn.BatchNorm2d(planes)] if batch_norm else []
+                layers += [nn.Conv2d(inputs, planes, 3, padding=1), *norm, nn.ReLU()]
+                inputs = planes
+        self.features = nn.Sequential(*layers)
+        self.pool = nn.AdaptiveAvgPool2d(1 if cifar else 7)
+        self.classifier = nn.Linear(512, classes) if cifar else nn.Sequential(
+            nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096), nn.ReLU(), nn.Dropout(),
+            nn.Linear(4096, classes))
+
+    def forward(self, x):
+        return self.classifier(torch.flatten(self.pool(self.features(x)), 1))
 
 
 # --- numbers that both sides can make ------------------------------------------------------------------------------------------
@@ -253,6 +320,11 @@ WHOLE = {
     "resnet20": ((2, 3, 16, 16), 0.1, {"type": "resnet20"}, lambda: CifarResNet(20, 5)),
     "resnet18_cifar": ((2, 3, 16, 16), 0.1, {"type": "resnet18", "stem": "cifar"}, lambda: ResNet(BasicBlock, (2, 2, 2, 2), 5, True)),
     "resnet50": ((2, 3, 48, 48), 0.0, {"type": "resnet50"}, lambda: ResNet(Bottleneck, (3, 4, 6, 3), 5)),
+    "wide_resnet": ((2, 3, 16, 16), 0.1, {"type": "wide_resnet", "depth": 16, "width": 2}, lambda: WideResNet(16, 2, 0.0, 5)),
+    # Width 1: the first group's shortcuts are all plain.
+    "wide_resnet_narrow": ((2, 3, 16, 16), 0.0, {"type": "wide_resnet", "depth": 10, "width": 1}, lambda: WideResNet(10, 1, 0.0, 5)),
+    "vgg11_cifar": ((2, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar"}, lambda: Vgg11(5, False, True)),
+    "vgg11_bn_cifar": ((3, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar", "batch_norm": True}, lambda: Vgg11(5, True, True)),
 }
 
 
@@ -322,8 +394,11 @@ def main():
         for depth, block, blocks in ((18, BasicBlock, (2, 2, 2, 2)), (34, BasicBlock, (3, 4, 6, 3)), (50, Bottleneck, (3, 4, 6, 3)),
                                      (101, Bottleneck, (3, 4, 23, 3)), (152, Bottleneck, (3, 8, 36, 3))):
             counts[f"resnet{depth}"] = ResNet(block, blocks, 10)
+        counts["wide_resnet50_2"] = ResNet(Bottleneck, (3, 4, 6, 3), 10, wide=2)
+        counts["wide_resnet"] = WideResNet()
+        counts["vgg11"] = Vgg11()
     names = {
-        "tensors": {name: describe(counts[name]) for name in ("resnet20", "resnet18", "resnet50")},
+        "tensors": {name: describe(counts[name]) for name in ("resnet20", "resnet18", "resnet50", "wide_resnet50_2", "wide_resnet", "vgg11")},
         "parameter_counts": {name: sum(p.numel() for p in model.parameters()) for name, model in counts.items()},
     }
     (OUT / "names.json").write_text(json.dumps(names, separators=(",", ":")) + "\n")

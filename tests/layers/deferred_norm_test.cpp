@@ -272,6 +272,14 @@ TEST_CASE("layers/deferred norms: a step gives the numbers of one without them")
     check_same(*model, DType::kFloat64, 2, 2, 1e-9);
     check_same(*model, DType::kFloat32, 2, 4, 2e-3);
   }
+  // Where a norm that two convolutions read follows the first convolution, and where a block's input is read by a norm and a sum.
+  SUBCASE("wide_resnet") {
+    for (const char* width : {"1", "2"}) {
+      const auto model =
+          model_from(R"({"type": "wide_resnet", "depth": 16, "dropout": 0.2, "width": )" + std::string(width) + "}", {16, 16, 3});
+      check_same(*model, DType::kFloat64, 2, 2, 1e-9);
+    }
+  }
   SUBCASE("resnet50") { check_same(*model_from(R"({"type": "resnet50", "stem": "cifar"})", {16, 16, 3}), DType::kFloat32, 1, 8, 3e-2); }
 }
 

@@ -53,6 +53,9 @@ TEST_CASE("layers/errors: keys and names of layers") {
   CHECK(contains(model_error(R"({"type": "resnet21"})", {4, 4, 1}), "did you mean 'resnet20'"));
   CHECK(contains(model_error(R"({"type": "resnet20", "stem": "cifar"})", {4, 4, 1}), "stem"));
   CHECK(contains(model_error(R"({"type": "resnet18", "stem": "cifra"})", {4, 4, 1}), "cifar"));
+  CHECK(contains(model_error(R"({"type": "wide_resnet", "depth": 29})", {8, 8, 3}), "the nearest are 28 and 34"));
+  CHECK(contains(model_error(R"({"type": "vgg11"})", {32, 32, 3}), "or the classifier \"cifar\""));
+  CHECK(contains(model_error(R"({"type": "vgg11", "classifier": "cifar"})", {28, 28, 1}), "32×32 pixels or more"));
   CHECK(contains(model_error(R"({"type": "mlp", "hidden": [8, 0]})", {4, 4, 1}), "hidden"));
   CHECK(contains(model_error(R"({"type": "mlp", "num_classes": 0})", {4, 4, 1}), "num_classes"));
   CHECK(contains(model_error(R"({})", {4, 4, 1}), "type"));
@@ -122,6 +125,7 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
     ConfigSection section = ConfigSection::describe();
     CHECK(models().make(name, "", section, ModelOutputs{}) != nullptr);
     CHECK_FALSE(models().summary(name).empty());
+    if (name == "wide_resnet") CHECK(keys(section) == std::vector<std::string>{"depth", "width", "dropout"});
     if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem"});
   }
   ConfigSection section = ConfigSection::describe();

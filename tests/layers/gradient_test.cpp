@@ -103,6 +103,8 @@ TEST_CASE("layers/gradients: whole models") {
   SUBCASE("resnet20") { check_initialised(R"({"type": "resnet20"})", {8, 8, 3}, 2, 1); }
   // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
   SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
+  // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
+  SUBCASE("wide_resnet") { check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 2}, 3, 1); }
 }
 
 TEST_CASE("layers/gradients: accumulation over micro-batches") {

@@ -88,6 +88,22 @@ TEST_CASE("layers/init: resnet18 is kaiming normal over fan out, its classifier 
   check_distribution(find(*model, "fc.weight"), 1 / std::sqrt(3.0 * 512), true);
 }
 
+TEST_CASE("layers/init: wide_resnet is kaiming normal over fan out, its classifier's bias 0") {
+  const auto model = initialised(R"({"type": "wide_resnet", "depth": 10, "width": 2})", {8, 8, 3});
+  check_distribution(find(*model, "conv1.weight"), std::sqrt(2.0 / (16 * 9)), false);
+  check_distribution(find(*model, "block2.layer.0.convShortcut.weight"), std::sqrt(2.0 / 64), false);
+  check_distribution(find(*model, "fc.weight"), 1 / std::sqrt(3.0 * 128), true);
+  CHECK(numbers_of(find(*model, "fc.bias").value) == std::vector<double>(10, 0.0));
+}
+
+TEST_CASE("layers/init: vgg11 is kaiming normal over fan out, its linear layers N(0, 0.01²), biases 0") {
+  const auto model = initialised(R"({"type": "vgg11", "classifier": "cifar"})", {32, 32, 3});
+  check_distribution(find(*model, "features.0.weight"), std::sqrt(2.0 / (64 * 9)), false);
+  check_distribution(find(*model, "classifier.weight"), 0.01, false);
+  CHECK(numbers_of(find(*model, "features.3.bias").value) == std::vector<double>(128, 0.0));
+  CHECK(numbers_of(find(*model, "classifier.bias").value) == std::vector<double>(10, 0.0));
+}
+
 TEST_CASE("layers/init: numbers depend on seed and tensor alone, and differ between both") {
   const std::string json = R"({"type": "mlp", "hidden": [6, 6, 6]})";
   const auto a = initialised(json, {2, 3, 1}), b = initialised(json, {2, 3, 1}), other = initialised(json, {2, 3, 1}, 2);

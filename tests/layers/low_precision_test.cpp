@@ -128,7 +128,9 @@ const char* const kEveryLayer = R"({"type": "sequential", "layers": [
 TEST_CASE("layers/low: every operation gets the types of the contract") {
   for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
     for (const std::string& json :
-         {std::string(kEveryLayer), std::string(R"({"type": "resnet20"})"), std::string(R"({"type": "resnet50"})")}) {
+         {std::string(kEveryLayer), std::string(R"({"type": "resnet20"})"), std::string(R"({"type": "resnet50"})"),
+          std::string(R"({"type": "wide_resnet", "depth": 10, "width": 2, "dropout": 0.3})"),
+          std::string(R"({"type": "vgg11", "classifier": "cifar", "batch_norm": true})")}) {
       CAPTURE(json);
       const auto model = model_from(json, {32, 32, 3});
       const auto meta = make_meta_backend();

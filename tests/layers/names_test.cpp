@@ -29,9 +29,9 @@ nlohmann::json listed(const std::vector<T*>& tensors) {
 
 TEST_CASE("layers/names: tensors are named, shaped and ordered as PyTorch's") {
   const nlohmann::json tensors = golden()["tensors"];
-  REQUIRE(tensors.size() == 3);
+  REQUIRE(tensors.size() == 6);
   for (const auto& [name, expected] : tensors.items()) {
-    const auto model = model_from(R"({"type": ")" + name + R"("})", {64, 64, 3});
+    const auto model = model_from(R"({"type": ")" + name + R"("})", {224, 224, 3});
     CAPTURE(name);
     CHECK(listed(model->parameters()) == expected["parameters"]);
     CHECK(listed(model->buffers()) == expected["buffers"]);
@@ -39,13 +39,22 @@ TEST_CASE("layers/names: tensors are named, shaped and ordered as PyTorch's") {
   }
 }
 
-TEST_CASE("layers/names: parameter counts of all ResNets") {
+TEST_CASE("layers/names: parameter counts of all image models") {
   const nlohmann::json counts = golden()["parameter_counts"];
-  REQUIRE(counts.size() == 10);
+  REQUIRE(counts.size() == 13);
   for (const auto& [name, expected] : counts.items()) {
     CAPTURE(name);
-    CHECK(model_from(R"({"type": ")" + name + R"("})", {64, 64, 3})->parameter_count() == expected.get<std::int64_t>());
+    CHECK(model_from(R"({"type": ")" + name + R"("})", {224, 224, 3})->parameter_count() == expected.get<std::int64_t>());
   }
+}
+
+TEST_CASE("layers/names: a small classifier of vgg11 is one linear layer, and batch norms move the numbers") {
+  const auto model = model_from(R"({"type": "vgg11", "classifier": "cifar", "batch_norm": true})", {32, 32, 3});
+  const auto& parameters = model->parameters();
+  CHECK(parameters[2]->name == "features.1.weight");
+  CHECK(parameters[4]->name == "features.4.weight");
+  CHECK(parameters[parameters.size() - 2]->name == "classifier.weight");
+  CHECK(parameters[parameters.size() - 2]->shape == Shape{10, 512});
 }
 
 TEST_CASE("layers/names: mlp is named as the sequential that it is") {

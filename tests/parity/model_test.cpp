@@ -214,8 +214,9 @@ TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
   }
 }
 
-TEST_CASE("parity/models: whole ResNets give PyTorch's numbers") {
-  for (const char* name : {"resnet20", "resnet18_cifar", "resnet50"}) {
+TEST_CASE("parity/models: whole models give PyTorch's numbers") {
+  for (const char* name :
+       {"resnet20", "resnet18_cifar", "resnet50", "wide_resnet", "wide_resnet_narrow", "vgg11_cifar", "vgg11_bn_cifar"}) {
     CAPTURE(name);
     Golden golden(name);
     fill_hashed(*golden.model);
