@@ -33,7 +33,10 @@ Shape Conv2d::build(const Shape& input) {
   return output;
 }
 
-Variable Conv2d::compute(const Variable& x, Pass& pass) { return functions::conv2d(x, *weight_, bias_, options_.window, pass); }
+Variable Conv2d::compute(const Variable& x, Pass& pass) {
+  window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);  // an image of another size may be too small
+  return functions::conv2d(x, *weight_, bias_, options_.window, pass);
+}
 
 void builtin::add_conv2d(LayerRegistry& registry) {
   registry.add(

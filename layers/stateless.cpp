@@ -10,6 +10,11 @@ Shape Pool2d::build(const Shape& input) {
   return window_output(*this, input, window_, input[2]);
 }
 
+Variable Pool2d::compute(const Variable& x, Pass& pass) {
+  window_output(*this, x.shape().without_batch(), window_, x.shape().back());  // an image of another size may be too small
+  return functions::pool2d(x, kind_, window_, pass);
+}
+
 Shape GlobalAvgPool::build(const Shape& input) {
   if (input.rank() != 3) bad_shape(input, "an image H×W×C");
   return {input[2]};
