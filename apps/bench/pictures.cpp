@@ -52,7 +52,8 @@ int bench_pictures(const PicturesBench& settings) {
     const ImageChange change = image_change(crop, 1, repeat);
     double seconds[3] = {};
     for (std::size_t i = 0; i < pictures.size(); ++i) {
-      const auto& [path, bytes] = pictures[i];
+      const std::string& path = pictures[i].path;
+      const std::vector<std::uint8_t>& bytes = pictures[i].bytes;
       const PartChoice part = [&](const PictureSize& size) {
         if (repeat == 0) pixels += static_cast<double>(size.height * size.width);
         return *change.part(static_cast<std::int64_t>(i), size);

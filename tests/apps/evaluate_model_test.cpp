@@ -79,6 +79,9 @@ TEST_CASE("evaluate_model: a file of another program, and one whose config is da
   CHECK(test::contains(text(), "m.safetensors, starling.config"));
   file.metadata["starling.config"] = "{\"model\": {}}";
   CHECK(test::contains(text(), "holds no config of a model and its data"));
+  // A data file does not say what code is to be run.
+  file.metadata["starling.config"] = R"({"model": {"type": "mine"}, "data": {"type": "synthetic"}, "plugins": ["./libmine.so"]})";
+  CHECK(test::contains(text(), R"(m.safetensors was trained with the plug-ins ["./libmine.so"]; give its config)"));
   const test::Folder folder;
   CHECK(test::contains(test::error_of(ExitCode::kUsage, [&] { evaluated_file(folder.path()); }), "has no model.safetensors"));
   folder.write("model.safetensors", "x");

@@ -274,6 +274,7 @@ PictureIndex::PictureIndex(const std::string& folder) : folder_(folder) {
     try {
       write_file_atomically(file, text.data(), text.size());
     } catch (const Error&) {
+      ::unlink((file + ".lock").c_str());
       continue;  // the next place; in the end there is an error
     }
     ::unlink((file + ".lock").c_str());
