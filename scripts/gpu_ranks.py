@@ -188,6 +188,15 @@ def read_safetensors(path):
     return metadata, numbers
 
 
+def tensors(path):
+    """All of a file but its metadata, which say by what config a model was trained."""
+    data = path.read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    header.pop("__metadata__", None)
+    return header, data[8 + size :]
+
+
 def change_metadata(path, **changes):
     data = path.read_bytes()
     (size,) = struct.unpack("<Q", data[:8])

@@ -84,10 +84,10 @@ same() { # NAME ALGORITHM TOPOLOGY [ARG...]: never stopped; tested all the time;
   local often=("${@:4}" --set evaluate.every_steps=3 --set checkpoint.every_steps=5)
   check "$1" 0 'step 24/24' train_one "$1" "$2" "$3" "${@:4}" --set evaluate.every_epochs=0 --set checkpoint.every_epochs=0
   check "$1, tested and saved" 0 'step 24/24' train_one "$1-often" "$2" "$3" "${often[@]}"
-  verify "$1: the same bits" cmp "$1/model.safetensors" "$1-often/model.safetensors"
+  verify "$1: the same bits" same_model "$1/model.safetensors" "$1-often/model.safetensors"
   rm -rf "$1-often/checkpoints/step-24" "$1-often/model.safetensors"
   check "$1, resumed" 0 'step 24/24' train_one "$1-often" "$2" "$3" "${often[@]}" --resume latest
-  verify "$1: the same bits again" cmp "$1/model.safetensors" "$1-often/model.safetensors"
+  verify "$1: the same bits again" same_model "$1/model.safetensors" "$1-often/model.safetensors"
 }
 same control '{"type":"gossip","global_above":0.001,"check_every":3,"interval":2}' ring
 same tracking gradient_tracking one-peer-exp

@@ -9,8 +9,8 @@ dry() { "$train" run.json --dry-run --set "optimizer.groups=$1" "${@:2}"; }
 go() { # FOLDER GROUPS [ARG...]
   ranks 2 "$train" run.json --output "$1" --set "optimizer.groups=$2" --set tensorboard=false --set threads=1 "${@:3}"
 }
-same() { cmp "$1/model.safetensors" "$2/model.safetensors"; }
-differ() { ! cmp -s "$1/model.safetensors" "$2/model.safetensors"; }
+same() { same_model "$1/model.safetensors" "$2/model.safetensors"; }
+differ() { ! same_model "$1/model.safetensors" "$2/model.safetensors"; }
 export -f dry go same differ
 
 check "no regular expression" 2 "groups\[0\]\.match: 'bn\(' is no regular expression .*e\.g\. bn\|bias" dry '[{"match":"bn("}]'
@@ -62,7 +62,7 @@ verify "differs from one rate" differ adafactor adafactor-biases
 cp adafactor-biases/model.safetensors wanted.safetensors
 rm -rf adafactor-biases/checkpoints/step-12 adafactor-biases/model.safetensors
 check "adafactor, biases resumed" 0 'step 12/12' go adafactor-biases '[{"match":"bias$","lr_scale":0.1}]' --set optimizer.type=adafactor --set 'optimizer.eps=[1e-6, 1e-3]' --set checkpoint.every_steps=5 --resume latest
-verify "has the same bits" cmp adafactor-biases/model.safetensors wanted.safetensors
+verify "has the same bits" same_model adafactor-biases/model.safetensors wanted.safetensors
 muon() { go "$1" "$2" --set optimizer.type=muon --set optimizer.eps=1e-6 "${@:3}"; }
 export -f muon
 check "muon, a matrix that is adamw's" 0 'step 12/12' muon muon-some '[{"match":"^1","orthogonal":false}]'

@@ -21,6 +21,21 @@ ranks() { # COUNT COMMAND...: the command under mpirun
 
 export -f ranks
 
+# same_model FILE FILE: whether the tensors of two .safetensors files have the same bits. Their metadata say by what config they were trained.
+same_model() {
+  python3 - "$@" <<'PYTHON'
+import json, struct, sys
+def tensors(path):
+    data = open(path, "rb").read()
+    length, = struct.unpack_from("<Q", data)
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return header, data[8 + length:]
+sys.exit(tensors(sys.argv[1]) != tensors(sys.argv[2]))
+PYTHON
+}
+export -f same_model
+
 failed() { # NAME: reports a failure with the last command's output
   failures=$((failures + 1))
   echo "FAILED  $1"

@@ -40,17 +40,17 @@ for transport in auto mpi; do
 done
 check "2 ranks on one host" 0 "done" ranks 2 "$train" small.json --output one
 verify "the same losses" same_losses one hosts-auto
-verify "the same model" cmp one/model.safetensors hosts-auto/model.safetensors
-verify "the same model over mpi" cmp one/model.safetensors hosts-mpi/model.safetensors
+verify "the same model" same_model one/model.safetensors hosts-auto/model.safetensors
+verify "the same model over mpi" same_model one/model.safetensors hosts-mpi/model.safetensors
 for topology in base-2 complete; do
   check "2 hosts, 2 ranks each, $topology" 0 "done" "$netlab" run 2 "$train" small.json --set sync.topology.type=$topology --output hosts-$topology
   check "4 ranks on one host, $topology" 0 "done" ranks 4 "$train" small.json --set sync.topology.type=$topology --output one-$topology
-  verify "the same model of 2 x 2, $topology" cmp one-$topology/model.safetensors hosts-$topology/model.safetensors
+  verify "the same model of 2 x 2, $topology" same_model one-$topology/model.safetensors hosts-$topology/model.safetensors
 done
 check "bf16 on the wire, 2 hosts" 0 "done" "$netlab" run 1 "$train" small.json --set sync.exchange=bf16 --output hosts-bf16
 check "bf16 on the wire, one host" 0 "done" ranks 2 "$train" small.json --set sync.exchange=bf16 --output one-bf16
-verify "the same model in bf16" cmp one-bf16/model.safetensors hosts-bf16/model.safetensors
-verify "but not that of fp32" bash -c '! cmp -s one/model.safetensors one-bf16/model.safetensors'
+verify "the same model in bf16" same_model one-bf16/model.safetensors hosts-bf16/model.safetensors
+verify "but not that of fp32" bash -c '! same_model one/model.safetensors one-bf16/model.safetensors'
 
 # scripts/launch.sh with a host file, through a firewall's ports: one end of every connection between hosts is on one of them
 printf 'host0 slots=2\nhost1 slots=2\n' >hosts
@@ -61,7 +61,7 @@ launch() {
 }
 launch --output launched >launched.log 2>&1
 verify "launch.sh across hosts" grep done launched.log
-verify "the same model by launch.sh" cmp one-base-2/model.safetensors launched/model.safetensors
+verify "the same model by launch.sh" same_model one-base-2/model.safetensors launched/model.safetensors
 if command -v ss >/dev/null; then
   launch --set steps=1500 --set log_every=100 --output ports >/dev/null 2>&1 &
   launched=$!
@@ -76,7 +76,7 @@ fi
 # one link slower than the other
 "$netlab" rate 1 20
 check "one slow link" 0 "done" "$netlab" run 1 "$train" small.json --output slow
-verify "the same model over a slow link" cmp one/model.safetensors slow/model.safetensors
+verify "the same model over a slow link" same_model one/model.safetensors slow/model.safetensors
 verify "400 kB a step at 20 Mbit/s take their time" awk "BEGIN { exit !($(json_number slow/summary.json train_seconds) > 1) }"
 "$netlab" rate 1 1000
 

@@ -38,7 +38,7 @@ check "what the algorithm keeps counts as memory" 0 "receive buffers, [0-9.]+ [K
 check "it trains" 0 "slow_average over none" slow --set steps=25 --output "$work/straight"
 check "it stops earlier" 0 "" slow --output "$work/slow"
 check "it goes on" 0 "continuing after step 20" slow --set steps=25 --output "$work/slow" --resume latest
-verify "to the bits of the run that did not stop" cmp "$work/straight/model.safetensors" "$work/slow/model.safetensors"
+verify "to the bits of the run that did not stop" same_model "$work/straight/model.safetensors" "$work/slow/model.safetensors"
 verify "its states are in the checkpoint" grep -aq '"sync.slow_momentum.3.weight"' "$work/slow/checkpoints/step-25/rank-3.safetensors"
 verify "the resolved config shows its default" bash -c 'python3 -c "import json; a = json.load(open(\"$work/slow/config.json\"))[\"sync\"][\"algorithm\"]; assert a == {\"type\": \"slow_average\", \"period\": 3, \"momentum\": 0.5}"'
 check "resume with another setting is refused by its key" 2 "sync.algorithm.momentum" slow --set steps=30 --set sync.algorithm.momentum=0.7 --output "$work/slow" --resume latest
@@ -52,7 +52,7 @@ export -f throttled
 check "it carries a run" 0 "" throttled --output "$work/throttled"
 check "beside which another carries it" 0 "" ranks 2 "$work/$program" ../config.json --output "$work/mpi" --set sync.transport=mpi
 verify "the summary says what carried them" bash -c 'grep -q "\"transport\": \"throttled mpi\"" "$work/throttled/summary.json" && grep -q "\"transport\": \"mpi\"" "$work/mpi/summary.json" && grep -q "\"transport\": \"direct\"" "$work/out/summary.json"'
-verify "to the same bits" cmp "$work/throttled/model.safetensors" "$work/mpi/model.safetensors"
+verify "to the same bits" same_model "$work/throttled/model.safetensors" "$work/mpi/model.safetensors"
 verify "the resolved config shows its default" bash -c 'python3 -c "import json; t = [json.load(open(\"$work/\" + r + \"/config.json\"))[\"sync\"][\"transport\"] for r in (\"throttled\", \"mpi\")]; assert t == [{\"type\": \"throttled\", \"mbit_per_s\": 200, \"latency_us\": 0.0}, \"mpi\"], t"'
 check "its data set is listed" 0 "^slow_store$" "$work/$program" ../config.json --list data
 # Samples that declare what they cost, 16 steps an epoch.
@@ -65,9 +65,9 @@ check "ranks get samples of about the same cost" 0 "" uneven --output "$work/eve
 cp -r "$work/even" "$work/resumed"
 rm -r "$work/resumed/checkpoints/step-20" "$work/resumed/model.safetensors"
 check "it goes on in the middle of an epoch" 0 "continuing after step 10" uneven --output "$work/resumed" --resume latest
-verify "to the bits of the run that did not stop" cmp "$work/even/model.safetensors" "$work/resumed/model.safetensors"
+verify "to the bits of the run that did not stop" same_model "$work/even/model.safetensors" "$work/resumed/model.safetensors"
 check "in the same order again with a cache" 0 "^cache: room for 272 of 272 samples" uneven --set data.cache=memory --output "$work/even_cached"
-verify "the same bits" cmp "$work/even/model.safetensors" "$work/even_cached/model.safetensors"
+verify "the same bits" same_model "$work/even/model.safetensors" "$work/even_cached/model.safetensors"
 verify "slow samples are read once by the ranks of a host" python3 -c "import json; c = json.load(open('$work/even_cached/summary.json'))['cache']; assert 256 + 16 <= c['decoded'] < 256 + 32 and c['hits'] > 0, c"
 check "samples of one rank alone cannot be shared out" 2 "data.sampler.type: is balanced.*dirichlet" uneven --set data.partition.type=dirichlet --dry-run
 check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run

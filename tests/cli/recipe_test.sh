@@ -23,7 +23,7 @@ verify "the summary names the best step" grep -q '"best"' a/summary.json
 check "they go on" 0 "done" ranks 2 "$train" net.json "${recipe[@]}" --set steps=16 --output a --resume latest
 check "a run of 16 steps at once" 0 "done" ranks 2 "$train" net.json "${recipe[@]}" --set steps=16 --output b
 verify "has the same average" cmp a/model.ema.safetensors b/model.ema.safetensors
-verify "and the same model" cmp a/model.safetensors b/model.safetensors
+verify "and the same model" same_model a/model.safetensors b/model.safetensors
 check "another decay on resume is named" 2 "ema\.decay" ranks 2 "$train" net.json "${recipe[@]}" --set ema.decay=0.5 --set steps=20 --output a --resume latest
 
 # A model file alone.

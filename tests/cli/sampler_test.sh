@@ -34,7 +34,7 @@ check "a text is a type, and its keys can be set" 0 '"limit_mib": 3' with data.c
 # The plain order, named or not.
 check "without a sampler" 0 "" two --output plain
 check "with shuffle" 0 "" two --set data.sampler=shuffle --output named
-verify "the same bits" cmp plain/model.safetensors named/model.safetensors
+verify "the same bits" same_model plain/model.safetensors named/model.safetensors
 
 # Measured complexities: the checkpoint has them, so that the order goes on.
 check "balanced by measured complexities" 0 "^reading a training sample takes .* measured on 1024 samples" two --set "$measured" --output straight
@@ -50,12 +50,12 @@ def complexities(rank):
 first = complexities(0)
 assert first == complexities(1) and min(struct.unpack("<1024f", first)) > 0
 PY
-verify "the order is another one" bash -c '! cmp -s plain/model.safetensors straight/model.safetensors'
+verify "the order is another one" bash -c '! same_model plain/model.safetensors straight/model.safetensors'
 cp -r straight again
 rm -r again/checkpoints/step-40 again/summary.json again/model.safetensors
 check "resume in the middle of an epoch" 0 "continuing after step 20" two --set "$measured" --output again --resume latest
 verify "measures nothing" bash -c '! grep -q "reading a training sample" "$1"' _ "$work/.out"
-verify "and comes to the same bits" cmp straight/model.safetensors again/model.safetensors
+verify "and comes to the same bits" same_model straight/model.safetensors again/model.safetensors
 check "resume with another sampler is refused" 2 "data.sampler" two --output again --set steps=41 --resume latest
 check "and with more noise" 2 "data.sampler.random_level" two --set "$measured" --set data.sampler.random_level=0.2 --set steps=41 --output again --resume latest
 
@@ -65,7 +65,7 @@ cached() { ranks 2 "$train" epochs.json --set data.cache=memory "$@"; }
 export -f cached
 check "three epochs" 0 "" ranks 2 "$train" epochs.json --output uncached
 check "with a cache" 0 "^cache: room for 1280 of 1280 samples, 3.8 MiB shared by the 2 ranks of a host" cached --output cached
-verify "the same bits" cmp uncached/model.safetensors cached/model.safetensors
+verify "the same bits" same_model uncached/model.safetensors cached/model.safetensors
 verify "and losses" same_losses uncached cached
 # A rank that is ahead may read what another one is decoding at the time.
 verify "each sample is decoded about once" python3 - <<'PY'
@@ -77,11 +77,11 @@ assert cache["hits"] + cache["decoded"] >= 3 * (1024 + 256), cache
 PY
 verify "without one the summary has no counts" bash -c '! grep -q cache uncached/summary.json'
 check "with a cache for some" 0 "room for 340 of 1280 samples" cached --set data.cache.limit_mib=1 --output some
-verify "the same bits" cmp uncached/model.safetensors some/model.safetensors
+verify "the same bits" same_model uncached/model.safetensors some/model.safetensors
 verify "within the limit" python3 -c 'import json; c = json.load(open("some/summary.json"))["cache"]; assert c["bytes"] <= 2**20 and c["samples"] == 340 and c["hits"] > 500, c'
 check "resume without it" 0 "continuing" ranks 2 "$train" epochs.json --set epochs=4 --output cached --resume latest
 check "and with it" 0 "continuing" ranks 2 "$train" epochs.json --set data.cache=memory --set epochs=4 --output uncached --resume latest
-verify "the same bits" cmp uncached/model.safetensors cached/model.safetensors
+verify "the same bits" same_model uncached/model.safetensors cached/model.safetensors
 check "a dry run counts it" 0 "3.8 MiB cached samples;|1.9 MiB cached samples;" cached --dry-run
 verify "a rank and a host" grep -q "^cache: 1280 of 1280 samples, 3.0 KiB each; 1.9 MiB of host memory a rank, 3.8 MiB a host" .stdout
 check "with both, three ranks" 0 "" ranks 3 "$train" epochs.json --set data.cache=memory --set "$measured" --output both
