@@ -20,6 +20,7 @@
 #include "apps/trainer/training_run.h"
 #include "kernels/open_backend.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
@@ -27,9 +28,12 @@
 namespace starling {
 namespace {
 
+using test::check_same_tensors;
 using test::contains;
 using test::error_of;
 using test::Folder;
+using test::TrainerRun;
+using test::value_of;
 
 nlohmann::json recipe_config(const char* patch = "{}") {
   register_builtins();
@@ -45,31 +49,6 @@ nlohmann::json recipe_config(const char* patch = "{}") {
   return config;
 }
 
-struct RecipeRun {
-  RecipeRun(const nlohmann::json& json, Transport& transport)
-      : site{transport.size(), transport.size()},
-        config(read_train_config(json, "test", site)),
-        trace(trace_shapes(config)),
-        backend(open_backend(DeviceType::kCpu, 1)) {
-    config.dataset->open();
-    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
-    trainer->initialise();
-  }
-  ~RecipeRun() {
-    trainer.reset();
-    config.model.reset();  // its tensors go before the backend
-  }
-  void steps(int count) {
-    for (int i = 0; i < count; ++i) trainer->step();
-    trainer->finish();
-  }
-  RankLayout site;
-  TrainConfig config;
-  ShapeTrace trace;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Trainer> trainer;
-};
-
 std::vector<double> doubles(const SafetensorsFile& file, const std::string& name) {
   const FileTensor& tensor = file.tensors.at(name);
   REQUIRE(tensor.dtype == DType::kFloat64);
@@ -78,28 +57,12 @@ std::vector<double> doubles(const SafetensorsFile& file, const std::string& name
   return result;
 }
 
-double value_in(const EvaluationResult& result, const std::string& name) {
-  for (const MetricValue& value : result.values) {
-    if (value.name == name) return value.value;
-  }
-  return std::nan("");
-}
-
-void same_state(const SafetensorsFile& a, const SafetensorsFile& b) {
-  CHECK(a.tensors.size() == b.tensors.size());
-  for (const auto& [name, tensor] : a.tensors) {
-    CAPTURE(name);
-    REQUIRE(b.tensors.count(name) == 1);
-    CHECK(b.tensors.at(name).bytes == tensor.bytes);
-  }
-}
-
 /// Trains to the config's end, or `stop` steps of it, and gives what run() came to.
 ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks, bool resume = false) {
   ExitCode code = ExitCode::kInternal;
   FakeWorld world(ranks);
   world.run([&](Transport& transport) {
-    RecipeRun run(json, transport);
+    TrainerRun run(json, transport);
     const CheckpointFolder checkpoints(folder);
     if (resume) {
       const std::int64_t step = checkpoints.newest().value_or(0);
@@ -136,7 +99,7 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
       json["ema"]["every"] = every;
       FakeWorld world(ranks);
       world.run([&](Transport& transport) {
-        RecipeRun run(json, transport);
+        TrainerRun run(json, transport);
         std::map<std::string, std::vector<double>> expected;
         for (int step = 1; step <= 7; ++step) {
           run.steps(1);
@@ -180,14 +143,14 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
     world.run([&](Transport& transport) {
       SafetensorsFile straight, saved;
       {
-        RecipeRun run(json, transport);
+        TrainerRun run(json, transport);
         run.steps(7);
         straight = run.trainer->state();
       }
       {
-        RecipeRun run(json, transport);
+        TrainerRun run(json, transport);
         const EvaluationResult before = run.trainer->test(Trainer::TestedModels{});
-        CHECK(value_in(before, "ema_loss") == value_in(before, "loss"));  // no update yet: it is the model
+        CHECK(value_of(before, "ema_loss") == value_of(before, "loss"));  // no update yet: it is the model
         run.steps(4);
         saved = run.trainer->state();
         states[static_cast<std::size_t>(transport.rank())] = saved;
@@ -196,13 +159,13 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
                                                                                     add_model_tensors(*run.config.model, "", shown);
                                                                                 }});
         if (transport.rank() == 0) tested = result;
-        same_state(saved, run.trainer->state());
+        check_same_tensors(saved, run.trainer->state());
       }
-      RecipeRun run(json, transport);
+      TrainerRun run(json, transport);
       run.trainer->resume(saved, "test");
       run.trainer->test(Trainer::TestedModels{});
       run.steps(3);
-      same_state(straight, run.trainer->state());
+      check_same_tensors(straight, run.trainer->state());
     });
     double worst = 0.0;
     for (const auto& [name, tensor] : shown.tensors) {
@@ -219,12 +182,12 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
     // The same numbers by a run that is given the averages as its parameters.
     FakeWorld one(1);
     one.run([&](Transport& transport) {
-      RecipeRun run(recipe_config(), transport);
+      TrainerRun run(recipe_config(), transport);
       load_model_tensors(shown, "test", "", *run.config.model);
       const EvaluationResult again = run.trainer->test(Trainer::TestedModels{});
-      CHECK(value_in(again, "loss") == doctest::Approx(value_in(tested, "ema_loss")).epsilon(1e-12));
-      CHECK(value_in(again, "accuracy") == value_in(tested, "ema_accuracy"));
-      CHECK(value_in(tested, "ema_loss") != doctest::Approx(value_in(tested, "loss")).epsilon(1e-6));
+      CHECK(value_of(again, "loss") == doctest::Approx(value_of(tested, "ema_loss")).epsilon(1e-12));
+      CHECK(value_of(again, "accuracy") == value_of(tested, "ema_accuracy"));
+      CHECK(value_of(tested, "ema_loss") != doctest::Approx(value_of(tested, "loss")).epsilon(1e-6));
     });
   }
 }
@@ -232,7 +195,7 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
 TEST_CASE("recipe/ema: in bf16 the products' operands are the average's while it is tested") {
   FakeWorld world(1);
   world.run([&](Transport& transport) {
-    RecipeRun run(recipe_config(R"({"precision": "bf16", "ema": {"decay": 0.9}})"), transport);
+    TrainerRun run(recipe_config(R"({"precision": "bf16", "ema": {"decay": 0.9}})"), transport);
     run.steps(4);
     const SafetensorsFile before = run.trainer->state();
     int copies = 0;
@@ -246,7 +209,7 @@ TEST_CASE("recipe/ema: in bf16 the products' operands are the average's while it
                                               }
                                             }});
     CHECK(copies > 0);
-    same_state(before, run.trainer->state());
+    check_same_tensors(before, run.trainer->state());
   });
 }
 
@@ -282,7 +245,7 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
     FakeWorld world(ranks);
     std::mutex mutex;
     world.run([&](Transport& transport) {
-      RecipeRun run(json, transport);
+      TrainerRun run(json, transport);
       run.steps(3);
       const SafetensorsFile before = run.trainer->state();
       run.trainer->test(Trainer::TestedModels{[&](const EvaluationResult&) {
@@ -291,13 +254,13 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
                                               [&] {
                                                 if (transport.rank() == 0) add_model_tensors(*run.config.model, "", of_average);
                                               }});
-      same_state(before, run.trainer->state());
+      check_same_tensors(before, run.trainer->state());
       const SafetensorsFile after = run.trainer->state();
       run.steps(2);
       {
-        RecipeRun straight(recipe_config(R"({"ema": {}})"), transport);
+        TrainerRun straight(recipe_config(R"({"ema": {}})"), transport);
         straight.steps(5);
-        same_state(straight.trainer->state(), run.trainer->state());
+        check_same_tensors(straight.trainer->state(), run.trainer->state());
       }
       LoaderSettings settings;
       settings.seed = run.config.seed;
@@ -422,10 +385,10 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
   world.run([&](Transport& transport) {
     SafetensorsFile file, fresh;
     {
-      RecipeRun run(recipe_config(R"({"seed": 7})"), transport);
+      TrainerRun run(recipe_config(R"({"seed": 7})"), transport);
       run.steps(2);
       add_model_tensors(*run.config.model, "", file);
-      RecipeRun other(recipe_config(), transport);
+      TrainerRun other(recipe_config(), transport);
       add_model_tensors(*other.config.model, "", fresh);
     }
     file.tensors["head.weight"] = {DType::kFloat32, Shape{1}, std::vector<std::byte>(4)};
@@ -434,7 +397,7 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     write_safetensors(path, file);
     nlohmann::json json = recipe_config();
     json["init"] = {{"file", path}, {"skip", {"6.*", "head.?eight"}}};
-    RecipeRun run(json, transport);
+    TrainerRun run(json, transport);
     SafetensorsFile loaded;
     add_model_tensors(*run.config.model, "", loaded);
     for (const auto& [name, tensor] : loaded.tensors) {

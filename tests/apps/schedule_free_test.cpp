@@ -14,12 +14,16 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"
 #include "kernels/open_backend.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 
 // Training at y, and x, which is tested and written.
 namespace starling {
 namespace {
+
+using test::TrainerRun;
+using test::value_of;
 
 nlohmann::json schedule_free_config(const char* patch = "{}") {
   nlohmann::json config = nlohmann::json::parse(R"({
@@ -31,34 +35,6 @@ nlohmann::json schedule_free_config(const char* patch = "{}") {
   return config;
 }
 
-struct ScheduleFreeRun {
-  ScheduleFreeRun(const nlohmann::json& json, Transport& transport)
-      : site{transport.size(), transport.size()},
-        config(read_train_config(json, "test", site)),
-        trace(trace_shapes(config)),
-        backend(open_backend(DeviceType::kCpu, 1)) {
-    config.dataset->open();
-    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
-    trainer->initialise();
-  }
-  ~ScheduleFreeRun() {
-    trainer.reset();
-    config.model.reset();  // its tensors go before the backend
-  }
-  void steps(int count) {
-    for (int i = 0; i < count; ++i) trainer->step();
-    trainer->finish();
-  }
-  EvaluationResult test() {
-    return trainer->test([](const EvaluationResult&) {});
-  }
-  RankLayout site;
-  TrainConfig config;
-  ShapeTrace trace;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Trainer> trainer;
-};
-
 std::vector<float> floats(const SafetensorsFile& file, const std::string& name) {
   const std::vector<std::byte>& bytes = file.tensors.at(name).bytes;
   std::vector<float> result(bytes.size() / sizeof(float));
@@ -66,19 +42,12 @@ std::vector<float> floats(const SafetensorsFile& file, const std::string& name) 
   return result;
 }
 
-double value_of(const EvaluationResult& result, const std::string& name) {
-  for (const MetricValue& value : result.values) {
-    if (value.name == name) return value.value;
-  }
-  return std::nan("");
-}
-
 /// The metrics of a file's model, in a run whose optimizer evaluates the parameters.
 EvaluationResult test_of(const SafetensorsFile& file) {
   EvaluationResult result;
   FakeWorld world(1);
   world.run([&](Transport& transport) {
-    ScheduleFreeRun run(schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"), transport);
+    TrainerRun run(schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"), transport);
     load_model_tensors(file, "test", "", *run.config.model);
     result = run.test();
   });
@@ -106,7 +75,7 @@ TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y +
       EvaluationResult tested;
       FakeWorld world(ranks);
       world.run([&](Transport& transport) {
-        ScheduleFreeRun run(json, transport);
+        TrainerRun run(json, transport);
         run.steps(5);
         states[static_cast<std::size_t>(transport.rank())] = run.trainer->state();
         const EvaluationResult result = run.trainer->test([&](const EvaluationResult&) {
@@ -153,7 +122,7 @@ TEST_CASE("schedule_free: in bf16 the copies that products read are x, rounded, 
   register_builtins();
   FakeWorld world(2);
   world.run([&](Transport& transport) {
-    ScheduleFreeRun run(schedule_free_config(R"({"precision": "bf16"})"), transport);
+    TrainerRun run(schedule_free_config(R"({"precision": "bf16"})"), transport);
     run.steps(4);
     const auto copies_differ = [&] {
       int wrong = 0, copies = 0;
@@ -187,19 +156,19 @@ TEST_CASE("schedule_free: a test changes no bit of training, and a run resumed a
       world.run([&](Transport& transport) {
         SafetensorsFile straight, saved, resumed;
         {
-          ScheduleFreeRun run(json, transport);
+          TrainerRun run(json, transport);
           run.steps(8);
           straight = run.trainer->state();
         }
         {
-          ScheduleFreeRun run(json, transport);
+          TrainerRun run(json, transport);
           run.steps(3);
           run.test();
           run.steps(1);
           saved = run.trainer->state();
           run.test();
         }
-        ScheduleFreeRun run(json, transport);
+        TrainerRun run(json, transport);
         run.trainer->resume(saved, "test");
         run.test();
         run.steps(4);

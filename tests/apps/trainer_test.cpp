@@ -8,11 +8,15 @@
 #include "apps/trainer/report/report.h"
 #include "examples/plugin/slow_average.h"
 #include "kernels/open_backend.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 
 namespace starling {
 namespace {
+
+using test::check_resumed;
+using test::TrainerRun;
 
 nlohmann::json small_config() {
   return nlohmann::json::parse(R"({
@@ -21,30 +25,6 @@ nlohmann::json small_config() {
     "batch_size": 4, "steps": 30, "optimizer": {"type": "accum_adamw", "lr": 0.001}, "sync": {"bucket_mb": 0.25}, "threads": 1})");
 }
 
-/// A trainer with all that it needs, on one thread.
-struct Run {
-  explicit Run(const nlohmann::json& json, Transport& ranks)
-      : transport(ranks),
-        site{ranks.size(), ranks.size()},
-        config(read_train_config(json, "test", site)),
-        trace(trace_shapes(config)),
-        backend(open_backend(DeviceType::kCpu, 1)) {
-    config.dataset->open();
-    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
-    trainer->initialise();
-  }
-  ~Run() {
-    trainer.reset();
-    config.model.reset();  // its tensors go before the backend
-  }
-  Transport& transport;
-  RankLayout site;
-  TrainConfig config;
-  ShapeTrace trace;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Trainer> trainer;
-};
-
 TEST_CASE("trainer: no allocation from the system after the second step") {
   register_builtins();
   for (const int ranks : {1, 2, 3}) {
@@ -52,7 +32,7 @@ TEST_CASE("trainer: no allocation from the system after the second step") {
     FakeWorld world(ranks);
     std::vector<std::uint64_t> grown(static_cast<std::size_t>(ranks), 1);
     world.run([&](Transport& transport) {
-      Run run(small_config(), transport);
+      TrainerRun run(small_config(), transport);
       for (int i = 0; i < 2; ++i) run.trainer->step();
       const MemoryStats before = run.backend->memory_stats();
       for (int i = 0; i < 20; ++i) run.trainer->step();
@@ -206,38 +186,22 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
   world.run([&](Transport& transport) {
     SafetensorsFile saved, straight;
     {
-      Run run(json, transport);
+      TrainerRun run(json, transport);
       double elements = 0.0;
       for (const Parameter* parameter : run.config.model->parameters()) elements += static_cast<double>(parameter->shape.elements());
       const MemoryNeed need = memory_need(run.config, run.site, run.trace);
       CHECK(need.sync == 2.0 * need.parameters);
       CHECK(need.sync >= 2.0 * 4.0 * elements);
-      for (int i = 0; i < 4; ++i) run.trainer->step();
-      run.trainer->finish();
-      saved = run.trainer->state();
-      for (int i = 0; i < 4; ++i) run.trainer->step();
-      run.trainer->finish();
-      straight = run.trainer->state();
+      saved = run.state_after(4);
+      straight = run.state_after(4);
     }
     for (const char* name : {"sync.anchor.conv1.weight", "sync.slow_momentum.conv1.weight"}) {
       REQUIRE(saved.tensors.count(name) == 1);
       CHECK(saved.tensors.at(name).bytes != straight.tensors.at(name).bytes);
       CHECK(saved.tensors.at(name).shape == saved.tensors.at("model.conv1.weight").shape);
     }
-    {
-      Run run(json, transport);
-      check_resumable(saved, "test", run.config.resolved, 2, DType::kFloat32);
-      run.trainer->resume(saved, "test");
-      for (int i = 0; i < 4; ++i) run.trainer->step();
-      run.trainer->finish();
-      const SafetensorsFile resumed = run.trainer->state();
-      CHECK(resumed.tensors.size() == straight.tensors.size());
-      for (const auto& [name, tensor] : straight.tensors) {
-        CAPTURE(name);
-        CHECK(resumed.tensors.at(name).bytes == tensor.bytes);
-      }
-    }
-    Run run(json, transport);
+    check_resumed(json, transport, saved, 4, straight);
+    TrainerRun run(json, transport);
     saved.tensors.erase("sync.anchor.conv1.weight");
     CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"), doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
   });
@@ -252,32 +216,18 @@ TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, an
   world.run([&](Transport& transport) {
     SafetensorsFile saved, straight;
     {
-      Run run(json, transport), other(adamw, transport);
+      TrainerRun run(json, transport), other(adamw, transport);
       const MemoryNeed need = memory_need(run.config, run.site, run.trace), plain = memory_need(other.config, other.site, other.trace);
       CHECK(plain.states == 2.0 * plain.gradients);
       CHECK(need.states < 0.5 * plain.states);
-      for (int i = 0; i < 4; ++i) run.trainer->step();
-      run.trainer->finish();
-      saved = run.trainer->state();
-      for (int i = 0; i < 4; ++i) run.trainer->step();
-      run.trainer->finish();
-      straight = run.trainer->state();
+      saved = run.state_after(4);
+      straight = run.state_after(4);
     }
     // conv1 has 16 rows and 27 columns, each beginning a block of 32.
     CHECK(saved.tensors.at("optimizer.variance.conv1.weight").shape == Shape{64});
     CHECK(saved.tensors.at("optimizer.variance.bn1.weight").shape == saved.tensors.at("model.bn1.weight").shape);
     CHECK(saved.tensors.at("optimizer.variance.conv1.weight").bytes != straight.tensors.at("optimizer.variance.conv1.weight").bytes);
-    Run run(json, transport);
-    check_resumable(saved, "test", run.config.resolved, 2, DType::kFloat32);
-    run.trainer->resume(saved, "test");
-    for (int i = 0; i < 4; ++i) run.trainer->step();
-    run.trainer->finish();
-    const SafetensorsFile resumed = run.trainer->state();
-    CHECK(resumed.tensors.size() == straight.tensors.size());
-    for (const auto& [name, tensor] : straight.tensors) {
-      CAPTURE(name);
-      CHECK(resumed.tensors.at(name).bytes == tensor.bytes);
-    }
+    check_resumed(json, transport, saved, 4, straight);
   });
 }
 

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "apps/trainer/evaluation.h"
+#include "apps/trainer/trainer.h"
+#include "comm/transport.h"
+#include "core/safetensors.h"
+#include "kernels/open_backend.h"
+
+namespace starling::test {
+
+/// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
+struct TrainerRun {
+  TrainerRun(const nlohmann::json& json, Transport& ranks)
+      : transport(ranks),
+        site{ranks.size(), ranks.size()},
+        config(read_train_config(json, "test", site)),
+        trace(trace_shapes(config)),
+        backend(open_backend(DeviceType::kCpu, 1)) {
+    config.dataset->open();
+    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
+    trainer->initialise();
+  }
+  ~TrainerRun() {
+    trainer.reset();
+    config.model.reset();  // its tensors go before the backend
+  }
+  void steps(int count) {
+    for (int i = 0; i < count; ++i) trainer->step();
+    trainer->finish();
+  }
+  EvaluationResult test() {
+    return trainer->test([](const EvaluationResult&) {});
+  }
+  /// The rank's part of a checkpoint after so many steps more.
+  SafetensorsFile state_after(int count) {
+    steps(count);
+    return trainer->state();
+  }
+
+  Transport& transport;
+  RankLayout site;
+  TrainConfig config;
+  ShapeTrace trace;
+  std::unique_ptr<Backend> backend;
+  std::unique_ptr<Trainer> trainer;
+};
+
+inline void check_same_tensors(const SafetensorsFile& a, const SafetensorsFile& b) {
+  CHECK(a.tensors.size() == b.tensors.size());
+  for (const auto& [name, tensor] : a.tensors) {
+    CAPTURE(name);
+    REQUIRE(b.tensors.count(name) == 1);
+    CHECK(b.tensors.at(name).bytes == tensor.bytes);
+  }
+}
+
+/// A run that goes on from `saved` for `count` steps comes to the bits of `straight`, which did not stop.
+inline void check_resumed(const nlohmann::json& json, Transport& transport, const SafetensorsFile& saved, int count,
+                          const SafetensorsFile& straight) {
+  TrainerRun run(json, transport);
+  check_resumable(saved, "test", run.config.resolved, transport.size(), DType::kFloat32);
+  run.trainer->resume(saved, "test");
+  check_same_tensors(straight, run.state_after(count));
+}
+
+/// A metric of a test; NaN where it has none of that name.
+inline double value_of(const EvaluationResult& result, const std::string& name) {
+  for (const MetricValue& value : result.values) {
+    if (value.name == name) return value.value;
+  }
+  return std::nan("");
+}
+
+}  // namespace starling::test
