@@ -18,11 +18,21 @@ namespace {
 class ChunkedAllReduce final : public Algorithm {
  public:
   ChunkedAllReduce(const AlgorithmSite& site, const Compressor& compressor, double divisor, double share, bool delay)
-      : Algorithm(site), updater_(site, share), mean_(site, compressor, divisor), delay_(delay) {
+      : Algorithm(site),
+        updater_(site, share),
+        mean_(site, compressor, divisor),
+        delay_(delay),
+        spreads_(compressor.code != Code::kNone && site.check_overflow && site.transport.size() > 1) {
     site.transport.prepare({});
   }
 
-  void begin(const StepInfo& info) override { info_ = info; }
+  void begin(const StepInfo& info) override {
+    info_ = info;
+    // A block that overflowed was decoded as NaN, into the padding between parameters too, which no gradient writes over.
+    for (const Bucket& bucket : site_.buckets) {
+      if (spreads_) site_.backend.fill(bucket.gradients, 0.0);
+    }
+  }
   void bucket_ready(int bucket) override {
     if (site_.transport.size() == 1) {
       if (updater_.in_backward()) updater_.update(bucket, info_);
@@ -60,6 +70,7 @@ class ChunkedAllReduce final : public Algorithm {
   Updater updater_;
   EncodedMean mean_;
   bool delay_;
+  bool spreads_;  ///< what is no number goes from an element to all of its block
   StepInfo info_;
 };
 

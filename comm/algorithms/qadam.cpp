@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
@@ -45,46 +44,87 @@ AdamRules rules_for(const OptimizerRule& rule, const std::int64_t* frozen_at) {
 /// QAdam (Bagua; Tang et al. 2021, 1-bit Adam, arXiv 2102.02888, in 8 bits): once the second moment is good it stays, and ranks send each
 /// other their momenta instead of gradients.
 ///     m = β1 m + (1-β1) g, then its mean over the ranks        p -= η/(1-β1^s) · m / (sqrt(v̂) + eps)
+/// In fp16 a rank knows only after all others' answers whether the step counts. So momentum and residuals go ahead in copies, which become
+/// the real ones where no rank overflowed. The answers travel beside the momenta, and no host looks at them.
 class QAdam final : public Algorithm {
  public:
   QAdam(const AlgorithmSite& site, const Compressor& compressor, std::int64_t warmup, bool feedback)
       : Algorithm(site),
         warmup_(warmup),
+        all_reduce_(make_all_reduce(site)),
         adam_(rules_for(site.rule, &frozen_at_)),
         updater_(site),
-        mean_(site, compressor, site.transport.size(), residuals(site, feedback, 0), residuals(site, feedback, 1)) {
-    require(!site.check_overflow, "algorithm", "qadam does not take back a momentum in which gradients overflowed");
+        residuals_(residuals(site, feedback, 0)),
+        chunk_residuals_(residuals(site, feedback, 1)),
+        saved_(site.buckets.empty() ? Tensor() : site.buckets[0].sync.back().numbers) {
     site.transport.prepare({});
+    const auto copies = [&](const std::vector<Tensor>& of) {
+      std::vector<Tensor> result;
+      for (const Tensor& numbers : of) result.push_back(tentative() ? Tensor(site.backend, numbers.shape(), numbers.dtype()) : numbers);
+      return result;
+    };
+    std::vector<Tensor> momenta;
+    for (const Bucket& bucket : site.buckets) momenta.push_back(bucket.states[0]);
+    momenta_ = copies(momenta);
+    residuals_ahead_ = copies(residuals_);
+    chunk_residuals_ahead_ = copies(chunk_residuals_);
+    mean_ = std::make_unique<EncodedMean>(site, compressor, site.transport.size(), residuals_ahead_, chunk_residuals_ahead_);
+    if (site.check_overflow) control_ = Tensor(site.backend, Shape{2}, DType::kFloat64);
     // p is m, the state the parameters.
     const double beta1 = adam_.settings.beta1, wd = adam_.decoupled ? 0.0 : adam_.settings.weight_decay;
     follow_ = make_linear_rule(1, 0, [=](double) { return Linear{.x = {.p = beta1, .g = 1.0 - beta1}, .decay_s = {wd}}; });
   }
 
   void begin(const StepInfo& info) override {
+    if (info.step == 0) {  // updates count, not steps: without one there is no second moment
+      frozen_at_ = info.optimizer_step - 1 + warmup_;
+      const double value = static_cast<double>(frozen_at_);
+      on_update_stream(site_.backend, [&] { site_.backend.copy_from_host(&value, saved_); });
+    }
+    warms_up_ = info.optimizer_step <= frozen_at_;
+    if (warms_up_) return all_reduce_->begin(info);
     info_ = info;
-    frozen_at_ = info.optimizer_step - (info.step + 1 - warmup_);
   }
   void bucket_ready(int bucket) override {
+    if (warms_up_) return all_reduce_->bucket_ready(bucket);
     if (updater_.in_backward()) follow(bucket);
   }
   void backward_done() override {
+    if (warms_up_) return all_reduce_->backward_done();
     const int buckets = static_cast<int>(site_.buckets.size());
+    const bool alone = site_.transport.size() == 1;
     if (!updater_.in_backward()) {
       if (updater_.needs_all_gradients()) updater_.measure_all(info_);
+      if (site_.check_overflow) ask_all();
       for (int b = 0; b < buckets; ++b) follow(b);
     }
     const auto waiting = [this](Ticket ticket, int bucket) { wait(ticket, bucket); };
-    const bool alone = site_.transport.size() == 1;
-    for (int b = 0; !alone && b < buckets; ++b) mean_.gather(b, info_.step, waiting);
+    for (int b = 0; !alone && b < buckets; ++b) mean_->gather(b, info_.step, waiting);
     for (int b = 0; b < buckets; ++b) {
-      if (!alone) mean_.finish(b, waiting);
-      const Bucket& of = site_.buckets[static_cast<std::size_t>(b)];
-      updater_.update(b, info_, {}, {.rule = adam_.move.get(), .states = of.states, .gradient = of.states[0], .always = true});
+      if (!alone) mean_->finish(b, waiting);
+      if (b == 0 && site_.check_overflow) hear_all();
+      const auto at = static_cast<std::size_t>(b);
+      const Bucket& of = site_.buckets[at];
+      std::vector<Tensor> states = of.states;
+      states[0] = momenta_[at];  // the frozen rule goes along it
+      updater_.update(b, info_, {}, {.rule = adam_.move.get(), .states = states, .gradient = momenta_[at], .control = control_});
+      if (!tentative()) continue;
+      take(b, momenta_[at], of.states[0]);
+      if (residuals_.empty()) continue;
+      take(b, residuals_ahead_[at], residuals_[at]);
+      take(b, chunk_residuals_ahead_[at], chunk_residuals_[at]);
     }
     updater_.join();
   }
-  void finish() override {}
-  void resume(std::int64_t) override {}
+  void finish() override { all_reduce_->finish(); }
+  void resume(std::int64_t step) override {
+    all_reduce_->resume(step);
+    double value = 0.0;
+    on_update_stream(site_.backend, [&] { site_.backend.copy_to_host(saved_, &value); });
+    frozen_at_ = static_cast<std::int64_t>(value);
+  }
+  Tensor control() const override { return warms_up_ ? all_reduce_->control() : control_; }
+  double take_wait_seconds() override { return Algorithm::take_wait_seconds() + all_reduce_->take_wait_seconds(); }
   std::int64_t graph_period(std::string& why) const override {
     why = "after its warm-up the second moment stays";
     return 0;
@@ -98,17 +138,54 @@ class QAdam final : public Algorithm {
     }
     return result;
   }
+  bool tentative() const { return site_.check_overflow; }
   void follow(int b) {
-    const Bucket& of = site_.buckets[static_cast<std::size_t>(b)];
-    updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {of.parameters}, .numbers = of.states[0]});
-    if (site_.transport.size() > 1) mean_.start(b, of.states[0], info_.step);
+    const auto at = static_cast<std::size_t>(b);
+    const Bucket& of = site_.buckets[at];
+    if (tentative()) {
+      on_update_stream(site_.backend, [&] {
+        site_.backend.copy(of.states[0], momenta_[at]);
+        if (residuals_.empty()) return;
+        site_.backend.copy(residuals_[at], residuals_ahead_[at]);
+        site_.backend.copy(chunk_residuals_[at], chunk_residuals_ahead_[at]);
+      });
+    }
+    updater_.update(b, info_, {}, {.rule = follow_.get(), .states = {of.parameters}, .numbers = momenta_[at]});
+    if (site_.transport.size() > 1) mean_->start(b, momenta_[at], info_.step);
+  }
+  /// Whether a rank overflowed: the sum of what each says. `control_` skips where that is not 0.
+  void ask_all() {
+    on_update_stream(site_.backend, [&] {
+      if (!answer_) answer_ = Tensor(site_.backend, Shape{1}, DType::kFloat64);
+      site_.backend.fill(control_, 1.0);
+      site_.backend.copy(updater_.overflow_control().slice(1, Shape{1}), answer_);
+      asked_ = site_.transport.start_sum(answer_, answer_, {info_.step, 0, info_.step});
+    });
+  }
+  void hear_all() {
+    on_update_stream(site_.backend, [&] {
+      wait(asked_, 0);
+      site_.backend.copy(answer_, control_.slice(1, Shape{1}));
+    });
+  }
+  /// `numbers` become what they are ahead, where the step counts.
+  void take(int b, const Tensor& ahead, const Tensor& numbers) {
+    updater_.update(b, info_, {}, {.rule = take_.get(), .numbers = numbers, .gradient = ahead, .control = control_});
   }
 
-  std::int64_t warmup_, frozen_at_ = 1;
+  std::int64_t warmup_, frozen_at_ = 0;  ///< the second moment is that of so many updates
+  bool warms_up_ = true;                 ///< in this step
+  std::unique_ptr<Algorithm> all_reduce_;
   AdamRules adam_;
   Updater updater_;
-  EncodedMean mean_;
+  std::vector<Tensor> residuals_, chunk_residuals_;                        ///< by bucket; empty without feedback
+  std::vector<Tensor> momenta_, residuals_ahead_, chunk_residuals_ahead_;  ///< copies where tentative(), the same tensors otherwise
+  Tensor saved_;                                                           ///< frozen_at_
+  Tensor answer_, control_;                                                ///< with an overflow check: of this rank, of all
+  Ticket asked_ = 0;
+  std::unique_ptr<EncodedMean> mean_;
   std::unique_ptr<OptimizerRule> follow_;
+  std::unique_ptr<OptimizerRule> take_ = make_linear_rule(0, 0, [](double) { return Linear{.x = {.p = 0, .g = 1}}; });
   StepInfo info_;
 };
 
@@ -124,19 +201,17 @@ AlgorithmPlan plan_qadam(ConfigSection& config) {
     states.push_back({.name = "residual_mean"});
     if (compressor.code != Code::kNone) states.back().dtype = DType::kFloat32;  // as the mean that it joins
   }
+  // After how many updates the second moment stays: steps that were skipped do not count, so no step number tells.
+  states.push_back({.name = "frozen_at", .dtype = DType::kFloat64, .numbers = 1});
   return {.title = "QAdam",
           .optimizers = {"adam", "adamw"},
           .states = states,
           .wire = compressor.wire(),
-          .fp16_fault = "a momentum in which gradients overflowed is not taken back; allowed: another precision",
           .step_keys = {{"warmup", warmup, false}},
           .means_before = AlgorithmPlan::kAlways,
           .predict = predict_by_encoded_mean(compressor.wire()),
           .disagreement = [](double) { return 0.0; },
-          .make =
-              [=](const AlgorithmSite& site) {
-                return after_warmup(site, warmup, make_all_reduce(site), std::make_unique<QAdam>(site, compressor, warmup, feedback));
-              }};
+          .make = [=](const AlgorithmSite& site) { return std::make_unique<QAdam>(site, compressor, warmup, feedback); }};
 }
 
 }  // namespace starling

@@ -64,6 +64,7 @@ void Updater::measure_all(const StepInfo& info) {
 
 Tensor Updater::control_of(int bucket, const StepInfo& info, const UpdateWork& work) {
   if (!work.gradient) return control_of(bucket, info);
+  if (work.control) return work.control;
   if (work.always || !skip_) return {};
   if (!std::exchange(skip_is_known_, true)) site_.backend.copy(global_.slice(1, Shape{1}), skip_.slice(1, Shape{1}));
   return skip_;

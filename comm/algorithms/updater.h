@@ -24,6 +24,7 @@ struct UpdateWork {
   std::vector<Tensor> states = {};
   Tensor numbers = {};   ///< changed in place, instead of the parameters
   Tensor gradient = {};  ///< made by the algorithm: neither unscaled nor clipped
+  Tensor control = {};   ///< with a gradient: read instead of what this rank knows of the step, see GradientControl
   bool always = false;   ///< also where this rank's gradients overflowed; otherwise it only mixes then. Not with the step's own gradient
 };
 

@@ -145,11 +145,10 @@ void bytegrad(PlainRun& run) {
 void qadam(PlainRun& run) {
   const int warmup = run.key("warmup", 100);
   ChunkedMean mean(run, codec_of(run, "minmax8"), run.key("error_feedback", false));
-  int frozen_at = 0;  // s
+  const int frozen_at = run.optimizers[0].s + warmup;
   for (int t = 0; t < run.steps; ++t) {
-    if (t < warmup) {
+    if (run.optimizers[0].s < frozen_at) {
       run.step_with_average(t, PlainRun::mean);
-      frozen_at = run.optimizers[0].s;
     } else if (!any_skips(run, t)) {
       const Vectors g = run.own_gradients(t);
       Vectors m = run.optimizer_states(0);

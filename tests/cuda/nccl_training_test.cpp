@@ -187,6 +187,7 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
       {{{"type", "low_precision"}}, "static-ring", true},
       {{{"type", "bytegrad"}}, "ring", true, heavy},
       {{{"type", "qadam"}, {"warmup", 3}, {"error_feedback", true}}, "ring", false, adamw},
+      {{{"type", "qadam"}, {"warmup", 2}, {"error_feedback", true}}, "ring", false, with(adamw, {{"precision", "fp16"}})},
       {{{"type", "allreduce"}, {"scatter_gather", true}}, "ring", true},
       {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, "ring", true, heavy},
       {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}}, "ring", false},
