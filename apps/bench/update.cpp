@@ -7,15 +7,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/bench/support.h"
 #include "core/backend.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/random.h"
 #include "core/tensor.h"
 #include "kernels/open_backend.h"
 #include "kernels/optimizer.h"
@@ -53,10 +56,10 @@ struct UpdateSubject {
   std::string name;
   std::unique_ptr<OptimizerRule> rule;
   UpdateArgs args;
-  int updates = 1;              ///< timed as one: a whole group where the traffic depends on the step
-  double bytes = 0.0;           ///< that one update moves
-  bool decodes_before = false;  ///< its messages, into a buffer that it then mixes
-  std::vector<double> seconds;  ///< of one update, per repeat
+  int updates = 1;                    ///< timed as one: a whole group where the traffic depends on the step
+  double bytes = 0.0;                 ///< that one update moves
+  std::function<void()> before = {};  ///< is timed with it
+  std::vector<double> seconds;        ///< of one update, per repeat
 };
 
 std::unique_ptr<OptimizerRule> make_rule(const std::string& type, const nlohmann::json& config) {
@@ -141,8 +144,8 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subject.args.received = {message, message};
       subject.args.sum_received = true;
       subject.args.encoded = {.weights = {-0.5, 0.5}, .code = Code::kInt8, .block = 256};
-      subject.decodes_before = before;
       if (before) {
+        subject.before = [&] { backend->decode(decode); };
         subject.args.received = {received};
         subject.args.sum_received = false;
         subject.args.encoded = {};
@@ -151,6 +154,27 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       subjects.push_back(std::move(subject));
     }
   };
+  // What sender and receiver do to a bucket whose numbers travel in 8 bits. Encoding looks at the numbers, so they are unlike.
+  const Tensor unlike(*backend, Shape{n}, DType::kFloat32), decoded(*backend, Shape{n}, DType::kFloat32);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t bits = random_bits(1, RandomStream::kInit, 0, static_cast<std::uint64_t>(i)).v[0];
+    unlike.data<float>()[i] = static_cast<float>(bits) * 0x1p-32f - 0.5f;
+  }
+  const auto add_codec = [&](const char* name, Code code) {
+    const Tensor codes(*backend, Shape{message_bytes(code, DType::kFloat32, n, 256)}, DType::kUInt8);
+    const auto part = [&](const char* what, double bytes, std::function<void()> work) {
+      subjects.push_back({fmt::format("{}: {}", name, what), nullptr, {}, 1, bytes * static_cast<double>(n), std::move(work)});
+    };
+    const auto encode = [&, code, codes] { backend->encode({.x = unlike, .message = codes, .code = code, .block = 256}); };
+    const auto decode = [&, code, codes] {
+      backend->decode({.messages = {codes}, .weight = {1.0}, .terms = 1, .out = decoded, .code = code, .block = 256});
+    };
+    part("encode", 5.0, encode);
+    part("decode", 5.0, decode);
+    part("encode + decode", 10.0, [=] { encode(), decode(); });
+  };
+  add_codec("int8", Code::kInt8);
+  add_codec("minmax8", Code::kMinMax8);
   add("sgd", nlohmann::json::object(), 1);
   add("sgd", {{"momentum", 0.9}}, 1);
   subjects[subjects.size() - 2].name = "sgd momentum";
@@ -166,8 +190,8 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       const auto begin = std::chrono::steady_clock::now();
       for (int s = 1; s <= subject.updates; ++s) {
         subject.args.step = s;
-        if (subject.decodes_before) backend->decode(decode);
-        backend->update({*subject.rule, subject.args});
+        if (subject.before) subject.before();
+        if (subject.rule) backend->update({*subject.rule, subject.args});
       }
       backend->synchronize();
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
