@@ -243,6 +243,16 @@ class Tape {
   ReadyObserver observer_;
 };
 
+/// Adds up small tensors over the ranks in the midst of a pass.
+class RankSums {
+ public:
+  virtual ~RankSums() = default;
+  virtual int ranks() const = 0;
+  /// `numbers` become their sum over all ranks, in rank order. Collective: all ranks call it for the same things in the same order. What
+  /// is issued to the current stream afterwards reads the sum.
+  virtual void sum(const Tensor& numbers) = 0;
+};
+
 /// What a forward pass needs to know besides its input; handed down through every layer.
 struct Pass {
   Backend& backend;
@@ -252,6 +262,7 @@ struct Pass {
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
   bool defer_norms = false;           ///< in training, batch norms are left to what reads them; see Backend::fuses_batch_norms
   double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
+  RankSums* norms_over = nullptr;     ///< in training, batch norms take their statistics from all ranks' batches; null: each its own
   double norm_momentum = -1.0;        ///< in training: of every batch norm's running statistics; below 0: each its own
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,

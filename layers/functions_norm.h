@@ -26,6 +26,10 @@ struct BatchNormSaved {
 /// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient terms.
 void batch_norm_backward(const BatchNormSaved& saved, Gradients& g);
 
+/// A batch norm in training whose statistics are those of all ranks' batches, of one size each (pass.norms_over). As
+/// torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this rank's batch alone.
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
+
 /// Σ and Σ² per channel of a convolution's output, gathered by the convolution for the batch norm that may follow.
 struct ChannelStatistics final : ValueNotes {
   ChannelStatistics(Tensor sums, Tensor square_sums) : sum(std::move(sums)), square_sum(std::move(square_sums)) {}

@@ -43,6 +43,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
       tape_(backend),
       graphs_(config, site, backend, transport),
       losses_(backend, config.dtype, std::min<std::int64_t>(config.log_every, 1024)),
+      norm_sums_(config.synchronized_norms ? std::make_unique<NormSums>(transport) : nullptr),
       scaler_(config.compute == DType::kFloat16 ? std::make_unique<LossScaler>(config.loss_scale) : nullptr),
       activation_bytes_(trace.activation_bytes) {
   agree_on_plan(plan_, config.dtype, transport);
@@ -261,12 +262,14 @@ void Trainer::issue_step() {
 
 Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
   const Batch& batch = loader_->make();
+  if (norm_sums_) norm_sums_->begin_step(step_);
   Pass pass{.backend = backend_,
             .tape = &tape_,
             .training = true,
             .dropout_key = config_.seed,
             .dropout_counter = dropout_counter(micro),
-            .defer_norms = config_.defer_norms};
+            .defer_norms = config_.defer_norms,
+            .norms_over = norm_sums_.get()};
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
   PassSteps steps{.share = 1.0 / static_cast<double>(config_.accumulate), .first = micro.first, .last = micro.last};

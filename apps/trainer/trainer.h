@@ -10,6 +10,7 @@
 #include "apps/trainer/data/loader.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/evaluation.h"
+#include "apps/trainer/norm_sums.h"
 #include "apps/trainer/state/loss_record.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/state/model_average.h"
@@ -61,7 +62,7 @@ class Trainer {
   double seconds() const { return seconds_; }
   void add_seconds(double seconds) { seconds_ += seconds; }
   /// What the host has waited for exchanges since the last question.
-  double take_wait_seconds() { return algorithm_->take_wait_seconds(); }
+  double take_wait_seconds() { return algorithm_->take_wait_seconds() + (norm_sums_ ? norm_sums_->take_wait_seconds() : 0.0); }
   double take_data_wait_seconds() { return loader_->take_wait_seconds(); }
   LossRecord& losses() { return losses_; }
   /// fp16's loss scale and the optimizer's s for the next step; null otherwise.
@@ -119,7 +120,8 @@ class Trainer {
   Tape tape_;
   StepGraphs graphs_;
   LossRecord losses_;
-  std::unique_ptr<LossScaler> scaler_;  ///< in fp16
+  std::unique_ptr<NormSums> norm_sums_;  ///< sync.batch_norm sync, with several ranks
+  std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;
 
   std::int64_t step_ = 0;  ///< updates done

@@ -294,9 +294,59 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
   }
 }
 
+TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each train as one rank with all of it") {
+  const std::vector<nlohmann::json> models = {
+      nlohmann::json::parse(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, {"type": "conv2d", "out_channels": 5,
+        "kernel_size": 3}, {"type": "batch_norm", "momentum": 0.3}, {"type": "relu"}, {"type": "flatten"},
+        {"type": "linear", "out_features": 4}]})"),
+      nlohmann::json::parse(R"({"type": "resnet20", "num_classes": 4, "layers": null})")};  // norms with residuals, and with two readers
+  for (const nlohmann::json& model : models) {
+    CAPTURE(model.dump());
+    const auto state_of = [&](int ranks, const char* statistics, std::int64_t accumulate) {
+      nlohmann::json json = recipe_config(R"({"sync": {"algorithm": "allreduce", "topology": null}})");
+      json["model"] = model;
+      if (model.contains("num_classes")) json["model"].erase("layers");
+      json["sync"]["batch_norm"] = statistics;
+      json["batch_size"] = 8 / ranks;
+      json["accumulate"] = accumulate;
+      SafetensorsFile state;
+      FakeWorld world(ranks);
+      world.run([&](Transport& transport) {
+        TrainerRun run(json, transport);
+        SafetensorsFile of_rank = run.state_after(4);
+        if (transport.rank() == ranks - 1) state = std::move(of_rank);
+      });
+      return state;
+    };
+    const auto largest_difference = [&](const SafetensorsFile& a, const SafetensorsFile& b) {
+      double largest = 0.0;
+      for (const auto& [name, tensor] : a.tensors) {
+        if (name.rfind("model.", 0) != 0 || tensor.dtype != DType::kFloat64) continue;
+        const std::vector<double> of_a = doubles(a, name), of_b = doubles(b, name);
+        REQUIRE(of_a.size() == of_b.size());
+        for (std::size_t i = 0; i < of_a.size(); ++i) largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
+      }
+      return largest;
+    };
+    for (const std::int64_t accumulate : {1, 2}) {
+      CAPTURE(accumulate);
+      const SafetensorsFile whole = state_of(1, "sync", accumulate);
+      check_same_tensors(whole, state_of(1, "local", accumulate));
+      for (const int ranks : {2, 4}) {
+        CAPTURE(ranks);
+        CHECK(largest_difference(whole, state_of(ranks, "sync", accumulate)) < 1e-9);
+        CHECK(largest_difference(whole, state_of(ranks, "local", accumulate)) > 1e-4);
+      }
+    }
+  }
+}
+
 TEST_CASE("recipe/batch_norm: what does not fit is refused") {
-  CHECK(
-      contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"), "sync.batch_norm: unknown value 'sinc'; allowed: local, recalibrate"));
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"), "sync.batch_norm: unknown value 'sinc'; did you mean 'sync'?"));
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sync", "algorithm": "async", "topology": null}, "deterministic": false})"),
+                 "sync.batch_norm: is sync, but the steps of "));
+  CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sync", "switch": [{"step": 2, "algorithm": "async"}]}, "deterministic": false})"),
+                 "differ from rank to rank; allowed here: local, recalibrate"));
   CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 0}})"), "sync.recalibrate_batches"));
   CHECK(contains(recipe_error(R"({"sync": {"recalibrate_batches": 3}})"), "sync.recalibrate_batches"));
   CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "recalibrate"}, "model": {"layers": [{"type": "flatten"},

@@ -26,6 +26,17 @@ verify "has the same average" cmp a/model.ema.safetensors b/model.ema.safetensor
 verify "and the same model" same_model a/model.safetensors b/model.safetensors
 check "another decay on resume is named" 2 "ema\.decay" ranks 2 "$train" net.json "${recipe[@]}" --set ema.decay=0.5 --set steps=20 --output a --resume latest
 
+# Synchronized norms: two ranks with half of a batch each are one with all of it, however they talk.
+all_reduce=(--set precision=fp64 --set sync.algorithm=allreduce --set sync.batch_norm=sync --set log_every=1)
+last_loss() { tail -2 "$1/metrics.jsonl" | head -1 | sed 's/.*"loss": *\([0-9.e-]*\).*/\1/'; }
+check "one rank with a batch of 32" 0 "done" "$train" net.json "${all_reduce[@]}" --set batch_size=32 --output whole
+for transport in direct mpi; do
+  check "two ranks with 16 each, by $transport" 0 "done" ranks 2 "$train" net.json "${all_reduce[@]}" --set sync.transport=$transport --output "half-$transport"
+  verify "have the same loss at the end" awk "BEGIN {d = $(last_loss whole) - $(last_loss "half-$transport"); exit !(d < 1e-9 && d > -1e-9)}"
+done
+check "without them" 0 "done" ranks 2 "$train" net.json "${all_reduce[@]}" --set sync.batch_norm=local --output half-local
+verify "it is another" awk "BEGIN {d = $(last_loss whole) - $(last_loss half-local); exit d < 1e-6 && d > -1e-6}"
+
 # A model file alone.
 check "--evaluate takes a run's folder, on another number of ranks" 0 "^9 " ranks 3 "$train" --evaluate a --confusion confusion.csv
 tail -1 "$work/.stdout" >line.json

@@ -188,6 +188,8 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
       {{{"type", "bytegrad"}}, "ring", true, heavy},
       {{{"type", "qadam"}, {"warmup", 3}, {"error_feedback", true}}, "ring", false, adamw},
       {{{"type", "qadam"}, {"warmup", 2}, {"error_feedback", true}}, "ring", false, with(adamw, {{"precision", "fp16"}})},
+      {{{"type", "gossip"}}, "one-peer-exp", false, {{"sync", {{"batch_norm", "sync"}}}}},
+      {{{"type", "allreduce"}}, "ring", false, with(heavy, {{"sync", {{"batch_norm", "sync"}}}})},
       {{{"type", "allreduce"}, {"scatter_gather", true}}, "ring", true},
       {{{"type", "allreduce"}, {"hierarchical", true}, {"ranks_per_node", 2}}, "ring", true, heavy},
       {{{"type", "local_sgd"}, {"period", 3}, {"gradients", "node"}, {"ranks_per_node", 2}}, "ring", false},

@@ -35,19 +35,33 @@ void read_average(ConfigSection& root, TrainConfig& config) {
   }
 }
 
-void read_batch_norm(ConfigSection& sync, TrainConfig& config) {
+void read_batch_norm(ConfigSection& sync, TrainConfig& config, int ranks) {
   const std::string statistics =
-      sync.choice("batch_norm", "local", {"local", "recalibrate"},
-                  "statistics of batch norms in the mean model; local: the mean of the ranks' own; recalibrate: measured on training "
-                  "batches before each test, by the mean model itself");
+      sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},
+                  "statistics of batch norms; local: each rank trains with its own batch's, and the mean model has the mean of them; sync: "
+                  "with those of all ranks' batches; recalibrate: as local, but the mean model's are measured on training batches before "
+                  "each test");
   if (statistics == "local" && !sync.describing()) return;
   const std::int64_t batches =
       sync.integer("recalibrate_batches", 20, Range::closed(1, 1e6), "recalibrate: training batches of each rank that are measured");
   if (sync.describing()) return;
-  config.recalibrate_batches = batches;
   const auto& buffers = config.model->buffers();
   if (std::none_of(buffers.begin(), buffers.end(), [](const ModelBuffer* buffer) { return is_norm_statistic(buffer->name); }))
-    sync.error("batch_norm", "is recalibrate, but the model has no batch norm; allowed here: local");
+    sync.error("batch_norm", "is {}, but the model has no batch norm; allowed here: local", statistics);
+  if (statistics == "recalibrate") {
+    config.recalibrate_batches = batches;
+    return;
+  }
+  if (config.algorithm.asynchronous) {
+    sync.error("batch_norm", "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
+               config.algorithm.label());
+  }
+  for (const SyncPhase& phase : config.phases) {
+    if (phase.algorithm.asynchronous)
+      sync.error("batch_norm", "is sync, but the steps of {} differ from rank to rank; allowed here: local, recalibrate",
+                 phase.algorithm.label());
+  }
+  config.synchronized_norms = ranks > 1;
 }
 
 }  // namespace starling

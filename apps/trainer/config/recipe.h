@@ -11,6 +11,6 @@ void read_initial_file(ConfigSection& root, TrainConfig& config);
 /// `ema`, off where it is not given. Once the optimizer is known.
 void read_average(ConfigSection& root, TrainConfig& config);
 /// `sync.batch_norm`, once the model is known.
-void read_batch_norm(ConfigSection& sync, TrainConfig& config);
+void read_batch_norm(ConfigSection& sync, TrainConfig& config, int ranks);
 
 }  // namespace starling

@@ -484,7 +484,6 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                                         "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) config.lr_scale = std::sqrt(static_cast<double>(site.ranks));
   if (!root.describing()) check_algorithm(sync, config.algorithm, config, site);
-  read_batch_norm(sync, config);
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
@@ -505,11 +504,13 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
   if (!root.describing()) {
     read_first_topology(sync, config, site);
     read_switch(sync, config, site);
+    read_batch_norm(sync, config, site.ranks);
     check_exchanges(sync, config, exchange);
     sync.finish();
   } else {
     sync.raw("switch", "list of objects",
              "[{step or epoch, algorithm, topology}, …]: from that step on ranks agree in another way; see docs/algorithms.md");
+    read_batch_norm(sync, config, site.ranks);
     ConfigSection topology = sync.section("topology", "who mixes with whom");
     topology.text("type", "base-2", "see `--list topologies`; `auto`: chosen by measurement at the start");
   }

@@ -114,6 +114,7 @@ struct TrainConfig {
   ClipSettings clip;
 
   std::optional<AverageSettings> ema;
+  bool synchronized_norms = false;       ///< sync.batch_norm sync, with several ranks
   std::int64_t recalibrate_batches = 0;  ///< sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
 
   Interval evaluate, checkpoint;
@@ -124,7 +125,7 @@ struct TrainConfig {
   nlohmann::json resolved;
   std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
 
-  PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms}; }
+  PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms && !synchronized_norms, synchronized_norms}; }
 };
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.

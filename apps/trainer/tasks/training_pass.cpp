@@ -10,6 +10,13 @@
 namespace starling {
 namespace {
 
+/// Shapes have no numbers to add up.
+class ShapeSums final : public RankSums {
+ public:
+  int ranks() const override { return 1; }
+  void sum(const Tensor&) override {}
+};
+
 /// A part of the pass, on the host's and the device's timeline.
 struct PassSpan {
   explicit PassSpan(const char* name) : host(name), device(TraceLane::kDeviceCompute, name) {}
@@ -51,7 +58,12 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   {
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
-    Pass pass{.backend = *meta, .tape = &tape, .training = true, .defer_norms = shape.defer_norms};
+    ShapeSums sums;
+    Pass pass{.backend = *meta,
+              .tape = &tape,
+              .training = true,
+              .defer_norms = shape.defer_norms,
+              .norms_over = shape.synchronized_norms ? &sums : nullptr};
     const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
     training_pass(task, model, batch, pass, {.before_backward = [](const Variable& loss) {
                     if (!loss.requires_grad())

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "comm/transport.h"
+#include "core/autograd.h"
+
+namespace starling {
+
+/// The sums over ranks that `"sync": {"batch_norm": "sync"}` asks for. The host waits for those that it moves itself; on a GPU with NCCL
+/// the compute stream waits.
+class NormSums final : public RankSums {
+ public:
+  explicit NormSums(Transport& transport) : transport_(transport) {}
+  int ranks() const override { return transport_.size(); }
+  void sum(const Tensor& numbers) override;
+  void begin_step(std::int64_t step) { step_ = step; }
+  /// That this rank has waited since the last call.
+  double take_wait_seconds() { return std::exchange(seconds_, 0.0); }
+
+ private:
+  Transport& transport_;
+  std::int64_t step_ = 0;
+  double seconds_ = 0.0;
+};
+
+}  // namespace starling

@@ -1,0 +1,134 @@
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/error.h"
+#include "layers/functions_norm.h"
+
+// A batch norm over all ranks, put together from the steps of one: what the ranks add up lies between them.
+namespace starling::functions::detail {
+namespace {
+
+/// Two sums per channel beside each other, so that one exchange adds up both over the ranks.
+struct SumsOfChannels {
+  Tensor both, first, second;
+
+  SumsOfChannels(Backend& backend, std::int64_t channels, DType dtype) {
+    constexpr std::int64_t kAlignment = 32;  // kernels load whole vectors
+    const std::int64_t stride = (channels + kAlignment - 1) / kAlignment * kAlignment;
+    both = Tensor(backend, Shape{2 * stride}, dtype);
+    if (stride != channels) backend.fill(both, 0.0);
+    first = both.slice(0, Shape{channels});
+    second = both.slice(stride, Shape{channels});
+  }
+};
+
+/// dy, and where it goes besides x: masked by what followed the norm, as far as that needs the norm's output.
+struct Incoming {
+  Tensor dy, dresidual;
+};
+Incoming incoming_of(const BatchNormSaved& saved, Gradients& g) {
+  std::vector<Tensor> terms = g.take_terms();
+  Incoming result{terms[0], {}};
+  if (terms.size() > 1) {
+    result.dy = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
+    g.backend().add({.a = terms[0], .b = terms[1], .y = result.dy});
+  }
+  if (saved.relu && saved.has_residual) {
+    Tensor masked(g.backend(), saved.x.shape(), saved.x.dtype());
+    g.backend().activation_backward({.kind = Activation::kRelu, .x = saved.y, .dy = result.dy, .dx = masked});
+    result.dy = std::move(masked);
+  }
+  if (saved.has_residual) result.dresidual = result.dy;
+  return result;
+}
+
+void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradients& g) {
+  Backend& backend = g.backend();
+  const std::int64_t channels = saved.x.shape().back();
+  const auto constant = [&](double value) {
+    Tensor tensor(backend, Shape{channels}, saved.mean.dtype());
+    backend.fill(tensor, value);
+    return tensor;
+  };
+  Incoming incoming = incoming_of(saved, g);
+  const bool masks = saved.relu && !saved.has_residual;
+  const SumsOfChannels own(backend, channels, saved.mean.dtype()), mean(backend, channels, saved.mean.dtype());
+  // Where nothing is masked any more, 0·x̂ + 1 is positive everywhere.
+  const Tensor masked = masks ? Tensor(backend, saved.x.shape(), saved.x.dtype()) : incoming.dy;
+  backend.batch_norm_backward_sums({.x = saved.x,
+                                    .dy = incoming.dy,
+                                    .saved_mean = saved.mean,
+                                    .saved_inv_std = saved.inv_std,
+                                    .gamma = masks ? saved.gamma : constant(0.0),
+                                    .beta = masks ? saved.beta : constant(1.0),
+                                    .masked = masked,
+                                    .sum_dy = own.first,
+                                    .sum_dy_xhat = own.second});
+  backend.weighted_sum({.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
+  ranks.sum(mean.both);
+  const Tensor unused = constant(0.0);
+  Tensor dx(backend, saved.x.shape(), saved.x.dtype());
+  backend.batch_norm_backward_apply({.x = saved.x,
+                                     .dy = masked,
+                                     .gamma = saved.gamma,
+                                     .saved_mean = saved.mean,
+                                     .saved_inv_std = saved.inv_std,
+                                     .sum_dy = mean.first,
+                                     .sum_dy_xhat = mean.second,
+                                     .dx = dx,
+                                     .dgamma = unused,
+                                     .dbeta = constant(0.0)});
+  const ScaleShiftTargets targets(g, saved.gamma);
+  const auto add = [&](const Tensor& sum, const Tensor& to) {
+    backend.weighted_sum({.in = {sum}, .weight = {1.0}, .terms = 1, .out = to, .accumulate = targets.accumulate});
+  };
+  add(own.second, targets.dgamma);
+  add(own.first, targets.dbeta);
+  if (saved.has_residual) g.set(1, std::move(incoming.dresidual));
+  g.set(0, std::move(dx));
+}
+
+}  // namespace
+
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+  RankSums& ranks = *pass.norms_over;
+  const Tensor& input = x.value();
+  const std::int64_t channels = input.shape().back();
+  const auto vector = [&] { return Tensor(pass.backend, Shape{channels}, state.running_mean->value.dtype()); };
+  const SumsOfChannels sums(pass.backend, channels, state.running_mean->value.dtype());
+  pass.backend.channel_sums({.x = input, .sum = sums.first, .square_sum = sums.second});
+  ranks.sum(sums.both);
+  const BatchNormFinish finish{.sum = sums.first,
+                               .square_sum = sums.second,
+                               .gamma = state.gamma->value,
+                               .beta = state.beta->value,
+                               .running_mean = state.running_mean->value,
+                               .running_var = state.running_var->value,
+                               .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
+                               .saved_mean = vector(),
+                               .saved_inv_std = vector(),
+                               .scale = vector(),
+                               .shift = vector(),
+                               .count = input.elements() / channels * ranks.ranks(),
+                               .eps = state.eps,
+                               .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
+  pass.backend.batch_norm_finish(finish);
+  Tensor y(pass.backend, input.shape(), input.dtype());
+  pass.backend.scale_shift({.x = input, .scale = finish.scale, .shift = finish.shift, .residual = residual.value(), .y = y, .relu = relu});
+  if (!pass.tape) return Variable(std::move(y));
+  const bool has_residual = residual.has_value();
+  BatchNormSaved saved{.x = input,
+                       .y = relu && has_residual ? y : Tensor(),
+                       .gamma = finish.gamma,
+                       .beta = finish.beta,
+                       .mean = finish.saved_mean,
+                       .inv_std = finish.saved_inv_std,
+                       .relu = relu,
+                       .has_residual = has_residual};
+  auto backward = [saved = std::move(saved), &ranks](Gradients& g) { synchronized_backward(saved, ranks, g); };
+  if (has_residual) return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);
+  return pass.record("batch_norm", y, {x}, {state.gamma, state.beta}, std::move(backward), 2);
+}
+
+}  // namespace starling::functions::detail
