@@ -125,7 +125,8 @@ int run_prepare(int argc, char** argv) {
       ->excludes(quality);
   images->add_option("--interpolation", filter, "the filter of resizing")
       ->check(CLI::IsMember(interpolation_names()))
-      ->capture_default_str();
+      ->capture_default_str()
+      ->needs(size);
   images->add_option("--on-bad-image", on_bad, "a picture that cannot be decoded ends the call, or is named and left out")
       ->check(CLI::IsMember({"error", "skip"}))
       ->capture_default_str();

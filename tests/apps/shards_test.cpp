@@ -456,6 +456,20 @@ TEST_CASE("shards: files that are cut off, of another version, foreign or exchan
   CHECK(contains(prepared.refusal(), "but one of another preparation"));
 }
 
+TEST_CASE("shards: a file that is shortened while it is open is named") {
+  const PreparedTree prepared;
+  prepared.make();
+  const auto shards = prepared.open();
+  (void)read_image(*shards, ShardSplit::kTrain, 0);
+  fs::resize_file(prepared.file("train-00000.shard"), 0);
+  for (const std::int64_t sample : {0, 1}) {
+    const std::string text = error_of(ExitCode::kUsage, [&] { (void)read_image(*shards, ShardSplit::kTrain, sample); });
+    CHECK(contains(text, prepared.file("train-00000.shard")));
+    CHECK(contains(text, "the file was shortened, or its disk is failing"));
+  }
+  (void)read_image(*shards, ShardSplit::kTrain, 2);
+}
+
 // STARLING_MUTATIONS: how many of each file, 500 where it is not set.
 TEST_CASE("shards: mutated files are read or refused, never worse") {
   const char* wish = std::getenv("STARLING_MUTATIONS");

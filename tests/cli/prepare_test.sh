@@ -110,6 +110,7 @@ verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg:
 check "other settings for a folder that is there" 2 "small/shards.index was made with --size 24 --quality 80" "$prepare" images pets small --size 20
 check "pixels without a size" 2 "\-\-raw requires --size" "$prepare" images pets x --raw
 check "pixels with a quality" 2 "\-\-raw excludes --quality|--quality excludes --raw" "$prepare" images pets x --raw --size 20 --quality 80
+check "a filter that would resize nothing" 2 "\-\-interpolation requires --size" "$prepare" images pets x --interpolation bicubic
 check "an unknown subcommand" 2 "unknown subcommand 'imags'; did you mean 'images'\?; known: images, check" "$prepare" imags pets x
 check "a folder of something else" 2 "is not empty and holds no shards" "$prepare" images many pets
 check "no pictures" 2 "nowhere/train has no class folders; needed: nowhere/train/<class>" "$prepare" images nowhere x

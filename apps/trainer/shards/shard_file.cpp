@@ -82,6 +82,10 @@ void ShardFile::check_table() const {
   table_checked_.store(true, std::memory_order_release);
 }
 
+void ShardFile::bring_table(const void* part, std::size_t bytes) const {
+  map_.bring(static_cast<std::size_t>(static_cast<const std::uint8_t*>(part) - map_.bytes().data()), bytes);
+}
+
 const ShardEntry& ShardFile::entry(std::int64_t record) const {
   check_table();
   require(record >= 0 && record < records(), "shards", "{} has no record {}", path(), record);
@@ -89,7 +93,10 @@ const ShardEntry& ShardFile::entry(std::int64_t record) const {
 }
 
 std::string ShardFile::name(std::int64_t record) const {
-  const std::uint32_t end = entry(record).name_end, begin = record > 0 ? entries_[record - 1].name_end : 0;
+  const ShardEntry* found = &entry(record);
+  bring_table(found - (record > 0 ? 1 : 0), (record > 0 ? 2 : 1) * sizeof(ShardEntry));
+  const std::uint32_t end = found->name_end, begin = record > 0 ? found[-1].name_end : 0;
+  bring_table(names_ + begin, end - begin);
   return {names_ + begin, end - begin};
 }
 
@@ -98,7 +105,8 @@ std::string ShardFile::title(std::int64_t record) const {
 }
 
 std::span<const std::uint8_t> ShardFile::bytes(std::int64_t record) const {
-  const ShardEntry& found = entry(record);
+  bring_table(&entry(record), sizeof(ShardEntry));
+  const ShardEntry& found = entries_[record];
   map_.bring(found.at, found.bytes);
   return map_.bytes().subspan(found.at, found.bytes);
 }

@@ -100,6 +100,8 @@ class ShardFile {
   void verify(std::int64_t record) const;
 
  private:
+  /// What is looked at of the table, lest a file that is shortened meanwhile ends the process.
+  void bring_table(const void* part, std::size_t bytes) const;
   MappedFile map_;
   ShardFooter footer_;
   mutable std::atomic<bool> table_checked_{false};
