@@ -2,31 +2,16 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
-#include <string>
-#include <vector>
 
 #include "apps/topo/commands.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/error.h"
-#include "core/registry.h"
 
 namespace starling {
 namespace {
-
-void refuse_unknown(const CLI::App& app, const std::string& name) {
-  std::vector<std::string> names;
-  std::string known;
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
-    names.push_back(command->get_name());
-    known += (known.empty() ? "" : ", ") + command->get_name();
-  }
-  if (name.starts_with("-") || std::find(names.begin(), names.end(), name) != names.end()) return;
-  fail(ExitCode::kUsage, "arguments", "unknown subcommand '{}'{}; known: {}", name, suggestion(name, names), known);
-}
 
 int run(int argc, char** argv) {
   CLI::App app{"starling-topo: shows, checks, draws and simulates topologies", "starling-topo"};
@@ -39,7 +24,7 @@ int run(int argc, char** argv) {
   const CLI::App* simulate_command = add_simulate(app, simulate_options);
   const CLI::App* measure_command = add_measure(app, measure_options);
   add_plan(app, plan_options);
-  refuse_unknown(app, argc > 1 ? argv[1] : "-");
+  refuse_unknown_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -20,16 +20,16 @@ namespace {
 std::string_view remedy(int error) {
   switch (error) {
     case ENOSPC:
-    case EDQUOT: return "free some space, or choose another folder with --output";
-    case EFBIG: return "raise the limit of file sizes (ulimit -f), or choose another folder with --output";
+    case EDQUOT: return "free some space, or choose another folder";
+    case EFBIG: return "raise the limit of file sizes (ulimit -f), or choose another folder";
     case EACCES:
     case EPERM:
-    case EROFS: return "make the folder writable, or choose another one with --output";
+    case EROFS: return "make the folder writable, or choose another one";
     case ENOENT:
-    case ENOTDIR: return "its folder must exist; choose another one with --output";
+    case ENOTDIR: return "its folder must exist; choose another one";
     case EISDIR: return "it is a folder; move it away, or choose another name";
     case ENAMETOOLONG: return "choose a shorter name";
-    default: return "check the disk, or choose another folder with --output";
+    default: return "check the disk, or choose another folder";
   }
 }
 

@@ -97,7 +97,7 @@ int bench_floor(const FloorBench& settings);
 
 /// Reading pictures on one core, from memory.
 struct PicturesBench {
-  std::string folder;  ///< with a folder for each class, as data.path/train
+  std::string folder;  ///< with a folder for each class, as data.path/train; or shards
   std::int64_t pictures = 200;
   int repeats = 5;
   bool json = false;
@@ -106,5 +106,7 @@ struct PicturesBench {
 /// Prints the time of a random crop of 224×224 against that in which the library decodes the whole picture, in turns. Returns the exit
 /// status.
 int bench_pictures(const PicturesBench& settings);
+/// The same of a folder of shards: opening it, crops, and of raw pixels how far they are from copying as many bytes.
+int bench_shards(const PicturesBench& settings);
 
 }  // namespace starling

@@ -11,6 +11,7 @@
 #include "apps/pictures/picture.h"
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/picture_index.h"
+#include "apps/trainer/shards/shard_set.h"
 
 namespace starling {
 namespace {
@@ -41,6 +42,7 @@ Augmenters torchvision_crop() {
 }  // namespace
 
 int bench_pictures(const PicturesBench& settings) {
+  if (has_shard_index(settings.folder)) return bench_shards(settings);
   const std::vector<PictureBytes> pictures = load(settings);
   const Augmenters crop = torchvision_crop();
   std::vector<std::uint8_t> image(static_cast<std::size_t>(kSide * kSide * 3));

@@ -6,11 +6,13 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <tuple>
 #include <utility>
 
 #include "apps/pictures/codec.h"
 #include "apps/pictures/resize.h"
+#include "apps/pictures/resize_kernels.h"
 #include "core/error.h"
 #include "core/registry.h"
 
@@ -76,10 +78,71 @@ void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels,
       out[x] = static_cast<std::uint8_t>((19595 * from[0] + 38470 * from[1] + 7471 * from[2] + 0x8000) >> 16);
     return;
   }
+  if (step == 4) return cpu::resize_kernels().narrow(from, pixels, out);
   // Four bytes at a time, of which the last is written over by the next pixel.
   for (std::int64_t x = 0; x + 1 < pixels; ++x, from += step) std::memcpy(out + 3 * x, from, 4);
   std::memcpy(out + 3 * (pixels - 1), from, 3);
 }
+
+PictureSize seen_size(const StoredPicture& stored) {
+  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+}
+
+struct ImageSize {
+  std::int64_t height = 0, width = 0, channels = 0;
+};
+
+/// How an image is made of a picture: which part of it, as it lies in the file.
+class Plan {
+ public:
+  Plan(const PictureSize& seen, const Turn& turn, const PartChoice& choose, const std::string& source, const ImageSize& image)
+      : turn_(turn),
+        image_(image),
+        rows_(turn.transposed ? image.width : image.height),
+        columns_(turn.transposed ? image.height : image.width) {
+    require((image.channels == 1 || image.channels == 3) && image.height > 0 && image.width > 0, "picture", "{}×{}×{} was asked for",
+            image.height, image.width, image.channels);
+    const PicturePart asked = choose(seen);
+    check_part(asked, seen, source);
+    part_ = stored_part(asked, seen, turn);
+  }
+  const Turn& turn() const { return turn_; }
+  const ImageSize& image() const { return image_; }
+  const PicturePart& part() const { return part_; }
+  std::int64_t rows() const { return rows_; }        ///< of the resized part, before it is turned
+  std::int64_t columns() const { return columns_; }  ///< the same
+
+  /// How many pixels of the picture become one.
+  double shrink() const { return std::min(part_.box_height / static_cast<double>(rows_), part_.box_width / static_cast<double>(columns_)); }
+
+  /// Which pixels the filter looks at: those of the box, and as far around it as it reaches, within the window.
+  StoredRegion wanted() const {
+    const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from, std::int64_t size) {
+      const double reach = 2.0 * std::max(1.0, length / static_cast<double>(outputs)) + 1.0;
+      const std::int64_t first = std::max(from, static_cast<std::int64_t>(std::floor(begin - reach)));
+      const std::int64_t end = std::min(from + size, static_cast<std::int64_t>(std::ceil(begin + length + reach)));
+      return std::pair{first, end - first};
+    };
+    StoredRegion region;
+    std::tie(region.top, region.height) = span_of(part_.box_top, part_.box_height, rows_, part_.top, part_.height);
+    std::tie(region.left, region.width) = span_of(part_.box_left, part_.box_width, columns_, part_.left, part_.width);
+    return region;
+  }
+
+  /// The top and left of a part whose pixels are the image's, so that there is nothing to resize.
+  std::optional<std::pair<std::int64_t, std::int64_t>> whole_pixels() const {
+    if (part_.box_height != static_cast<double>(rows_) || part_.box_width != static_cast<double>(columns_)) return std::nullopt;
+    const auto top = static_cast<std::int64_t>(part_.box_top), left = static_cast<std::int64_t>(part_.box_left);
+    if (static_cast<double>(top) != part_.box_top || static_cast<double>(left) != part_.box_left) return std::nullopt;
+    return std::pair{top, left};
+  }
+
+ private:
+  Turn turn_;
+  ImageSize image_;
+  std::int64_t rows_, columns_;
+  PicturePart part_;
+};
 
 }  // namespace
 
@@ -146,6 +209,54 @@ struct PictureDecoder::State {
     }
     return picture;
   }
+
+  /// Makes the image of the decoded region.
+  void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
+    const PicturePart& part = plan.part();
+    const std::int64_t rows = plan.rows(), columns = plan.columns();
+    const std::uint8_t* pixels = nullptr;  // the resized part's
+    std::int64_t stride = 0;               // of a row, in pixels
+    if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
+      stride = region.width;
+      pixels = region.pixels.data() + 4 * ((corner->first - region.top) * stride + corner->second - region.left);
+    } else {
+      resize(part, denominator, rows, columns);
+      stride = columns;
+      pixels = resized.data();
+    }
+    // The image's rows among these pixels, which lie as the file has them.
+    const auto& [height, width, channels] = plan.image();
+    const Turn& turn = plan.turn();
+    const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
+    for (std::int64_t y = 0; y < height; ++y) {
+      const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
+      const std::uint8_t* from = pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
+      write_row(from, next, width, channels, out + y * width * channels);
+    }
+  }
+
+ private:
+  void resize(const PicturePart& part, std::int64_t denominator, std::int64_t rows, std::int64_t columns) {
+    // The window among the decoded pixels: of a scaled picture it ends in the midst of pixels, which belong to it.
+    const auto scale = static_cast<double>(denominator);
+    const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
+      const std::int64_t first = std::max(begin / denominator, region_begin);
+      const std::int64_t end = std::min((begin + length + denominator - 1) / denominator, region_begin + region_length);
+      return std::pair{first, std::max<std::int64_t>(end - first, 1)};
+    };
+    const auto [top, tall] = place(part.top, part.height, region.top, region.height);
+    const auto [left, wide] = place(part.left, part.width, region.left, region.width);
+    const PixelWindow window{.pixels = region.pixels.data() + 4 * ((top - region.top) * region.width + left - region.left),
+                             .stride = 4 * region.width,
+                             .height = tall,
+                             .width = wide};
+    const PixelBox box{.top = part.box_top / scale - static_cast<double>(top),
+                       .left = part.box_left / scale - static_cast<double>(left),
+                       .height = part.box_height / scale,
+                       .width = part.box_width / scale};
+    resized.resize(static_cast<std::size_t>(4 * rows * columns));
+    resizer.resize(window, box, settings.interpolation, rows, columns, resized.data());
+  }
 };
 
 PictureDecoder::PictureDecoder(const PictureSettings& settings) : state_(std::make_unique<State>()) { state_->settings = settings; }
@@ -156,70 +267,59 @@ PictureDecoder& PictureDecoder::operator=(PictureDecoder&&) noexcept = default;
 void PictureDecoder::use(const PictureSettings& settings) { state_->settings = settings; }
 
 PictureSize PictureDecoder::size(std::span<const std::uint8_t> file, const std::string& source) {
-  const StoredPicture stored = state_->header(file, source);
-  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+  return seen_size(state_->header(file, source));
 }
 
 void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
                             std::int64_t width, std::int64_t channels, std::uint8_t* out) {
-  require((channels == 1 || channels == 3) && height > 0 && width > 0, "picture", "{}×{}×{} was asked for", height, width, channels);
   State& state = *state_;
   const StoredPicture stored = state.header(file, source);
-  const Turn turn = turn_of(stored.orientation);
-  const PictureSize seen = turn.transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
-  const PicturePart asked = choose(seen);
-  check_part(asked, seen, source);
-  const PicturePart part = stored_part(asked, seen, turn);
-  const std::int64_t rows = turn.transposed ? width : height, columns = turn.transposed ? height : width;
-
-  // Which pixels the filter looks at: those of the box, and as far around it as it reaches, within the window.
-  const auto span_of = [&](double begin, double length, std::int64_t outputs, std::int64_t from, std::int64_t size) {
-    const double reach = 2.0 * std::max(1.0, length / static_cast<double>(outputs)) + 1.0;
-    const std::int64_t first = std::max(from, static_cast<std::int64_t>(std::floor(begin - reach)));
-    const std::int64_t end = std::min(from + size, static_cast<std::int64_t>(std::ceil(begin + length + reach)));
-    return std::pair{first, end - first};
-  };
-  StoredRegion wanted;
-  std::tie(wanted.top, wanted.height) = span_of(part.box_top, part.box_height, rows, part.top, part.height);
-  std::tie(wanted.left, wanted.width) = span_of(part.box_left, part.box_width, columns, part.left, part.width);
+  const Plan plan(seen_size(stored), turn_of(stored.orientation), choose, source, {height, width, channels});
+  StoredRegion wanted = plan.wanted();
   const bool jpeg = is_jpeg(file);
   if (jpeg && state.settings.scaled_decoding && state.settings.interpolation != Interpolation::kNearest) {
-    const double shrink = std::min(part.box_height / static_cast<double>(rows), part.box_width / static_cast<double>(columns));
-    while (wanted.denominator < 8 && shrink >= 2.0 * wanted.denominator) wanted.denominator *= 2;
+    while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator) wanted.denominator *= 2;
   }
   if (jpeg) {
     decode_jpeg(file, source, wanted, state.region);
   } else {
     decode_png(file, source, wanted, state.region);
   }
+  state.deliver(plan, wanted.denominator, out);
+}
 
-  // The window among the decoded pixels: of a scaled picture it ends in the midst of pixels, which belong to it.
-  const DecodedRegion& region = state.region;
-  const double scale = wanted.denominator;
-  const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
-    const std::int64_t first = std::max(begin / wanted.denominator, region_begin);
-    const std::int64_t end = std::min((begin + length + wanted.denominator - 1) / wanted.denominator, region_begin + region_length);
-    return std::pair{first, std::max<std::int64_t>(end - first, 1)};
-  };
-  const auto [top, tall] = place(part.top, part.height, region.top, region.height);
-  const auto [left, wide] = place(part.left, part.width, region.left, region.width);
-  const PixelWindow window{.pixels = region.pixels.data() + 4 * ((top - region.top) * region.width + left - region.left),
-                           .stride = 4 * region.width,
-                           .height = tall,
-                           .width = wide};
-  const PixelBox box{.top = part.box_top / scale - static_cast<double>(top),
-                     .left = part.box_left / scale - static_cast<double>(left),
-                     .height = part.box_height / scale,
-                     .width = part.box_width / scale};
-  state.resized.resize(static_cast<std::size_t>(4 * rows * columns));
-  state.resizer.resize(window, box, state.settings.interpolation, rows, columns, state.resized.data());
+void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
+                         std::int64_t width, std::uint8_t* out) {
+  State& state = *state_;
+  const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
+  const std::size_t stride = 3 * static_cast<std::size_t>(picture.width);
+  if (const auto corner = plan.whole_pixels()) {
+    const std::size_t bytes = 3 * static_cast<std::size_t>(width);
+    const std::uint8_t* from = picture.pixels + static_cast<std::size_t>(corner->first) * stride + 3 * corner->second;
+    for (std::int64_t y = 0; y < height; ++y, from += stride, out += bytes) std::memcpy(out, from, bytes);
+    return;
+  }
+  const StoredRegion wanted = plan.wanted();
+  DecodedRegion& region = state.region;
+  region.top = wanted.top;
+  region.left = wanted.left;
+  region.height = wanted.height;
+  region.width = wanted.width;
+  region.pixels.resize(static_cast<std::size_t>(4 * wanted.height * wanted.width));
+  for (std::int64_t y = 0; y < wanted.height; ++y) {
+    const std::uint8_t* from = picture.pixels + static_cast<std::size_t>(wanted.top + y) * stride + 3 * wanted.left;
+    cpu::resize_kernels().widen(from, wanted.width, region.pixels.data() + 4 * y * wanted.width);
+  }
+  state.deliver(plan, 1, out);
+}
 
-  // The image's rows among the resized pixels, which lie as the file has them.
-  const std::int64_t next = 4 * (turn.transposed ? columns : 1) * (turn.mirror_x ? -1 : 1);
-  for (std::int64_t y = 0; y < height; ++y) {
-    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
-    const std::uint8_t* from = state.resized.data() + 4 * (turn.transposed ? from_x * columns + from_y : from_y * columns + from_x);
-    write_row(from, next, width, channels, out + y * width * channels);
+void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {
+  const StoredPicture stored = state_->header(file, source);
+  const StoredRegion whole{0, 0, stored.height, stored.width, 1};
+  if (is_jpeg(file)) {
+    decode_jpeg(file, source, whole, state_->region);
+  } else {
+    decode_png(file, source, whole, state_->region);
   }
 }
 

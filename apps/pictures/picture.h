@@ -47,6 +47,16 @@ struct PictureSettings {
   bool scaled_decoding = true;  ///< JPEG of which a crop shrinks to half or less is decoded at 1/2, 1/4 or 1/8
 };
 
+/// A picture that is decoded: rows of red, green and blue, without gaps.
+struct PixelRows {
+  const std::uint8_t* pixels = nullptr;
+  std::int64_t height = 0, width = 0;
+};
+
+/// A JPEG file of such a picture, 4:2:0, without metadata; quality is libjpeg's, 1 to 100. Error(kUsage) names `source` where JPEG has no
+/// such picture: more than 65,500 pixels high or wide.
+std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::string& source, int quality);
+
 /// Decodes pictures one after another; keeps its memory from one to the next. One thread uses it.
 ///
 /// Errors are Error(kUsage) that name `source` and what is wrong: no picture, cut off, damaged, larger than allowed. Colours: grey and
@@ -65,6 +75,11 @@ class PictureDecoder {
   /// Writes height × width × channels (1 or 3) bytes.
   void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
               std::int64_t width, std::int64_t channels, std::uint8_t* out);
+  /// The same of a picture whose pixels lie in memory: nothing is decoded, and where the part has the image's size, rows are copied.
+  void cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height, std::int64_t width,
+           std::uint8_t* out);
+  /// Decodes all of a picture, at full scale, to see whether that can be done.
+  void check(std::span<const std::uint8_t> file, const std::string& source);
   /// From the header alone.
   PictureSize size(std::span<const std::uint8_t> file, const std::string& source);
 

@@ -87,14 +87,20 @@ void Resizer::resize(const PixelWindow& window, const PixelBox& box, Interpolati
   }
   for (std::int32_t& first : columns_.first) first -= static_cast<std::int32_t>(begin);
   const std::int64_t bytes = 4 * (end - begin);
-  row_.resize(static_cast<std::size_t>(bytes) + 4);
+  const std::int64_t taps = (*std::max_element(columns_.count.begin(), columns_.count.end()) + 1) / 2;
+  pairs_.resize(columns_.first.size() * static_cast<std::size_t>(taps));
+  for (std::size_t x = 0; x < columns_.first.size(); ++x) {
+    const std::int32_t* weights = columns_.weights.data() + x * static_cast<std::size_t>(columns_.most);
+    std::int32_t* pairs = pairs_.data() + x * static_cast<std::size_t>(taps);
+    for (std::int64_t t = 0; t < taps; ++t) pairs[t] = cpu::weight_pair(weights[2 * t], weights[2 * t + 1]);
+  }
+  row_.resize(static_cast<std::size_t>(bytes + 8 * taps));
   const cpu::ResizeKernels& kernels = cpu::resize_kernels();
   for (std::int64_t y = 0; y < height; ++y) {
     const auto row = static_cast<std::size_t>(y);
     kernels.mix_rows(window.pixels + rows_.first[row] * window.stride + 4 * begin, window.stride,
                      rows_.weights.data() + row * static_cast<std::size_t>(rows_.most), rows_.count[row], bytes, row_.data());
-    kernels.mix_columns(row_.data(), columns_.first.data(), columns_.count.data(), columns_.weights.data(), columns_.most, width,
-                        out + 4 * y * width);
+    kernels.mix_columns(row_.data(), columns_.first.data(), pairs_.data(), taps, width, out + 4 * y * width);
   }
 }
 

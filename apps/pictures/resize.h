@@ -35,6 +35,7 @@ class Resizer {
 
  private:
   Taps rows_, columns_;
+  std::vector<std::int32_t> pairs_;  ///< the columns' weights, two and two
   std::vector<std::int16_t> row_;
 };
 

@@ -13,7 +13,7 @@ constexpr int kRowShift = kTapBits - kBetweenBits, kRowHalf = 1 << (kRowShift - 
 constexpr int kColumnShift = kTapBits + kBetweenBits, kColumnHalf = 1 << (kColumnShift - 1);
 
 #if defined(__SSE2__)
-static inline __attribute__((always_inline)) int weight_pair(std::int32_t first, std::int32_t second) {
+static inline __attribute__((always_inline)) int pair_of(std::int32_t first, std::int32_t second) {
   return static_cast<int>(static_cast<std::uint32_t>(second) << 16 | (static_cast<std::uint32_t>(first) & 0xFFFFU));
 }
 #endif
@@ -27,7 +27,7 @@ static void mix_rows(const std::uint8_t* rows, std::int64_t stride, const std::i
     __m256i sum0 = _mm256_set1_epi32(kRowHalf), sum1 = sum0, sum2 = sum0, sum3 = sum0;
     for (std::int64_t t = 0; t < taps; t += 2) {
       const bool two = t + 1 < taps;
-      const __m256i pair = _mm256_set1_epi32(weight_pair(weights[t], two ? weights[t + 1] : 0));
+      const __m256i pair = _mm256_set1_epi32(pair_of(weights[t], two ? weights[t + 1] : 0));
       const std::uint8_t* from = rows + t * stride + i;
       const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
       const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(two ? from + stride : from));
@@ -48,7 +48,7 @@ static void mix_rows(const std::uint8_t* rows, std::int64_t stride, const std::i
     __m128i sum0 = _mm_set1_epi32(kRowHalf), sum1 = sum0, sum2 = sum0, sum3 = sum0;
     for (std::int64_t t = 0; t < taps; t += 2) {
       const bool two = t + 1 < taps;
-      const __m128i pair = _mm_set1_epi32(weight_pair(weights[t], two ? weights[t + 1] : 0));
+      const __m128i pair = _mm_set1_epi32(pair_of(weights[t], two ? weights[t + 1] : 0));
       const std::uint8_t* from = rows + t * stride + i;
       const __m128i a = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
       const __m128i b = _mm_loadu_si128(reinterpret_cast<const __m128i*>(two ? from + stride : from));
@@ -71,26 +71,63 @@ static void mix_rows(const std::uint8_t* rows, std::int64_t stride, const std::i
   }
 }
 
-static void mix_columns(const std::int16_t* row, const std::int32_t* first, const std::int32_t* count, const std::int32_t* weights,
-                        std::int64_t most, std::int64_t width, std::uint8_t* out) {
-  for (std::int64_t x = 0; x < width; ++x) {
-    const std::int16_t* from = row + 4 * std::int64_t{first[x]};
-    const std::int32_t* own = weights + x * most;
 #if defined(__SSE2__)
-    __m128i sum = _mm_set1_epi32(kColumnHalf);
-    for (std::int32_t t = 0; t < count[x]; t += 2) {
-      const __m128i pixels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 4 * t));
-      const __m128i pairs = _mm_unpacklo_epi16(pixels, _mm_srli_si128(pixels, 8));
-      sum = _mm_add_epi32(sum, _mm_madd_epi16(pairs, _mm_set1_epi32(weight_pair(own[t], own[t + 1]))));
-    }
-    const __m128i level = _mm_srai_epi32(sum, kColumnShift);
+/// One pixel's four sums.
+static inline __attribute__((always_inline)) __m128i mixed_pixel(const std::int16_t* from, const std::int32_t* pairs, std::int64_t taps) {
+  __m128i sum = _mm_set1_epi32(kColumnHalf);
+  for (std::int64_t t = 0; t < taps; ++t) {
+    const __m128i pixels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + 8 * t));
+    const __m128i both = _mm_unpacklo_epi16(pixels, _mm_srli_si128(pixels, 8));
+    sum = _mm_add_epi32(sum, _mm_madd_epi16(both, _mm_set1_epi32(pairs[t])));
+  }
+  return _mm_srai_epi32(sum, kColumnShift);
+}
+#endif
+#if defined(__AVX2__)
+/// Two pixels' sums, a pixel a half.
+static inline __attribute__((always_inline)) __m256i mixed_pixels(const std::int16_t* row, const std::int32_t* first,
+                                                                  const std::int32_t* pairs, std::int64_t taps) {
+  const std::int16_t *a = row + 4 * std::int64_t{first[0]}, *b = row + 4 * std::int64_t{first[1]};
+  __m256i sum = _mm256_set1_epi32(kColumnHalf);
+  for (std::int64_t t = 0; t < taps; ++t) {
+    const __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a + 8 * t))),
+                                                   _mm_loadu_si128(reinterpret_cast<const __m128i*>(b + 8 * t)), 1);
+    const __m256i both = _mm256_unpacklo_epi16(pixels, _mm256_srli_si256(pixels, 8));
+    const __m256i weights = _mm256_blend_epi32(_mm256_set1_epi32(pairs[t]), _mm256_set1_epi32(pairs[taps + t]), 0xF0);
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(both, weights));
+  }
+  return _mm256_srai_epi32(sum, kColumnShift);
+}
+#endif
+
+static void mix_columns(const std::int16_t* row, const std::int32_t* first, const std::int32_t* pairs, std::int64_t taps,
+                        std::int64_t width, std::uint8_t* out) {
+  std::int64_t x = 0;
+#if defined(__AVX2__)
+  for (; x + 4 <= width; x += 4) {
+    const __m256i even = mixed_pixels(row, first + x, pairs + x * taps, taps);
+    const __m256i odd = mixed_pixels(row, first + x + 2, pairs + (x + 2) * taps, taps);
+    const __m256i words = _mm256_packs_epi32(even, odd);      // pixels 0, 2 | 1, 3
+    const __m256i bytes = _mm256_packus_epi16(words, words);  // the same, twice
+    const __m128i low = _mm256_castsi256_si128(bytes), high = _mm256_extracti128_si256(bytes, 1);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 4 * x), _mm_unpacklo_epi32(low, high));
+  }
+#endif
+  for (; x < width; ++x) {
+    const std::int16_t* from = row + 4 * std::int64_t{first[x]};
+    const std::int32_t* own = pairs + x * taps;
+#if defined(__SSE2__)
+    const __m128i level = mixed_pixel(from, own, taps);
     const __m128i bytes = _mm_packus_epi16(_mm_packs_epi32(level, level), level);
     const int pixel = _mm_cvtsi128_si32(bytes);
     __builtin_memcpy(out + 4 * x, &pixel, sizeof pixel);
 #else
     for (int c = 0; c < 4; ++c) {
       std::int32_t sum = kColumnHalf;
-      for (std::int32_t t = 0; t < count[x]; ++t) sum += own[t] * from[4 * t + c];
+      for (std::int64_t t = 0; t < 2 * taps; ++t) {
+        const auto pair = static_cast<std::uint32_t>(own[t / 2]);
+        sum += static_cast<std::int16_t>(t % 2 == 0 ? pair & 0xFFFFU : pair >> 16) * from[4 * t + c];
+      }
       const std::int32_t level = sum >> kColumnShift;
       out[4 * x + c] = static_cast<std::uint8_t>(level < 0 ? 0 : level > 255 ? 255 : level);
     }
@@ -98,10 +135,41 @@ static void mix_columns(const std::int16_t* row, const std::int32_t* first, cons
   }
 }
 
+static void widen(const std::uint8_t* from, std::int64_t pixels, std::uint8_t* out) {
+  std::int64_t x = 0;
+#if defined(__AVX2__)
+  const __m256i places =
+      _mm256_setr_epi8(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12, 0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 12);
+  for (; x + 10 <= pixels; x += 8) {  // reads 28 bytes of 24
+    const auto* at = reinterpret_cast<const __m128i*>(from + 3 * x);
+    const auto* then = reinterpret_cast<const __m128i*>(from + 3 * x + 12);
+    const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128(at)), _mm_loadu_si128(then), 1);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * x), _mm256_shuffle_epi8(both, places));
+  }
+#endif
+  for (; x + 1 < pixels; ++x) __builtin_memcpy(out + 4 * x, from + 3 * x, 4);
+  if (x < pixels) __builtin_memcpy(out + 4 * x, from + 3 * x, 3);
+}
+
+static void narrow(const std::uint8_t* from, std::int64_t pixels, std::uint8_t* out) {
+  std::int64_t x = 0;
+#if defined(__AVX2__)
+  const __m256i places =
+      _mm256_setr_epi8(0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, -1, -1, -1, -1);
+  for (; x + 10 <= pixels; x += 8) {  // writes 28 bytes of 24; the next write over the rest
+    const __m256i both = _mm256_shuffle_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 4 * x)), places);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 3 * x), _mm256_castsi256_si128(both));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 3 * x + 12), _mm256_extracti128_si256(both, 1));
+  }
+#endif
+  for (; x + 1 < pixels; ++x) __builtin_memcpy(out + 3 * x, from + 4 * x, 4);
+  if (x < pixels) __builtin_memcpy(out + 3 * x, from + 4 * x, 3);
+}
+
 }  // namespace
 
 const ResizeKernels& resize_copy() {
-  static constexpr ResizeKernels copy{mix_rows, mix_columns};
+  static constexpr ResizeKernels copy{mix_rows, mix_columns, widen, narrow};
   return copy;
 }
 

@@ -14,7 +14,7 @@
 #include "apps/trainer/data/loader.h"
 #include "apps/trainer/data/picture_index.h"
 #include "apps/trainer/data/workers.h"
-#include "tests/apps/data_test_support.h"
+#include "tests/apps/picture_tree.h"
 
 // Folders of pictures, made of the golden ones.
 using namespace starling;
@@ -24,44 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using FolderSplit = Dataset::Split;
-
-struct PictureTree {
-  Folder folder;
-  PictureTree() {
-    add("train/bee/1.jpg", "420.jpg");
-    add("train/bee/sub/2.PNG", "rgb8.png");
-    add("train/ant/b.jpeg", "422.jpg");
-    add("train/ant/a.jpg", "turned6.jpg");
-    add("train/ant/c.png", "grey8.png");
-    folder.write("train/ant/notes.txt", "no picture");
-    add("val/ant/x.jpg", "444.jpg");
-    add("val/bee/y.jpg", "progressive.jpg");
-  }
-  void add(const std::string& name, const std::string& golden) const {
-    fs::create_directories(fs::path(folder / name).parent_path());
-    fs::copy_file("golden/pictures/" + golden, folder / name, fs::copy_options::overwrite_existing);
-  }
-  nlohmann::json config() const {
-    return {{"type", "image_folder"}, {"path", folder.path()}, {"image_size", 16}, {"test_resize", 20}, {"test_crop", 16}};
-  }
-  std::unique_ptr<ImageDataset> open(const nlohmann::json& more = {}) const {
-    nlohmann::json all = config();
-    if (more.is_object()) all.update(more);
-    auto dataset = make_dataset(all, 7);
-    dataset->open();
-    return dataset;
-  }
-  std::string refusal(const nlohmann::json& more = {}) const {
-    return error_of(ExitCode::kUsage, [&] { open(more); });
-  }
-};
-
-Augmenters random_crops(const nlohmann::json& keys = nlohmann::json::object()) {
-  register_builtin_augmentations();
-  const nlohmann::json json{{"random_resized_crop", keys}};
-  ConfigSection section(json, "test.json");
-  return read_augmenters(section, Shape{16, 16, 3});
-}
 
 std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part) {
   PictureDecoder decoder;

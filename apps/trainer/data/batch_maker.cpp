@@ -35,6 +35,7 @@ class SampleReader {
   /// image.
   template <class Place, class Window>
   void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window) {
+    dataset_.will_read(split_, samples);
     workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
       const auto i = static_cast<std::size_t>(item);
       std::vector<std::byte*>& places = places_[static_cast<std::size_t>(worker)];

@@ -45,6 +45,7 @@ void register_builtin_datasets() {
     register_cifar(datasets());
     register_mnist(datasets());
     register_image_folder(datasets());
+    register_shards(datasets());
     return true;
   }();
   static_cast<void>(once);

@@ -35,6 +35,7 @@ void register_synthetic(DatasetRegistry& registry);
 void register_cifar(DatasetRegistry& registry);
 void register_mnist(DatasetRegistry& registry);
 void register_image_folder(DatasetRegistry& registry);
+void register_shards(DatasetRegistry& registry);
 
 /// The sampler of balanced_sampler.cpp; register_builtin_samplers() calls it.
 void register_balanced_sampler(SamplerRegistry& registry);

@@ -74,6 +74,8 @@ class Dataset {
     (void)choose;
     read(split, index, out);
   }
+  /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any thread may call it.
+  virtual void will_read(Split split, std::span<const std::int64_t> indices) const { (void)split, (void)indices; }
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.

@@ -11,17 +11,32 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 
 namespace starling {
+namespace {
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+/// Of a part of a file, the pages: their first byte, and how many bytes from there on.
+std::pair<std::size_t, std::size_t> pages_of(std::size_t begin, std::size_t count) {
+  const std::size_t first = begin / page_bytes() * page_bytes();
+  return {first, begin + count - first};
+}
+
+}  // namespace
 
 bool file_exists(const std::string& path) {
   std::error_code error;
   return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
 }
 
-MappedFile::MappedFile(const std::string& path) : path_(path) {
+MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, std::strerror(errno));
   struct stat status {};
@@ -31,11 +46,46 @@ MappedFile::MappedFile(const std::string& path) : path_(path) {
   }
   size_ = static_cast<std::size_t>(status.st_size);
   // Populated at once: samples are read in random order, and a fault for each page would cost more than the image's work.
-  void* memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, MAP_SHARED | MAP_POPULATE, descriptor, 0) : nullptr;
+  const int flags = MAP_SHARED | (pages == Pages::kAll ? MAP_POPULATE : 0);
+  void* memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, descriptor, 0) : nullptr;
   const int reason = errno;
   ::close(descriptor);
   if (memory == MAP_FAILED) fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_, std::strerror(reason));
   data_ = static_cast<const std::uint8_t*>(memory);
+  // What lies around a named part is not wanted.
+  if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
+  // To others the system says that all pages are in memory, lest they watch what the owner reads.
+  knows_memory_ = status.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+}
+
+bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
+  if (!knows_memory_) return false;
+  const auto [first, length] = pages_of(begin, count);
+  thread_local std::vector<unsigned char> pages;
+  pages.resize((length + page_bytes() - 1) / page_bytes());
+  if (::mincore(const_cast<std::uint8_t*>(data_) + first, length, pages.data()) != 0) return false;
+  return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
+}
+
+void MappedFile::will_read(std::size_t begin, std::size_t count) const {
+  if (count == 0 || in_memory(begin, count)) return;
+  const auto [first, length] = pages_of(begin, count);
+  ::madvise(const_cast<std::uint8_t*>(data_) + first, length, MADV_WILLNEED);
+}
+
+void MappedFile::bring(std::size_t begin, std::size_t count) const {
+  if (count == 0 || in_memory(begin, count)) return;
+  const auto [first, length] = pages_of(begin, count);
+  std::uint8_t* const from = const_cast<std::uint8_t*>(data_) + first;
+  ::madvise(from, length, MADV_WILLNEED);  // all at once instead of page by page
+#ifdef MADV_POPULATE_READ
+  while (::madvise(from, length, MADV_POPULATE_READ) != 0) {
+    if (errno == EINTR || errno == EAGAIN) continue;
+    if (errno == EINVAL) return;  // a system before Linux 5.14: touching brings them
+    fail(ExitCode::kUsage, "data", "{}: bytes {} to {} cannot be read ({}): the file was shortened, or its disk is failing", path_, begin,
+         begin + count, errno == EFAULT ? "bus error" : std::strerror(errno));
+  }
+#endif
 }
 
 MappedFile::~MappedFile() {
@@ -43,12 +93,16 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)),
+      knows_memory_(other.knows_memory_) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
+  std::swap(knows_memory_, other.knows_memory_);
   return *this;
 }
 

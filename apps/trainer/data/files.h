@@ -11,7 +11,9 @@ namespace starling {
 /// A whole file mapped for reading: the ranks of one host share its pages. Errors are Error(kUsage) with the file and the system's reason.
 class MappedFile {
  public:
-  explicit MappedFile(const std::string& path);
+  /// Which of its pages are brought into memory: all at once, or what will_read() and bring() name.
+  enum class Pages : std::uint8_t { kAll, kNamed };
+  explicit MappedFile(const std::string& path, Pages pages = Pages::kAll);
   ~MappedFile();
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
@@ -20,11 +22,17 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
+  /// Has the system begin to read a part of the file, and does not wait for it.
+  void will_read(std::size_t begin, std::size_t count) const;
+  /// Brings a part into memory. Error(kUsage) where that fails, as when another program has shortened the file meanwhile.
+  void bring(std::size_t begin, std::size_t count) const;
 
  private:
+  bool in_memory(std::size_t begin, std::size_t count) const;
   std::string path_;
   const std::uint8_t* data_ = nullptr;
   std::size_t size_ = 0;
+  bool knows_memory_ = false;  ///< the system tells which of the file's pages are in memory
 };
 
 /// Reads a plain or gzip-compressed file front to back. Errors (a damaged or cut-off archive among them) are Error(kUsage) that name the

@@ -258,6 +258,18 @@ std::vector<std::string> class_folders(const std::string& folder) {
   return names;
 }
 
+void check_same_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
+                        const std::vector<std::string>& val) {
+  if (train == val) return;
+  const auto lacking = [](const std::vector<std::string>& of, const std::vector<std::string>& in) -> std::string {
+    const auto it = std::find_if(of.begin(), of.end(), [&](const auto& name) { return !std::binary_search(in.begin(), in.end(), name); });
+    return it == of.end() ? "" : *it;
+  };
+  const std::string only_train = lacking(train, val), only_val = lacking(val, train);
+  fail(ExitCode::kUsage, "data", "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone; needed: the same folders in both",
+       folder, train.size(), val.size(), only_train.empty() ? only_val : only_train, only_train.empty() ? "val" : "train", who);
+}
+
 PictureIndex::PictureIndex(const std::string& folder) : folder_(folder) {
   const std::string beside = folder + "/.starling-index", cached = cache_file(folder);
   for (const std::string& file : {beside, cached}) {

@@ -13,6 +13,10 @@ namespace starling {
 /// Names of the class folders in a folder, sorted by byte. Error(kUsage) where the folder cannot be read; empty where it is not there.
 std::vector<std::string> class_folders(const std::string& folder);
 
+/// Error(kUsage), told by `who`, where folder/train and folder/val have other classes.
+void check_same_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
+                        const std::vector<std::string>& val);
+
 /// The picture files (.jpg, .jpeg, .png in any case) below each class folder of a folder, sorted by class and path: found once and kept in
 /// an index file, which all ranks of a host map. Later it is checked against the folders' times of change alone, so that a million files
 /// open in a moment. 12 bytes a file beside its name.

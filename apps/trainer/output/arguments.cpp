@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/error.h"
 #include "core/registry.h"
 
 namespace starling {
@@ -40,6 +41,19 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
     command += " " + parsed->get_name();
   }
   return fmt::format("{}{}; see {} --help", text, option_hint(apps, argc, argv), command);
+}
+
+void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv) {
+  if (argc < 2) return;
+  const std::string name = argv[1];
+  std::vector<std::string> names;
+  std::string known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names.push_back(command->get_name());
+    known += (known.empty() ? "" : ", ") + command->get_name();
+  }
+  if (name.starts_with("-") || std::find(names.begin(), names.end(), name) != names.end()) return;
+  fail(ExitCode::kUsage, "arguments", "unknown subcommand '{}'{}; known: {}", name, suggestion(name, names), known);
 }
 
 }  // namespace starling

@@ -13,4 +13,7 @@ namespace starling {
 /// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
 
+/// Error(kUsage) where a program's first argument is no option and none of its subcommands; names those and the nearest.
+void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);
+
 }  // namespace starling

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdio>
 #include <string_view>
+#include <utility>
 
 namespace starling {
 namespace {
@@ -35,6 +36,7 @@ void print(std::string_view text) {
 struct Progress::State {
   std::int64_t total, first;
   bool terminal;
+  std::string unit;
   Clock::time_point start = Clock::now(), last_shown{};
   std::string line{};      ///< the newest state of the run
   bool shown = false;      ///< `line` has been printed
@@ -54,27 +56,29 @@ struct Progress::State {
   }
 };
 
-Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal)
-    : state_(new State{total_steps, first_step, terminal}) {}
+Progress::Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal, std::string unit)
+    : state_(new State{total_steps, first_step, terminal, std::move(unit)}) {}
 
 Progress::~Progress() {
   if (state_->on_screen) print("\n");
 }
 
 void Progress::update(std::int64_t step, double epoch, double loss, double lr, double images_per_second) {
+  update(step, fmt::format("epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", epoch, loss, lr, images_per_second));
+}
+
+void Progress::update(std::int64_t done, std::string_view details) {
   State& s = *state_;
-  const double elapsed = seconds_since(s.start);
-  const std::int64_t done = step - s.first, left = std::max<std::int64_t>(0, s.total - step);
-  const double part = s.total > 0 ? std::clamp(static_cast<double>(step) / static_cast<double>(s.total), 0.0, 1.0) : 1.0;
+  const std::int64_t newly = done - s.first, left = std::max<std::int64_t>(0, s.total - done);
+  const double part = s.total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(s.total), 0.0, 1.0) : 1.0;
   s.line.clear();
   if (s.terminal) {
     const int filled = static_cast<int>(part * kBarWidth);
     s.line = fmt::format("[{:#<{}}{:.<{}}] ", "", filled, "", kBarWidth - filled);
   }
-  s.line += fmt::format("step {}/{} {:.0f}%  epoch {:.2f}  loss {:.4f}  lr {:.3g}  {:.0f} img/s", step, s.total, std::floor(100.0 * part),
-                        epoch, loss, lr, images_per_second);
-  if (left > 0 && done > 0) {
-    s.line += fmt::format("  {} left", duration_text(elapsed / static_cast<double>(done) * static_cast<double>(left)));
+  s.line += fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
+  if (left > 0 && newly > 0) {
+    s.line += fmt::format("  {} left", duration_text(seconds_since(s.start) / static_cast<double>(newly) * static_cast<double>(left)));
   }
   s.shown = false;
   const bool first = s.last_shown == Clock::time_point{};

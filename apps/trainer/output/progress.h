@@ -3,15 +3,19 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace starling {
 
-/// Rank 0's progress on stdout: one line rewritten in place on a terminal, with bar, loss, rate and time left; a plain line every few
-/// seconds where stdout is not a terminal.
+/// Progress on stdout, rank 0's of training: one line rewritten in place on a terminal, with bar, loss, rate and time left; a plain line
+/// every few seconds where stdout is not a terminal.
 class Progress {
  public:
-  Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal);
+  /// `unit`: what is counted.
+  Progress(std::int64_t total_steps, std::int64_t first_step, bool terminal, std::string unit = "step");
   ~Progress();
+  /// So many are done; `details` stand before the time left.
+  void update(std::int64_t done, std::string_view details);
   void update(std::int64_t step, double epoch, double loss, double lr, double images_per_second);
   /// A line of its own (an evaluation's result, a checkpoint) above the progress line.
   void message(const std::string& line);

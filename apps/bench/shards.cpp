@@ -1,0 +1,119 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "apps/bench/benches.h"
+#include "apps/bench/support.h"
+#include "apps/trainer/data/augment.h"
+#include "apps/trainer/data/dataset.h"
+#include "apps/trainer/shards/shard_set.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kImageSide = 224, kBatch = 64;
+constexpr std::size_t kImageBytes = 3 * kImageSide * kImageSide;
+
+std::unique_ptr<Dataset> open_shards(const std::string& folder, bool has_val) {
+  const nlohmann::json json{{"path", folder}, {"val_fraction", has_val ? 0.0 : 0.1}};
+  ConfigSection section(json, "bench");
+  auto dataset = datasets().make("shards", "type", section, 1);
+  dataset->open();
+  return dataset;
+}
+
+/// Seconds to read samples a batch at a time.
+double read_all(const Dataset& dataset, const std::vector<std::int64_t>& samples, const ImageChange& change, std::byte* batch) {
+  std::int32_t label = 0;
+  return seconds_of([&] {
+    for (std::size_t begin = 0; begin < samples.size(); begin += kBatch) {
+      const std::span<const std::int64_t> part(samples.data() + begin, std::min<std::size_t>(kBatch, samples.size() - begin));
+      dataset.will_read(Dataset::Split::kTrain, part);
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const std::array<std::byte*, 2> out{batch + i * kImageBytes, reinterpret_cast<std::byte*>(&label)};
+        const auto choose = [&](const PictureSize& size) { return change.part(part[i], size); };
+        dataset.read_part(Dataset::Split::kTrain, part[i], choose, out);
+      }
+    }
+  });
+}
+
+/// Seconds to copy as many bytes from where the records lie.
+double copy_all(const ShardSet& set, const std::vector<std::int64_t>& samples, std::byte* batch) {
+  std::vector<const std::uint8_t*> from;
+  for (const std::int64_t sample : samples) {
+    const std::span<const std::uint8_t> bytes = set.bytes(sample);
+    if (bytes.size() >= kImageBytes) from.push_back(bytes.data());
+  }
+  if (from.empty()) return 0.0;
+  const double seconds = seconds_of([&] {
+    for (std::size_t i = 0; i < from.size(); ++i) std::memcpy(batch + i % kBatch * kImageBytes, from[i], kImageBytes);
+  });
+  return seconds / static_cast<double>(from.size()) * static_cast<double>(samples.size());
+}
+
+}  // namespace
+
+int bench_shards(const PicturesBench& settings) {
+  register_builtin_datasets();
+  register_builtin_augmentations();
+  const ShardIndex index = read_shard_index(settings.folder);
+  const bool raw = index.settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw), has_val = !index.shards[1].empty();
+  const nlohmann::json json{{"random_resized_crop", nlohmann::json::object()}};
+  ConfigSection section(json, "bench");
+  const Augmenters crop = read_augmenters(section, Shape{kImageSide, kImageSide, 3});
+  const ShardSet set(settings.folder, index, 0);
+  std::vector<std::byte> memory(kBatch * kImageBytes + 64);  // of cache lines, as batches are
+  std::byte* const batch = memory.data() + (64 - reinterpret_cast<std::uintptr_t>(memory.data()) % 64);
+
+  std::vector<double> open_ms, first_ms, again_ms, centre_ms, copy_ms;
+  std::vector<std::int64_t> samples;
+  for (int repeat = 0; repeat < settings.repeats; ++repeat) {
+    std::unique_ptr<Dataset> dataset;
+    open_ms.push_back(1e3 * seconds_of([&] { dataset = open_shards(settings.folder, has_val); }));
+    samples = random_permutation(1, RandomStream::kPermutation, 0, dataset->info().train_samples);
+    samples.resize(std::min(samples.size(), static_cast<std::size_t>(settings.pictures)));
+    const auto each_ms = [&](double seconds) { return 1e3 * seconds / static_cast<double>(samples.size()); };
+    const ImageChange change = image_change(crop, 1, repeat);
+    first_ms.push_back(each_ms(read_all(*dataset, samples, change, batch)));
+    again_ms.push_back(each_ms(read_all(*dataset, samples, change, batch)));
+    centre_ms.push_back(each_ms(read_all(*dataset, samples, ImageChange(), batch)));
+    if (raw) copy_ms.push_back(each_ms(copy_all(set, samples, batch)));
+  }
+  const double open = median(open_ms), first = median(first_ms), again = median(again_ms), centre = median(centre_ms),
+               copy = median(copy_ms);
+  if (settings.json) {
+    nlohmann::json line{{"records", index.records(0) + index.records(1)},
+                        {"pictures", samples.size()},
+                        {"open_ms", open},
+                        {"first_crop_ms", first},
+                        {"crop_ms", again},
+                        {"centre_ms", centre}};
+    if (copy > 0.0) line.update({{"copy_ms", copy}, {"centre_ratio", copy / centre}, {"crop_ratio", copy / again}});
+    fmt::print("{}\n", line.dump());
+    return 0;
+  }
+  fmt::print("{} records in {} shards, index of {} bytes, opened in {:.1f} ms; {} records, one core, medians of {} rounds\n",
+             index.records(0) + index.records(1), index.shards[0].size() + index.shards[1].size(), shard_index_text(index).size(), open,
+             samples.size(), settings.repeats);
+  fmt::print("{:<58} {:>8} {:>10} {:>8}\n", "", "ms", "pictures/s", "GB/s");
+  const auto row = [](const char* name, double ms) {
+    fmt::print("{:<58} {:>8.4f} {:>10.0f} {:>8.2f}\n", name, ms, 1e3 / ms, static_cast<double>(kImageBytes) / ms / 1e6);
+  };
+  row("random_resized_crop to 224×224, first read: its checksum too", first);
+  row("random_resized_crop to 224×224", again);
+  row(raw ? "the centre of 224×224, nothing resized at --size 256" : "the centre of 224×224", centre);
+  if (copy <= 0.0) return 0;
+  row("copying as many bytes", copy);
+  fmt::print("rate over copying: {:.2f} of the centre, {:.2f} of random_resized_crop\n", copy / centre, copy / again);
+  return 0;
+}
+
+}  // namespace starling

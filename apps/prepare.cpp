@@ -1,0 +1,170 @@
+// starling-prepare: data sets in the form in which training reads them fastest.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "apps/trainer/output/arguments.h"
+#include "apps/trainer/output/progress.h"
+#include "apps/trainer/output/terminal.h"
+#include "apps/trainer/shards/prepare.h"
+#include "core/error.h"
+#include "core/host.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kFaultsNamed = 100;
+
+/// What a call does beside its work: progress on stdout, bad pictures on stderr, stop signals.
+class Watcher {
+ public:
+  explicit Watcher(std::string unit) : unit_(std::move(unit)) {}
+  PrepareWatch watch() {
+    return {.begins = [this](std::int64_t total, std::int64_t done) { begin(total, done); },
+            .goes_on = [this](std::int64_t done) { go_on(done); },
+            .bad = [this](const Error& error) { name(error); },
+            .stop = stop_requested};
+  }
+  void finish() {
+    if (progress_) progress_->finish();
+    if (faults_ > kFaultsNamed) fmt::print(stderr, "starling-prepare: {} more like these\n", faults_ - kFaultsNamed);
+  }
+
+ private:
+  void begin(std::int64_t total, std::int64_t done) {
+    terminal_ = stdout_is_terminal();
+    first_ = done;
+    begun_ = std::chrono::steady_clock::now();
+    progress_ = std::make_unique<Progress>(total, done, terminal_, unit_);
+    if (done > 0) progress_->message(fmt::format("{} of {} {}s are there already", done, total, unit_));
+  }
+  void go_on(std::int64_t done) {
+    const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begun_;
+    progress_->update(done, fmt::format("{:.0f} {}s/s", static_cast<double>(done - first_) / std::max(passed.count(), 1e-9), unit_));
+  }
+  void name(const Error& error) {
+    if (++faults_ > kFaultsNamed) return;
+    if (terminal_) {
+      progress_->message(error.what());
+    } else {
+      fmt::print(stderr, "starling-prepare: {}\n", error.what());
+    }
+  }
+
+  std::string unit_;
+  bool terminal_ = false;
+  std::int64_t first_ = 0, faults_ = 0;
+  std::chrono::steady_clock::time_point begun_;
+  std::unique_ptr<Progress> progress_;
+};
+
+void print_last(const std::string& text) {
+  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
+    fail(ExitCode::kOutput, "output", "stdout cannot be written; look at where it leads");
+}
+
+ExitCode run_images(const PrepareOptions& options) {
+  Watcher watcher("picture");
+  const PrepareReport report = prepare_images(options, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    print_last("stopped by a signal; the same command goes on after the shards that are whole\n");
+    return ExitCode::kStopped;
+  }
+  print_last(fmt::format("{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} pictures left out\n",
+                         report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6, options.destination,
+                         report.made, report.skipped));
+  return ExitCode::kOk;
+}
+
+ExitCode run_check(const std::string& folder, int threads) {
+  Watcher watcher("record");
+  const CheckReport report = check_shards(folder, threads, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    print_last("stopped by a signal\n");
+    return ExitCode::kStopped;
+  }
+  if (report.faults > 0) {
+    fail(ExitCode::kUsage, "check",
+         "{} fault{} in the {} shards of {}; delete the files that are named and call starling-prepare images again", report.faults,
+         report.faults == 1 ? "" : "s", report.shards, folder);
+  }
+  print_last(fmt::format("{} records in {} shards are as they were written\n", report.records, report.shards));
+  return ExitCode::kOk;
+}
+
+int run_prepare(int argc, char** argv) {
+  CLI::App app{"Makes shards of folders of pictures, which training reads faster than files, and checks them.", "starling-prepare"};
+  app.require_subcommand(1);
+  PrepareOptions options;
+  options.threads = usable_cores();
+  std::string on_bad = "error", filter = "bilinear", folder;
+
+  CLI::App* images = app.add_subcommand("images", "SRC/train/<class>/… and SRC/val/<class>/… become shards in DEST");
+  images->add_option("SRC", options.source, "folder with train/ and, if there is one, val/")->required();
+  images->add_option("DEST", options.destination, "folder for the shards; an interrupted call goes on there")->required();
+  CLI::Option* size =
+      images->add_option("--size", options.size, "pictures with a longer shorter side are resized until it has so many pixels")
+          ->check(CLI::Range(1, 8192));
+  CLI::Option* quality = images->add_option("--quality", options.quality, "of the JPEG that resized pictures become")
+                             ->check(CLI::Range(1, 100))
+                             ->capture_default_str()
+                             ->needs(size);
+  images->add_flag("--raw", options.raw, "pixels instead of JPEG: nothing is left to decode, and files are larger")
+      ->needs(size)
+      ->excludes(quality);
+  images->add_option("--interpolation", filter, "the filter of resizing")
+      ->check(CLI::IsMember(interpolation_names()))
+      ->capture_default_str()
+      ->needs(size);
+  images->add_option("--on-bad-image", on_bad, "a picture that cannot be decoded ends the call, or is named and left out")
+      ->check(CLI::IsMember({"error", "skip"}))
+      ->capture_default_str();
+  images->add_option("--max-pixels", options.max_pixels, "larger pictures are refused")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40))
+      ->capture_default_str();
+  images->add_option("--shard-pictures", options.shard_pictures, "pictures of a shard")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  images->add_option("--threads", options.threads, "that decode (default: all cores)")->check(CLI::Range(1, 1024));
+
+  CLI::App* check = app.add_subcommand("check", "compares every record of DEST with its checksum");
+  check->add_option("DEST", folder, "folder of shards")->required();
+  check->add_option("--threads", options.threads, "that read (default: all cores)")->check(CLI::Range(1, 1024));
+  refuse_unknown_subcommand(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
+  }
+  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
+  install_stop_signals();
+  if (*check) return static_cast<int>(run_check(folder, options.threads));
+  options.interpolation = interpolation_of(filter);
+  options.skip_bad = on_bad == "skip";
+  return static_cast<int>(run_images(options));
+}
+
+}  // namespace
+}  // namespace starling
+
+int main(int argc, char** argv) {
+  try {
+    return starling::run_prepare(argc, argv);
+  } catch (...) {
+    const starling::Error failure = starling::as_error(std::current_exception());
+    fmt::print(stderr, "starling-prepare: {}\n", failure.what());
+    return static_cast<int>(failure.code());
+  }
+}

@@ -1,0 +1,167 @@
+#include "apps/trainer/data/picture_dataset.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "apps/trainer/data/picture_index.h"
+#include "core/error.h"
+#include "core/log.h"
+#include "core/random.h"
+
+namespace starling {
+namespace {
+
+constexpr std::int64_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
+
+}  // namespace
+
+PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name, const std::string& path,
+                               const std::string& where)
+    : BuiltinDataset(
+          Shape{section.integer("image_size", 224, Range::closed(1, 4096), "height and width of a training crop, in pixels"), 0, 3}, 1),
+      name_(std::move(name)),
+      seed_(seed) {
+  info_.image[1] = info_.image[0];
+  path_ = section.text("path", path, where);
+  rule_.resize = section.integer("test_resize", 256, Range::closed(1, 8192), "shorter side of a test image after resizing");
+  const std::int64_t crop =
+      section.integer("test_crop", 224, Range::closed(1, 4096), "height and width of the centre crop of a test image");
+  if (crop > rule_.resize && !section.describing()) section.error("test_crop", "is larger than test_resize");
+  if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
+  crop_ = crop;
+  val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
+                                 "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed");
+  skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
+                         "a picture that cannot be decoded ends the run, or the next one of its class stands in for it") == "skip";
+  settings_.max_pixels = section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
+  const std::int64_t classes = section.integer("classes", 1000, Range::closed(1, 1 << 24),
+                                               "number of classes, for --dry-run where the folder is not there; else it decides");
+  const std::int64_t train = section.integer("train_samples", 1281167, Range::at_least(1), "training images, for --dry-run (ImageNet's)");
+  const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1), "test images, for --dry-run (ImageNet's)");
+  read_limits(section);
+  read_normalize(section, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
+  set_samples(train, test);
+  info_.complexity = "bytes";
+  info_.pictures = rule_;
+  info_.classes = classes;
+}
+
+void PictureDataset::know_classes(ConfigSection& section, std::vector<std::string> names) {
+  info_.class_names = std::move(names);
+  if (info_.class_names.empty()) return;
+  info_.classes = static_cast<std::int64_t>(info_.class_names.size());
+  section.resolve("classes", info_.classes);
+}
+
+void PictureDataset::set_interpolation(Interpolation interpolation) {
+  settings_.interpolation = rule_.interpolation = interpolation;
+  info_.pictures = rule_;
+}
+
+void PictureDataset::open() {
+  if (sources_.train) return;
+  Sources opened = open_sources();
+  if (opened.test) {
+    if (val_fraction_ > 0.0) {
+      fail(ExitCode::kUsage, "data", "{}: data.val_fraction is {}, but there is {}/val; leave one of them out", name_, val_fraction_,
+           path_);
+    }
+    check_same_classes(name_, path_, opened.train->classes(), opened.test->classes());
+  } else if (val_fraction_ == 0.0) {
+    fail(ExitCode::kUsage, "data",
+         "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a part of train/ aside", name_, path_);
+  }
+  split(*opened.train);
+  set_samples(static_cast<std::int64_t>(train_samples_.size()),
+              opened.test ? opened.test->size() : static_cast<std::int64_t>(test_samples_.size()));
+  sources_ = std::move(opened);
+}
+
+std::int64_t PictureDataset::label(Split split, std::int64_t index) const {
+  const auto [source, number] = place(split, index);
+  return source->label(number);
+}
+
+double PictureDataset::complexity(Split split, std::int64_t index) const {
+  const auto [source, number] = place(split, index);
+  return static_cast<double>(source->bytes(number));
+}
+
+void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, out); }
+
+void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const {
+  decode(split, index, choose, reinterpret_cast<std::uint8_t*>(out[0]));
+  write_label(label(split, index), out[1]);
+}
+
+void PictureDataset::will_read(Split split, std::span<const std::int64_t> indices) const {
+  std::vector<std::int64_t> numbers;
+  numbers.reserve(indices.size());
+  const PictureSource* source = nullptr;
+  for (const std::int64_t index : indices) {
+    const Place found = place(split, index);
+    source = found.source;
+    numbers.push_back(found.number);
+  }
+  if (source) source->will_decode(numbers);
+}
+
+PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) const {
+  if (!sources_.train) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
+  if (split == Split::kTrain) return {sources_.train.get(), train_samples_[static_cast<std::size_t>(index)]};
+  return sources_.test ? Place{sources_.test.get(), index} : Place{sources_.train.get(), test_samples_[static_cast<std::size_t>(index)]};
+}
+
+/// Which pictures are training's: all of train/, or without the share of each class that is set aside.
+void PictureDataset::split(const PictureSource& train) {
+  train_samples_.clear();
+  test_samples_.clear();
+  for (std::int64_t label = 0; label < static_cast<std::int64_t>(train.classes().size()); ++label) {
+    const std::int64_t begin = train.first(label), count = train.first(label + 1) - begin;
+    const std::int64_t aside = static_cast<std::int64_t>(static_cast<double>(count) * val_fraction_);
+    std::vector<std::int64_t> order = random_permutation(seed_, RandomStream::kPartition, static_cast<std::uint32_t>(label), count);
+    for (std::int64_t& picture : order) picture += begin;
+    std::sort(order.begin(), order.begin() + aside);
+    std::sort(order.begin() + aside, order.end());
+    test_samples_.insert(test_samples_.end(), order.begin(), order.begin() + aside);
+    train_samples_.insert(train_samples_.end(), order.begin() + aside, order.end());
+  }
+  if (val_fraction_ > 0.0 && test_samples_.empty())
+    fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one", name_,
+         val_fraction_, path_);
+}
+
+void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::uint8_t* out) const {
+  const auto [source, number] = place(split, index);
+  const std::int64_t side = split == Split::kTest ? crop_ : info_.image[0];
+  const PartChoice part = [&](const PictureSize& size) {
+    if (choose) {
+      if (const auto chosen = choose(size)) return *chosen;
+    }
+    // Training images without a random part are cut as test images are, in the proportion of their sizes.
+    return PicturePart::centre(size, side == crop_ ? rule_.resize : rule_.resize * side / crop_, side, side);
+  };
+  thread_local PictureDecoder decoder;
+  decoder.use(settings_);
+  if (!skip_) return source->decode(number, decoder, part, side, out);
+  const std::int64_t label = source->label(number), begin = source->first(label), count = source->first(label + 1) - begin;
+  for (std::int64_t k = 0; k < count; ++k) {
+    try {
+      return source->decode(begin + (number - begin + k) % count, decoder, part, side, out);
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kUsage) throw;
+      if (k == 0) count_bad(error);
+    }
+  }
+  fail(ExitCode::kUsage, "data", "{}: no picture of the class {} can be decoded", name_,
+       source->classes()[static_cast<std::size_t>(label)]);
+}
+
+void PictureDataset::count_bad(const Error& error) const {
+  const std::int64_t before = bad_.fetch_add(1);
+  if (before < kBadPicturesNamed) log::warning("data: {}; the next of its class stands in for it", error.message());
+  if (before + 1 == kBadPicturesNamed) log::warning("data: more pictures like these will not be named");
+}
+
+}  // namespace starling

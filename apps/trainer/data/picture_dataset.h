@@ -1,0 +1,81 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "apps/pictures/picture.h"
+#include "apps/trainer/data/builtin.h"
+
+namespace starling {
+
+/// Labelled pictures of one split, by number: class after class, in an order that stays. Any thread may read.
+class PictureSource {
+ public:
+  virtual ~PictureSource() = default;
+  /// Names, sorted.
+  virtual const std::vector<std::string>& classes() const = 0;
+  virtual std::int64_t size() const = 0;
+  /// The first picture of a class; first(classes) is size().
+  virtual std::int64_t first(std::int64_t label) const = 0;
+  virtual std::int64_t label(std::int64_t index) const = 0;
+  virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
+  /// Writes side × side × 3 bytes of the part that is chosen. Error(kUsage) names the picture and what is wrong with it.
+  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side,
+                      std::uint8_t* out) const = 0;
+  /// These will be asked for next, in whatever order.
+  virtual void will_decode(std::span<const std::int64_t> indices) const { static_cast<void>(indices); }
+};
+
+/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops, and what stands in for a bad picture.
+class PictureDataset : public BuiltinDataset {
+ public:
+  void set_interpolation(Interpolation interpolation) final;
+  void open() final;
+  std::int64_t label(Split split, std::int64_t index) const final;
+  double complexity(Split split, std::int64_t index) const final;
+  void image(Split split, std::int64_t index, std::uint8_t* out) const final;
+  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const final;
+  void will_read(Split split, std::span<const std::int64_t> indices) const final;
+
+ protected:
+  /// `name` is the data set's type, before its errors; `where` documents the key `path`.
+  PictureDataset(ConfigSection& section, std::uint64_t seed, std::string name, const std::string& path, const std::string& where);
+  /// In the constructor, where the classes are known without opening much: then they need not be declared.
+  void know_classes(ConfigSection& section, std::vector<std::string> names);
+
+  struct Sources {
+    std::unique_ptr<PictureSource> train, test;  ///< the second may be null: there is no val/
+  };
+  /// Opens what info() has been asked about. Error(kUsage) names what is missing.
+  virtual Sources open_sources() = 0;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Place {
+    const PictureSource* source;
+    std::int64_t number;
+  };
+  Place place(Split split, std::int64_t index) const;
+  void split(const PictureSource& train);
+  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::uint8_t* out) const;
+  void count_bad(const Error& error) const;
+
+  std::string name_, path_;
+  std::uint64_t seed_;
+  PictureRule rule_;
+  std::int64_t crop_ = 0;
+  double val_fraction_ = 0.0;
+  bool skip_ = false;
+  PictureSettings settings_;
+  Sources sources_;
+  std::vector<std::int64_t> train_samples_, test_samples_;  ///< pictures of train/; the second where there is no val/
+  mutable std::atomic<std::int64_t> bad_{0};
+};
+
+}  // namespace starling

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "apps/pictures/picture.h"
+#include "core/error.h"
+
+namespace starling {
+
+/// What starling-prepare images is asked for.
+struct PrepareOptions {
+  std::string source, destination;
+  std::int64_t size = 0;  ///< shorter side of what is larger; 0: pictures stay as they are
+  int quality = 90;       ///< of JPEG that is made anew
+  bool raw = false;       ///< pixels instead of JPEG; needs a size
+  Interpolation interpolation = Interpolation::kBilinear;
+  std::int64_t max_pixels = 200'000'000;
+  std::int64_t shard_pictures = 1024;
+  bool skip_bad = false;  ///< pictures that cannot be decoded are left out
+  int threads = 1;
+};
+
+/// How it goes on; all but the last are called on the caller's thread, and any may be empty.
+struct PrepareWatch {
+  std::function<void(std::int64_t total, std::int64_t done)> begins;  ///< so many pictures, of which so many were done before
+  std::function<void(std::int64_t done)> goes_on;
+  std::function<void(const Error& error)> bad;  ///< a picture or record
+  std::function<bool()> stop;                   ///< whether to end after this picture; any thread asks
+};
+
+struct PrepareReport {
+  std::int64_t classes = 0, pictures = 0, skipped = 0, shards = 0;
+  std::int64_t made = 0;    ///< shards that were not there before
+  std::uint64_t bytes = 0;  ///< of all shards
+  bool stopped = false;
+};
+
+/// Writes the pictures of source/train and source/val (where there is one) as shards and their index. The bytes are the same for any number
+/// of threads. Shards that an interrupted call has left whole are kept. Errors: Error(kUsage) names a bad picture or a folder that holds
+/// something else, Error(kOutput) what cannot be written.
+PrepareReport prepare_images(const PrepareOptions& options, const PrepareWatch& watch);
+
+struct CheckReport {
+  std::int64_t records = 0, shards = 0, faults = 0;
+  bool stopped = false;
+};
+/// Compares all bytes of a folder of shards with their checksums; watch.bad hears of each fault. Error(kUsage) where the index is wrong.
+CheckReport check_shards(const std::string& folder, int threads, const PrepareWatch& watch);
+
+}  // namespace starling

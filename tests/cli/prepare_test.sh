@@ -1,0 +1,130 @@
+#!/usr/bin/env bash
+# Shards: from folders of pictures, through interruptions and damage, to training with the numbers of the folders themselves.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+golden=$root/tests/golden/pictures
+prepare=$build/bin/starling-prepare
+export prepare
+
+for class in ant bee; do
+  mkdir -p "pets/train/$class/more" "pets/val/$class"
+  for i in $(seq 12); do cp "$golden/$([ $class = ant ] && echo 420.jpg || echo rgb8.png)" "pets/train/$class/$i.$([ $class = ant ] && echo jpg || echo PNG)"; done
+  cp "$golden/turned6.jpg" "pets/train/$class/more/"
+done
+cp "$golden/444.jpg" "$golden/progressive.jpg" pets/val/ant/
+cp "$golden/rgb_alpha8.png" "$golden/rgb16.png" pets/val/bee/
+
+check "shards of pictures as they are" 0 "^30 pictures of 2 classes in 2 shards, .* in shards; 2 shards were made now, 0 pictures left out" "$prepare" images pets shards
+verify "without a terminal progress is plain lines" grep -q "^picture 30/30 100%  [0-9]* pictures/s$" .stdout
+check "again there is nothing to do" 0 "0 shards were made now" "$prepare" images pets shards
+check "all records are checked" 0 "^30 records in 2 shards are as they were written$" "$prepare" check shards --threads 2
+check "resized as JPEG" 0 "^30 pictures" "$prepare" images pets small --size 24 --quality 80 --threads 1
+check "and as pixels" 0 "^30 pictures" "$prepare" images pets raw --size 24 --raw --shard-pictures 4
+verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
+check "other threads" 0 "" "$prepare" images pets raw2 --size 24 --raw --shard-pictures 4 --threads 3
+verify "change no byte" diff -r raw raw2
+
+cat >folder.json <<END
+{
+  "model": {"type": "resnet20"},
+  "data": {"type": "image_folder", "path": "$work/pets", "image_size": 16, "test_resize": 24, "test_crop": 20,
+           "augment": {"random_resized_crop": {"scale": [0.3, 1]}, "flip": true}},
+  "batch_size": 4, "steps": 12, "optimizer": {"type": "adamw", "lr": 5e-3}, "sync": {"topology": {"type": "ring"}}, "log_every": 1
+}
+END
+sed "s/image_folder/shards/; s,$work/pets,$work/shards," folder.json >shards.json
+check "training on folders, on 2 ranks" 0 "test accuracy" ranks 2 "$train" folder.json --output folder
+check "training on shards" 0 "test accuracy" ranks 2 "$train" shards.json --output run --set data.threads=2
+verify "has the same losses" same_losses folder run
+verify "and the same model" same_model folder/model.safetensors run/model.safetensors
+check "a run that stops in the midst" 0 "" ranks 2 "$train" shards.json --output half --set steps=7
+check "and goes on" 0 "continuing after step 7" ranks 2 "$train" shards.json --output half --resume latest
+verify "has the bits of one that did not stop" same_model run/model.safetensors half/model.safetensors
+check "the test of the model file" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
+verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
+check "training on pixels" 0 "test accuracy" ranks 2 "$train" shards.json --output pixels --set data.path="$work/raw"
+check "--list knows shards" 0 "^shards$" "$train" --list data
+check "a plan without files" 0 "12 classes" "$train" shards.json --dry-run --set data.path=nowhere --set data.classes=12
+check "training needs them" 2 "there is no nowhere/shards.index; needed: a folder that starling-prepare images SRC DEST has made" "$train" shards.json --output none --set data.path=nowhere
+
+# Interrupted: 3,000 names of one picture, 30 in a shard.
+python3 - "$golden/444.jpg" <<'END'
+import os, shutil, sys
+for label in "ab":
+    os.makedirs("many/train/" + label)
+    shutil.copy(sys.argv[1], f"many/train/{label}/0.jpg")
+    for i in range(1, 1500):
+        os.link(f"many/train/{label}/0.jpg", f"many/train/{label}/{i}.jpg")
+END
+many() { "$prepare" images many "$1" --size 20 --shard-pictures 30 "${@:2}"; }
+export -f many
+check "many pictures in one go" 0 "^3000 pictures of 2 classes in 100 shards" many whole
+interrupt() { # DEST SIGNAL: sends it once some shards are written; the status of what got it
+  many "$1" --threads 1 >/dev/null 2>&1 &
+  local shell=$! process
+  until [ -f "$1/train-00003.shard" ]; do sleep 0.005; done
+  process=$(pgrep -P $shell || echo $shell)
+  kill "-$2" "$process"
+  wait $shell
+}
+interrupt killed KILL
+verify "killed in the midst there is no index" bash -c '[ ! -e killed/shards.index ] && [ -e killed/train-00003.shard ]'
+check "the same call goes on" 0 "of 3000 pictures are there already" many killed
+verify "and makes the same bytes" diff -r whole killed
+interrupt ended TERM
+verify "a signal ends it with 75 and leaves nothing half-written" bash -c "[ $? = 75 ] && [ ! -e ended/shards.index ] && ! ls ended/*.tmp"
+check "to go on from there" 0 "of 3000 pictures are there already" many ended
+verify "with the same bytes" diff -r whole ended
+locked() { flock whole2 bash -c 'many whole2'; }
+export -f locked
+mkdir whole2
+check "two calls for one folder" 2 "another starling-prepare is writing whole2; wait for it" locked
+
+flip() { # FILE PLACE
+  python3 - "$@" <<'END'
+import sys
+with open(sys.argv[1], "r+b") as file:
+    file.seek(int(sys.argv[2]))
+    byte = file.read(1)[0]
+    file.seek(int(sys.argv[2]))
+    file.write(bytes([byte ^ 1]))
+END
+}
+cp -r shards damaged
+flip damaged/train-00000.shard 800
+check "a flipped byte is found and named" 2 "^starling-prepare: \[shards\] damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" "$prepare" check damaged
+verify "and counted" grep -q "1 fault in the 2 shards of damaged; delete the files that are named" .stderr
+check "training ends by its name" 2 "damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" ranks 2 "$train" shards.json --output bad --set data.path="$work/damaged"
+check "or another stands in for it" 0 "record 0 \(ant/1.jpg\): is damaged.*the next of its class stands in for it" ranks 2 "$train" shards.json --output skipped --set data.path="$work/damaged" --set data.on_bad_image=skip
+rm damaged/train-00000.shard
+check "a shard that is missing" 2 "cannot open .*damaged/train-00000.shard" "$train" shards.json --output missing --set data.path="$work/damaged"
+check "it is made again" 0 "1 shards were made now" "$prepare" images pets damaged
+verify "as it was" diff -r shards damaged
+truncate -s -5 damaged/val-00000.shard
+check "a shard that is cut off" 2 "damaged/val-00000.shard is cut off or damaged" "$train" shards.json --output cut --set data.path="$work/damaged"
+verify "none of these made a folder" bash -c '! ls -d bad/model.safetensors missing cut none 2>/dev/null'
+
+printf '\xff\xd8\xff\xe0 no more' >pets/train/ant/9.jpg
+check "a bad picture ends it by name" 2 "pets/train/ant/9.jpg: cannot be decoded as JPEG" "$prepare" images pets strict
+check "or is named and left out" 0 "^29 pictures of 2 classes .* 1 pictures left out" "$prepare" images pets strict --on-bad-image skip
+verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg: " .stderr
+check "other settings for a folder that is there" 2 "small/shards.index was made with --size 24 --quality 80" "$prepare" images pets small --size 20
+check "pixels without a size" 2 "\-\-raw requires --size" "$prepare" images pets x --raw
+check "pixels with a quality" 2 "\-\-raw excludes --quality|--quality excludes --raw" "$prepare" images pets x --raw --size 20 --quality 80
+check "a filter that would resize nothing" 2 "\-\-interpolation requires --size" "$prepare" images pets x --interpolation bicubic
+check "an unknown subcommand" 2 "unknown subcommand 'imags'; did you mean 'images'\?; known: images, check" "$prepare" imags pets x
+check "a folder of something else" 2 "is not empty and holds no shards" "$prepare" images many pets
+check "no pictures" 2 "nowhere/train has no class folders; needed: nowhere/train/<class>" "$prepare" images nowhere x
+check "no shards to check" 2 "there is no pets/shards.index; needed: a folder that starling-prepare" "$prepare" check pets
+check "a folder that cannot be made" 5 "the folder pets/val/ant/444.jpg/x cannot be made" "$prepare" images many pets/val/ant/444.jpg/x
+limited() { ulimit -f 40 && "$prepare" images many limited --raw --size 40; }
+export -f limited
+check "a limit of file sizes" 5 "limited/train-00000.shard: could not be written: File too large; raise the limit" limited
+verify "leaves nothing half-written" bash -c '[ -z "$(ls limited)" ]'
+disk() { unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full && "$prepare" images many full/shards --raw --size 40'; }
+export -f disk
+if unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full' 2>/dev/null; then
+  check "a full disk ends with 5 and names the file" 5 "full/shards/train-00000.shard: could not be written: No space left on device; free some space" disk
+else
+  echo "skipped a full disk: no user namespaces here"
+fi
+finish
