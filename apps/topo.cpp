@@ -11,6 +11,7 @@
 
 #include "apps/topo/commands.h"
 #include "apps/trainer/output/arguments.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/registry.h"
 
@@ -61,6 +62,7 @@ int run(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
+  starling::take_standard_files();
   try {
     return starling::run(argc, argv);
   } catch (const starling::Error& error) {

@@ -28,6 +28,7 @@
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
+#include "core/console.h"
 #include "core/device_trace.h"
 #include "core/host.h"
 #include "core/log.h"
@@ -62,7 +63,9 @@ void print_names(const std::string& kind) {
   std::vector<std::string> kinds;
   for (const ListedKind& listed : kListed) {
     if (kind == listed.kind) {
-      for (const std::string& name : listed.names()) fmt::print("{}\n", name);
+      std::string names;
+      for (const std::string& name : listed.names()) names += name + "\n";
+      answer(names);
       return;
     }
     kinds.emplace_back(listed.kind);
@@ -75,11 +78,11 @@ bool answer_question(const TrainOptions& options) {
   if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
   if (!is_first_rank()) return true;
   if (options.help)
-    fmt::print("{}", options.help_text);
+    answer(options.help_text);
   else if (options.version)
-    fmt::print("{}{}", version_report(), nccl_version_line());
+    answer(version_report() + nccl_version_line());
   else if (options.describe_config)
-    fmt::print("{}", describe_config());
+    answer(describe_config());
   else {
     if (!options.config.empty()) {  // so that what plug-ins bring is listed too
       const nlohmann::json config = read_json_file(options.config);
@@ -163,15 +166,13 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   });
 
   if (transport.rank() == 0) {
-    fmt::print("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s",
-               backend.description(),
-               fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
-    fmt::print("{}", chosen);
-    fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
-    fmt::print("{}", period_text(config, site));
-    if (config.cache) fmt::print("{}\n", config.cache->text());
-    fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
-    std::fflush(stdout);
+    say("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
+        fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
+    say(chosen);
+    say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    say(period_text(config, site));
+    if (config.cache) say("{}\n", config.cache->text());
+    say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
   }
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
@@ -197,9 +198,9 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
-      fmt::print("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
+      say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
     else
-      fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
+      say("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
   }
   return result;
 }
@@ -238,9 +239,10 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
-    if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
+    if (transport->rank() == 0) answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
+  session.expect_heartbeats(config.heartbeat_s);
   if (config.timeout_s != 300.0) {
     transport.reset();
     transport = session.make_transport(config.timeout_s);
@@ -271,6 +273,7 @@ void print_failure(const std::string& message, int rank) {
 }  // namespace
 
 int train_main(int argc, char** argv) {
+  take_standard_files();
   register_builtins();
   TrainOptions options;
   try {
@@ -283,6 +286,7 @@ int train_main(int argc, char** argv) {
   }
   install_stop_signals();
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
+  std::signal(SIGPIPE, SIG_IGN);  // and so is a reader who went, or another rank whose connection is closed
   MpiSession session;
   try {
     return static_cast<int>(run_ranks(options, session));

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "apps/trainer/state/checkpoint.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/safetensors.h"
@@ -66,7 +67,7 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
       folder.resume_step = *newest;
     } else {
       folder.resume = false;
-      fmt::print("no checkpoint in {} yet: starting afresh\n", folder.path);
+      say("no checkpoint in {} yet: starting afresh\n", folder.path);
     }
   } else if (fs::exists(folder.path, error) && !fs::is_empty(folder.path, error)) {
     fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it",

@@ -7,8 +7,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
+
+#include "core/console.h"
 
 namespace starling {
 namespace {
@@ -25,10 +26,7 @@ std::size_t terminal_width() {
   return size.ws_col;
 }
 
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+void print(std::string_view text) { say(text); }
 
 }  // namespace
 
