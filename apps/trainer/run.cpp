@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -30,6 +32,7 @@
 #include "comm/shared/memory_sharing.h"
 #include "core/console.h"
 #include "core/device_trace.h"
+#include "core/file_io.h"
 #include "core/host.h"
 #include "core/log.h"
 #include "core/plugins.h"
@@ -115,10 +118,20 @@ void open_data(TrainConfig& config, const std::string& source, const RankLayout&
   check_data_size(config, source, site);
 }
 
-void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, World& world) {
-  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+/// Now rather than after training. What is there stays as it is.
+void check_trace_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) && !std::filesystem::is_directory(path, error))
+    return;  // a device or a pipe, which is not opened for a look
+  const AtomicFile file(path);
+}
+
+/// The timeline of all ranks that have one, written by the lowest of them. Collective.
+void write_trace(const std::string& path, const std::string& mine, World& world) {
+  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  const auto writer = std::find_if(events.begin(), events.end(), [](const std::string& part) { return !part.empty(); });
   together(world, [&] {
-    if (world.rank() != 0) return;
+    if (writer - events.begin() != world.rank()) return;
     std::string text = "{\"traceEvents\":[";
     bool first = true;
     for (const std::string& part : events) {
@@ -131,10 +144,45 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
   });
 }
 
+/// This rank's part of the newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which damaged ones were
+/// left out. Where none is whole, the error is what is wrong with the newest. Collective.
+SafetensorsFile read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world, std::int64_t& step) {
+  std::optional<AgreedError> first;
+  std::vector<std::int64_t> damaged;
+  while (true) {
+    SafetensorsFile state;
+    const auto error = try_together(world, [&] {
+      const int made = checkpoints.ranks(step);
+      if (made > 0 && world.rank() >= made) return;  // check_resumable() says on rank 0 that these are too many ranks
+      state = checkpoints.read(step, world.rank());
+    });
+    if (!error) {
+      together(world, [&] {
+        if (world.rank() != 0 || damaged.empty()) return;
+        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(), step);
+        for (const std::int64_t bad : damaged) {
+          const std::string reason = checkpoints.set_aside(bad);
+          if (!reason.empty()) log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad), reason);
+        }
+      });
+      return state;
+    }
+    if (!first) first = *error;
+    if (error->code() != ExitCode::kUsage) throw AgreedError(*error);
+    std::int64_t before = -1;
+    if (world.rank() == 0) before = checkpoints.newest(step).value_or(-1);
+    if (world.size() > 1) world.broadcast(&before, sizeof before, 0);
+    if (before < 0) throw AgreedError(*first);
+    damaged.push_back(step);
+    step = before;
+  }
+}
+
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
+    if (!config.trace.empty()) check_trace_file(config.trace);
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
     if (!config.init.file.empty() && options.resume.empty()) check_initial_file(config.init, *config.model);
@@ -145,15 +193,15 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
         transport.world().all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
-    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
+    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   const std::string chosen = folder.resume ? "" : choose_by_measurement(config, site, trace, backend, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
+  if (folder.resume) state = read_newest_checkpoint(checkpoints, transport, folder.resume_step);
   const std::string source = checkpoints.rank_file(folder.resume_step, transport.rank());
   together(transport, [&] {
     if (folder.resume) {
-      state = checkpoints.read(folder.resume_step, transport.rank());
       adopt_choice(config, site, saved_config(state, source), source);
       check_resumable(state, source, config.resolved, transport.size(), config.compute);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
@@ -176,6 +224,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
+  double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
+  if (transport.size() > 1) transport.world().max(&any_traces, 1);
+  transport.world().barrier();
+  const auto origin = Tracer::Clock::now();  // the same moment on all ranks, and before the first span of any
   std::optional<DeviceTrace> device_trace;
   if (tracing) {
     Tracer::install(&tracer);
@@ -189,13 +241,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     trainer.initialise();
   }
   transport.world().barrier();
-  const auto origin = Tracer::Clock::now();
   const ExitCode result = TrainingRun(trainer, folder.path).run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
-    write_trace(config.trace, tracer, origin, transport);
   }
+  if (any_traces > 0.0) write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
       say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
@@ -284,7 +335,13 @@ int train_main(int argc, char** argv) {
     if (is_first_rank()) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
-  install_stop_signals();
+  try {
+    install_stop_signals();
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    if (is_first_rank()) print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
+  }
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   std::signal(SIGPIPE, SIG_IGN);  // and so is a reader who went, or another rank whose connection is closed
   MpiSession session;
