@@ -145,6 +145,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(ExitCode::kUsage);
   }
   try {
+    refuse_odd_numbers(app);
     register_builtins();
     step_settings.threads = threads;
     step_settings.json = json;

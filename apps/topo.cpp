@@ -47,6 +47,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
+  refuse_odd_numbers(app);
   if (measure_command->parsed()) return measure(measure_options);
   if (show_command->parsed()) {
     show(show_options);

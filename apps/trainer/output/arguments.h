@@ -13,4 +13,9 @@ namespace starling {
 /// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
 
+/// A check of an option: what is wrong with its text, where that is no number above 0.
+std::string positive_number(const std::string& text);
+/// After parsing: Error(kUsage) where an option's number is nan, infinite or subnormal, which ranges let through.
+void refuse_odd_numbers(const CLI::App& app);
+
 }  // namespace starling
