@@ -8,9 +8,11 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/output/arguments.h"
 #include "comm/agreement.h"
+#include "core/console.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
+  take_standard_files();
   CLI::App app{"Measures parts of Starling against a limit of the same run.", "starling-bench"};
   app.name("starling-bench");
   app.require_subcommand(1);
@@ -143,6 +145,7 @@ int main(int argc, char** argv) {
     return static_cast<int>(ExitCode::kUsage);
   }
   try {
+    refuse_odd_numbers(app);
     register_builtins();
     step_settings.threads = threads;
     step_settings.json = json;

@@ -4,9 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -19,6 +17,7 @@
 
 #include "apps/inference/inference.h"
 #include "apps/trainer/output/arguments.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 
@@ -113,11 +112,6 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::s
   return nlohmann::ordered_json{{"file", file}, {"top", top}}.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-void print(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    fail(ExitCode::kOutput, "output", "stdout cannot be written: {}", std::strerror(errno));
-}
-
 ExitCode predict(const PredictOptions& options) {
   const std::vector<std::string> files = files_of(options.inputs);
   const auto model = load_model(options.model, options.inference);
@@ -138,7 +132,7 @@ ExitCode predict(const PredictOptions& options) {
         result = ExitCode::kUsage;
         continue;
       }
-      print(line_of(*model, files[begin + i], std::span<const float>(logits).subspan(outputs * row++, outputs), options));
+      answer(line_of(*model, files[begin + i], std::span<const float>(logits).subspan(outputs * row++, outputs), options));
     }
   }
   return result;
@@ -168,6 +162,7 @@ int run_predict(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
+  starling::take_standard_files();
   try {
     return starling::run_predict(argc, argv);
   } catch (...) {

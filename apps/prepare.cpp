@@ -16,6 +16,7 @@
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/shards/prepare.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 
@@ -160,6 +161,7 @@ int run_prepare(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
+  starling::take_standard_files();
   try {
     return starling::run_prepare(argc, argv);
   } catch (...) {

@@ -8,6 +8,7 @@
 
 #include "apps/topo/commands.h"
 #include "apps/trainer/output/arguments.h"
+#include "core/console.h"
 #include "core/error.h"
 
 namespace starling {
@@ -31,6 +32,7 @@ int run(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
+  refuse_odd_numbers(app);
   if (measure_command->parsed()) return measure(measure_options);
   if (show_command->parsed()) {
     show(show_options);
@@ -46,6 +48,7 @@ int run(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
+  starling::take_standard_files();
   try {
     return starling::run(argc, argv);
   } catch (const starling::Error& error) {

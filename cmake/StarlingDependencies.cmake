@@ -21,4 +21,11 @@ add_library(starling_dnnl INTERFACE)
 target_include_directories(starling_dnnl SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
 target_link_libraries(starling_dnnl INTERFACE ${DNNL_LIBRARY})
 
+# Has no CMake package in Debian.
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)
+find_library(XXHASH_LIBRARY xxhash REQUIRED)
+add_library(starling_xxhash INTERFACE)
+target_include_directories(starling_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
+target_link_libraries(starling_xxhash INTERFACE ${XXHASH_LIBRARY})
+
 include(StarlingCuda)

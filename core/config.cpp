@@ -1,7 +1,10 @@
 #include "core/config.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -15,9 +18,19 @@ using nlohmann::json;
 
 namespace {
 
+/// Neither zero nor normal: processors are told to take such numbers for zero, so what computes would not know the value that was given.
+/// Looks at the bits, as a comparison may be told the same.
+bool is_tiny(double value) {
+  const std::uint64_t bits = std::bit_cast<std::uint64_t>(value) << 1;  // without the sign
+  return bits != 0 && bits < std::bit_cast<std::uint64_t>(std::numeric_limits<double>::min()) << 1;
+}
+
 /// A value as an error shows it: its kind where that is the point, and a short form of itself.
 std::string found_text(const json& value) {
   if (value.is_number_float() && !std::isfinite(value.get<double>())) return "a number that is not finite";
+  if (value.is_number_float() && is_tiny(value.get<double>())) {
+    return value.dump() + ", which is too small to compute with (0, or at least 2.3e-308)";
+  }
   const std::string text = shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60);
   if (value.is_string()) return "the string " + text;
   if (value.is_object()) return "the object " + text;
@@ -66,7 +79,7 @@ double placeholder(const Range& range) {
 // ---------------------------------------------------------------- Range
 
 bool Range::contains(double value) const {
-  if (!std::isfinite(value)) return false;
+  if (!std::isfinite(value) || is_tiny(value)) return false;
   return (open_min ? value > min : value >= min) && (open_max ? value < max : value <= max);
 }
 

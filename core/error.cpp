@@ -1,9 +1,28 @@
 #include "core/error.h"
 
+#include <cstdint>
 #include <new>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "core/text.h"
+
 namespace starling {
+namespace {
+
+constexpr std::size_t kLongest = 1600, kTail = 400;  // characters of a line; the tail has the remedy
+
+/// Fit for a terminal: printable, and a line that can be read. What came from outside may be anything, and as long as it likes.
+std::string one_line(const std::string& text) {
+  std::string line = shown(text, SIZE_MAX);
+  if (line.size() <= kLongest) return line;
+  std::size_t tail = line.size() - kTail;
+  while ((static_cast<unsigned char>(line[tail]) & 0xc0u) == 0x80u) ++tail;  // not into a character
+  return shown(line, kLongest - kTail) + " … " + line.substr(tail);
+}
+
+}  // namespace
 
 std::string ErrorParts::sentence() const {
   std::string text;
@@ -16,7 +35,7 @@ std::string ErrorParts::sentence() const {
 std::string ErrorParts::message() const { return remedy.empty() ? sentence() : sentence() + "; " + remedy; }
 
 Error::Error(ExitCode code, ErrorParts parts)
-    : std::runtime_error(fmt::format("[{}] {}", parts.component, parts.message())),
+    : std::runtime_error(one_line(fmt::format("[{}] {}", parts.component, parts.message()))),
       code_(code),
       parts_(std::make_shared<const ErrorParts>(std::move(parts))) {}
 
@@ -27,6 +46,12 @@ Error as_error(const std::exception_ptr& exception) {
     return known;
   } catch (const std::bad_alloc&) {
     return Error(ExitCode::kMemory, {"memory", "the system has no memory left for this rank", "use a smaller batch_size or fewer ranks"});
+  } catch (const std::system_error& refused) {
+    const std::error_code& code = refused.code();
+    if (code != std::errc::resource_unavailable_try_again && code != std::errc::not_enough_memory)
+      return Error(ExitCode::kInternal, {"internal", refused.what()});
+    return Error(ExitCode::kMemory, {"memory", fmt::format("the system gives this rank no more memory or threads ({})", refused.what()),
+                                     "raise its limits (ulimit -v, ulimit -u), or use fewer threads and ranks"});
   } catch (const std::exception& unknown) {
     return Error(ExitCode::kInternal, {"internal", unknown.what()});
   } catch (...) {

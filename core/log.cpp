@@ -6,9 +6,13 @@
 #include <memory>
 #include <mutex>
 
+#include "core/text.h"
+
 namespace starling::log {
 
 namespace {
+
+constexpr std::size_t kLongest = 2000;  // characters of a line, which may quote what came from outside
 
 struct State {
   std::mutex mutex;
@@ -57,7 +61,7 @@ void write(Level level, std::string_view line) {
   if (!urgent && log.rank != 0) return;
   // One call a line: lines of several threads and ranks do not mix.
   const std::string prefix = urgent && log.world_size > 1 ? fmt::format("rank {}: ", log.rank) : std::string();
-  log.logger.log(spdlog_level(level), fmt::format("{}{}{}", prefix, level == Level::kWarning ? "warning: " : "", line));
+  log.logger.log(spdlog_level(level), fmt::format("{}{}{}", prefix, level == Level::kWarning ? "warning: " : "", shown(line, kLongest)));
 }
 
 }  // namespace starling::log

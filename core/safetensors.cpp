@@ -14,6 +14,7 @@
 #include <optional>
 #include <system_error>
 
+#include "core/checksum.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/file_io.h"
@@ -92,9 +93,13 @@ class Reader {
       bytes -= static_cast<std::uint64_t>(count);
     }
   }
-  json header(std::uint64_t length) const {
+  json header(std::uint64_t length, const FileDigest* written) const {
     std::string text(static_cast<std::size_t>(length), '\0');
     read(8, text.data(), length);
+    if (written && checksum(text) != written->header) {
+      refuse(fmt::format("its header is not the one that was written (checksum {}, was {}); the file is damaged", checksum(text),
+                         shown(written->header, 16)));
+    }
     if (!text.starts_with('{')) refuse("the header is not a JSON object; this is not a safetensors file, or it is damaged");
     try {
       return parse_json(text, path_ + ": header");
@@ -186,9 +191,48 @@ void check_cover(const Reader& reader, std::vector<Extent> extents, std::uint64_
   }
 }
 
-SafetensorsFile read_checked(const std::string& path) {
+/// Of all entries but that of the checksums: each name and text, ended by a zero byte.
+std::string metadata_checksum(const SafetensorsFile& file) {
+  std::string text;
+  for (const auto& [key, value] : file.metadata) {
+    if (key != kChecksums) ((text += key) += '\0') += value + '\0';
+  }
+  return checksum(text);
+}
+
+void check_bytes(const Reader& reader, const std::string& name, const FileTensor& tensor, const std::string& written, const char* remedy) {
+  const std::string found = checksum(tensor.bytes.data(), tensor.bytes.size());
+  if (found == written) return;
+  reader.refuse(name,
+                fmt::format("its bytes are not those that were written (checksum {}, was {}); {}", found, shown(written, 16), remedy));
+}
+
+/// By what the file says of itself.
+void check_own(const Reader& reader, const SafetensorsFile& file) {
+  constexpr const char* kRemedy =
+      "the file is damaged, or a program that changed it left the metadata's entry starling.checksums as it was, which it should drop";
+  const auto entry = file.metadata.find(kChecksums);
+  if (entry == file.metadata.end()) return;
+  const json own = json::parse(entry->second, nullptr, false);
+  if (!own.is_object() || !own.contains("tensors") || !own["tensors"].is_object() || !own.contains("metadata")) {
+    reader.refuse(fmt::format("__metadata__ '{}' is no object of checksums; {}", kChecksums, kRemedy));
+  }
+  for (const auto& [name, tensor] : file.tensors) {
+    const auto written = own["tensors"].find(name);
+    if (written == own["tensors"].end() || !written->is_string()) {
+      reader.refuse(name, fmt::format("its metadata have no checksum of it; {}", kRemedy));
+    }
+    check_bytes(reader, name, tensor, written->get<std::string>(), kRemedy);
+  }
+  if (own["metadata"] != metadata_checksum(file)) reader.refuse(fmt::format("__metadata__ are not those that were written; {}", kRemedy));
+}
+
+SafetensorsFile read_checked(const std::string& path, const FileDigest* written) {
   const Reader reader(path);
   std::uint64_t header_size = 0;
+  if (written && reader.size() != written->bytes) {
+    reader.refuse(fmt::format("has {} bytes, {} were written; the file is damaged", reader.size(), written->bytes));
+  }
   if (reader.size() < 8) reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
   reader.read(0, &header_size, 8);
   if (header_size > reader.size() - 8) {
@@ -198,7 +242,7 @@ SafetensorsFile read_checked(const std::string& path) {
   if (header_size > kMaxHeader)
     reader.refuse(fmt::format("a header of {} bytes is too long, at most {} are allowed", header_size, kMaxHeader));
   const std::uint64_t data_size = reader.size() - 8 - header_size;
-  const json header = reader.header(header_size);
+  const json header = reader.header(header_size, written);
 
   SafetensorsFile file;
   std::vector<Extent> extents;
@@ -222,21 +266,26 @@ SafetensorsFile read_checked(const std::string& path) {
     std::vector<std::byte>& bytes = file.tensors[extent.name].bytes;
     bytes.resize(static_cast<std::size_t>(extent.end - extent.begin));
     reader.read(8 + header_size + extent.begin, bytes.data(), bytes.size());
+    if (!written) continue;
+    const auto known = written->tensors.find(extent.name);
+    check_bytes(reader, extent.name, file.tensors[extent.name], known == written->tensors.end() ? "" : known->second,
+                "the file is damaged");
   }
+  if (!written) check_own(reader, file);
   return file;
 }
 
 }  // namespace
 
-SafetensorsFile read_safetensors(const std::string& path) {
+SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written) {
   try {
-    return read_checked(path);
+    return read_checked(path, written);
   } catch (const std::bad_alloc&) {
     fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)}, "not enough memory to read it; use a machine with more");
   }
 }
 
-void write_safetensors(const std::string& path, const SafetensorsFile& file) {
+FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file) {
   // The format allows no gaps, so aligned tensors must be in order of element size first (as its own writer does it), then of name.
   std::vector<const std::pair<const std::string, FileTensor>*> order;
   for (const auto& entry : file.tensors) order.push_back(&entry);
@@ -264,11 +313,24 @@ void write_safetensors(const std::string& path, const SafetensorsFile& file) {
   text.resize((text.size() + 7) / 8 * 8, ' ');  // so that the data starts 8-byte aligned
   const auto length = static_cast<std::uint64_t>(text.size());
 
+  FileDigest digest{sizeof length + text.size(), checksum(text), {}};
   AtomicFile output(path);
   output.write(&length, sizeof length);
   output.write(text.data(), text.size());
-  for (const auto* entry : order) output.write(entry->second.bytes.data(), entry->second.bytes.size());
+  for (const auto* entry : order) {
+    const auto& [name, tensor] = *entry;
+    digest.bytes += tensor.bytes.size();
+    digest.tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
+    output.write(tensor.bytes.data(), tensor.bytes.size());
+  }
   output.commit();
+  return digest;
+}
+
+void add_checksums(SafetensorsFile& file) {
+  json tensors = json::object();
+  for (const auto& [name, tensor] : file.tensors) tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
+  file.metadata[kChecksums] = json{{"tensors", tensors}, {"metadata", metadata_checksum(file)}}.dump();
 }
 
 // ---------------------------------------------------------------- layouts

@@ -19,18 +19,33 @@ struct FileTensor {
   std::vector<std::byte> bytes;
 };
 
-/// Reads a whole file. Every length is checked before use (header length up to 2^63, offsets, overlaps, gaps, dtype × shape =
-/// bytes, nesting, duplicate names); a malformed file is Error(kUsage) that names file, tensor and fault. Never allocates more than the
-/// file's size.
 struct SafetensorsFile {
   std::map<std::string, FileTensor> tensors;
   std::map<std::string, std::string> metadata;
 };
-SafetensorsFile read_safetensors(const std::string& path);
+
+/// What a file was written as, for a reader to tell whether it still is that: checksums (core/checksum.h) of its header and of each
+/// tensor's bytes.
+struct FileDigest {
+  std::uint64_t bytes = 0;
+  std::string header;
+  std::map<std::string, std::string> tensors;
+};
+
+/// Reads a whole file. Every length is checked before use (header length up to 2^63, offsets, overlaps, gaps, dtype × shape =
+/// bytes, nesting, duplicate names); a malformed file is Error(kUsage) that names file, tensor and fault. Never allocates more than the
+/// file's size. So is a file that is not what `written` says, or one whose own metadata (add_checksums) say something else.
+SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr);
 
 /// Writes atomically: to PATH.tmp, fsync, rename. A write error is Error(kOutput) with file, reason and remedy. Data lies in order of
 /// element size (largest first), then of name, from an 8-byte boundary on, so that every tensor is aligned without gaps.
-void write_safetensors(const std::string& path, const SafetensorsFile& file);
+FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file);
+
+/// Puts the tensors' checksums, and one of the other entries, into the metadata: the entry kChecksums, a JSON object
+/// {"tensors": {NAME: CHECKSUM}, "metadata": CHECKSUM}. For files that go their own ways.
+void add_checksums(SafetensorsFile& file);
+inline constexpr const char* kChecksums = "starling.checksums";
+
 /// Writes text atomically in the same way.
 void write_file_atomically(const std::string& path, const void* data, std::size_t bytes);
 

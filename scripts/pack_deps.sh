@@ -13,7 +13,7 @@ archive=${2:-}
 case $archive in '' | /*) ;; *) archive=$PWD/$archive ;; esac
 packages=(openmpi-bin openmpi-common libopenmpi3 libopenmpi-dev libpmix2 libhwloc15 libevent-core-2.1-7 libevent-pthreads-2.1-7 libevent-2.1-7
   libdnnl2 libdnnl-dev libfmt9 libfmt-dev libspdlog1.10 libspdlog-dev zlib1g zlib1g-dev libjpeg62-turbo libjpeg62-turbo-dev libpng16-16
-  libpng-dev nlohmann-json3-dev libcli11-dev doctest-dev)
+  libpng-dev libxxhash0 libxxhash-dev nlohmann-json3-dev libcli11-dev doctest-dev)
 
 command -v apt-get >/dev/null || die "apt-get is missing: this script takes the libraries from Debian's packages"
 if [ -e "$1" ] && [ -n "$(ls -A "$1")" ]; then die "$1 is not empty; name a new folder"; fi

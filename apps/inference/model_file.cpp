@@ -57,6 +57,10 @@ std::vector<std::byte> converted(const FileTensor& file, DType to) {
 
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
   FileTensor result{tensor.dtype(), file_shape(tensor.shape(), layout), std::vector<std::byte>(tensor.bytes())};
+  if (layout == TensorLayout::kPlain) {
+    tensor.backend().copy_to_host(tensor, result.bytes.data());
+    return result;
+  }
   std::vector<std::byte> memory(tensor.bytes());
   tensor.backend().copy_to_host(tensor, memory.data());
   to_file_layout(memory.data(), tensor.shape(), layout, size_of(tensor.dtype()), result.bytes.data());

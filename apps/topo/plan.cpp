@@ -9,6 +9,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/device/trial.h"
+#include "apps/trainer/output/arguments.h"
 #include "comm/mixer.h"
 #include "comm/planner/advice.h"
 #include "core/config.h"
@@ -91,22 +92,21 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
       ->capture_default_str();
   command->add_option("--measured", options.measured, "a file of `starling-topo measure --output`");
   command->add_option("--bandwidth", options.bandwidth_gbits, "of a host's link, Gbit/s each way (default: measured, or 1)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--latency", options.latency_us, "between hosts, microseconds (default: measured, or 50)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")->check(CLI::PositiveNumber);
-  command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(CLI::PositiveNumber);
-  command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(CLI::PositiveNumber);
+      ->check(positive_number);
+  command->add_option("--latency", options.latency_us, "between hosts, microseconds (default: measured, or 50)")->check(positive_number);
+  command->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")->check(positive_number);
+  command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(positive_number);
+  command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(positive_number);
   command->add_flag("--no-direct", options.no_direct, "ranks of one host send messages instead of reading each other's parameters");
   command->add_option("--exchange", options.exchange, "gossip's numbers on the wire (default: the config's, or fp32)")
       ->check(CLI::IsMember(mixers().names()));
   command->add_option("--model", options.model, "a trainer's config: its tensors, and the time of a step measured here");
   command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")->allow_extra_args(false);
   command->add_option("--step-ms", options.step_ms, "time of one rank's forward and backward pass (default: measured here, or 100)")
-      ->check(CLI::PositiveNumber);
+      ->check(positive_number);
   command->add_option("--parameters", options.parameters_millions, "millions of parameters, without --model (default: 25.6)")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")->check(CLI::PositiveNumber);
+      ->check(positive_number);
+  command->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")->check(positive_number);
   command->add_flag("--all", options.all, "every bucket size of every topology, not the best alone");
   command->add_flag("--json", options.json, "print every choice as JSON");
   return command;

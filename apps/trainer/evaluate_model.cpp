@@ -8,6 +8,7 @@
 
 #include "apps/inference/model_file.h"
 #include "comm/agreement.h"
+#include "core/console.h"
 #include "core/safetensors.h"
 
 namespace starling {
@@ -104,7 +105,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     if (world.rank() != 0) return;
     if (classes) {
       const std::vector<std::string> names = config.data.names_of_classes(config.data.classes);
-      fmt::print("{}", class_table(result, names));
+      answer(class_table(result, names));
       if (!options.confusion.empty()) {
         const std::string csv = confusion_csv(result, names);
         write_file_atomically(options.confusion, csv.data(), csv.size());
@@ -112,7 +113,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     }
     nlohmann::json line{{"samples", result.samples}};
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
-    fmt::print("{}\n", line.dump());
+    answer("{}\n", line.dump());
   });
   return ExitCode::kOk;
 }

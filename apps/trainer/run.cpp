@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <thread>
 
@@ -28,7 +30,9 @@
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
+#include "core/console.h"
 #include "core/device_trace.h"
+#include "core/file_io.h"
 #include "core/host.h"
 #include "core/log.h"
 #include "core/plugins.h"
@@ -62,7 +66,9 @@ void print_names(const std::string& kind) {
   std::vector<std::string> kinds;
   for (const ListedKind& listed : kListed) {
     if (kind == listed.kind) {
-      for (const std::string& name : listed.names()) fmt::print("{}\n", name);
+      std::string names;
+      for (const std::string& name : listed.names()) names += name + "\n";
+      answer(names);
       return;
     }
     kinds.emplace_back(listed.kind);
@@ -75,11 +81,11 @@ bool answer_question(const TrainOptions& options) {
   if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
   if (!is_first_rank()) return true;
   if (options.help)
-    fmt::print("{}", options.help_text);
+    answer(options.help_text);
   else if (options.version)
-    fmt::print("{}{}", version_report(), nccl_version_line());
+    answer(version_report() + nccl_version_line());
   else if (options.describe_config)
-    fmt::print("{}", describe_config());
+    answer(describe_config());
   else {
     if (!options.config.empty()) {  // so that what plug-ins bring is listed too
       const nlohmann::json config = read_json_file(options.config);
@@ -112,10 +118,20 @@ void open_data(TrainConfig& config, const std::string& source, const RankLayout&
   check_data_size(config, source, site);
 }
 
-void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::time_point origin, World& world) {
-  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(tracer.events(origin)) : std::vector{tracer.events(origin)};
+/// Now rather than after training. What is there stays as it is.
+void check_trace_file(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error) && !std::filesystem::is_directory(path, error))
+    return;  // a device or a pipe, which is not opened for a look
+  const AtomicFile file(path);
+}
+
+/// The timeline of all ranks that have one, written by the lowest of them. Collective.
+void write_trace(const std::string& path, const std::string& mine, World& world) {
+  const std::vector<std::string> events = world.size() > 1 ? world.all_gather(mine) : std::vector{mine};
+  const auto writer = std::find_if(events.begin(), events.end(), [](const std::string& part) { return !part.empty(); });
   together(world, [&] {
-    if (world.rank() != 0) return;
+    if (writer - events.begin() != world.rank()) return;
     std::string text = "{\"traceEvents\":[";
     bool first = true;
     for (const std::string& part : events) {
@@ -128,10 +144,45 @@ void write_trace(const std::string& path, const Tracer& tracer, Tracer::Clock::t
   });
 }
 
+/// This rank's part of the newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which damaged ones were
+/// left out. Where none is whole, the error is what is wrong with the newest. Collective.
+SafetensorsFile read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world, std::int64_t& step) {
+  std::optional<AgreedError> first;
+  std::vector<std::int64_t> damaged;
+  while (true) {
+    SafetensorsFile state;
+    const auto error = try_together(world, [&] {
+      const int made = checkpoints.ranks(step);
+      if (made > 0 && world.rank() >= made) return;  // check_resumable() says on rank 0 that these are too many ranks
+      state = checkpoints.read(step, world.rank());
+    });
+    if (!error) {
+      together(world, [&] {
+        if (world.rank() != 0 || damaged.empty()) return;
+        log::warning("{}; going on from step {}, the newest whole checkpoint", first->message(), step);
+        for (const std::int64_t bad : damaged) {
+          const std::string reason = checkpoints.set_aside(bad);
+          if (!reason.empty()) log::warning("{} is damaged and cannot be renamed: {}", checkpoints.step_folder(bad), reason);
+        }
+      });
+      return state;
+    }
+    if (!first) first = *error;
+    if (error->code() != ExitCode::kUsage) throw AgreedError(*error);
+    std::int64_t before = -1;
+    if (world.rank() == 0) before = checkpoints.newest(step).value_or(-1);
+    if (world.size() > 1) world.broadcast(&before, sizeof before, 0);
+    if (before < 0) throw AgreedError(*first);
+    damaged.push_back(step);
+    step = before;
+  }
+}
+
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
+    if (!config.trace.empty()) check_trace_file(config.trace);
     if (transport.rank() != 0) return;
     // A bad file is noticed before there is a folder that a second try would find in its way.
     if (!config.init.file.empty() && options.resume.empty()) check_initial_file(config.init, *config.model);
@@ -142,15 +193,15 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
         transport.world().all_gather(fmt::format("{} {} {}", folder.resume ? 1 : 0, folder.resume_step, folder.path));
     const std::string& first = agreed.front();
     const std::size_t space = first.find(' ', 2);
-    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str())};
+    folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   const std::string chosen = folder.resume ? "" : choose_by_measurement(config, site, trace, backend, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
+  if (folder.resume) state = read_newest_checkpoint(checkpoints, transport, folder.resume_step);
   const std::string source = checkpoints.rank_file(folder.resume_step, transport.rank());
   together(transport, [&] {
     if (folder.resume) {
-      state = checkpoints.read(folder.resume_step, transport.rank());
       adopt_choice(config, site, saved_config(state, source), source);
       check_resumable(state, source, config.resolved, transport.size(), config.compute);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
@@ -163,18 +214,20 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   });
 
   if (transport.rank() == 0) {
-    fmt::print("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s",
-               backend.description(),
-               fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
-    fmt::print("{}", chosen);
-    fmt::print("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
-    fmt::print("{}", period_text(config, site));
-    if (config.cache) fmt::print("{}\n", config.cache->text());
-    fmt::print("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
-    std::fflush(stdout);
+    say("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
+        fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
+    say(chosen);
+    say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    say(period_text(config, site));
+    if (config.cache) say("{}\n", config.cache->text());
+    say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
   }
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
+  double any_traces = tracing ? 1.0 : 0.0;  // hosts' configs may differ in it
+  if (transport.size() > 1) transport.world().max(&any_traces, 1);
+  transport.world().barrier();
+  const auto origin = Tracer::Clock::now();  // the same moment on all ranks, and before the first span of any
   std::optional<DeviceTrace> device_trace;
   if (tracing) {
     Tracer::install(&tracer);
@@ -188,18 +241,17 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     trainer.initialise();
   }
   transport.world().barrier();
-  const auto origin = Tracer::Clock::now();
   const ExitCode result = TrainingRun(trainer, folder.path).run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
-    write_trace(config.trace, tracer, origin, transport);
   }
+  if (any_traces > 0.0) write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
-      fmt::print("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
+      say("stopped by a signal after a checkpoint; continue with --output {} --resume latest\n", folder.path);
     else
-      fmt::print("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
+      say("done: model {0}/model.safetensors, metrics {0}/metrics.jsonl, summary {0}/summary.json\n", folder.path);
   }
   return result;
 }
@@ -238,9 +290,10 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
-    if (transport->rank() == 0) fmt::print("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
+    if (transport->rank() == 0) answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
+  session.expect_heartbeats(config.heartbeat_s);
   if (config.timeout_s != 300.0) {
     transport.reset();
     transport = session.make_transport(config.timeout_s);
@@ -271,6 +324,7 @@ void print_failure(const std::string& message, int rank) {
 }  // namespace
 
 int train_main(int argc, char** argv) {
+  take_standard_files();
   register_builtins();
   TrainOptions options;
   try {
@@ -281,8 +335,15 @@ int train_main(int argc, char** argv) {
     if (is_first_rank()) print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }
-  install_stop_signals();
+  try {
+    install_stop_signals();
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    if (is_first_rank()) print_failure(failure.what(), 0);
+    return static_cast<int>(failure.code());
+  }
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
+  std::signal(SIGPIPE, SIG_IGN);  // and so is a reader who went, or another rank whose connection is closed
   MpiSession session;
   try {
     return static_cast<int>(run_ranks(options, session));

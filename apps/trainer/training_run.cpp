@@ -9,12 +9,12 @@
 #include "apps/inference/model_file.h"
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
-#include "apps/trainer/state/checkpoint.h"
 #include "apps/trainer/state/model_metadata.h"
 #include "comm/agreement.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/safetensors.h"
+#include "core/trace.h"
 
 namespace starling {
 
@@ -53,11 +53,26 @@ TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
       transport_(trainer.transport()),
       folder_(std::move(folder)),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
-      stop_sum_(transport_, backend_, 1) {}
+      stop_sum_(transport_, backend_, 2),
+      checkpoints_(transport_.world(), CheckpointFolder(folder_), config_.keep, [this](std::int64_t saved) {
+        const bool last = saved == trainer_.length().total_steps;
+        if (progress_ && !last)
+          progress_->message(fmt::format("checkpoint of step {} in {}", saved, CheckpointFolder(folder_).step_folder(saved)));
+      }) {}
 
 ExitCode TrainingRun::run() {
+  try {
+    return run_steps();
+  } catch (const AgreedError& error) {
+    // All ranks are here, or come here before they ask each other anything else. What was saved before the loss was lost is still good.
+    if (error.code() == ExitCode::kDiverged) checkpoints_.finish();
+    throw;
+  }
+}
+
+ExitCode TrainingRun::run_steps() {
   const std::int64_t total = trainer_.length().total_steps, steps_per_epoch = trainer_.length().steps_per_epoch;
-  if (transport_.rank() == 0) {
+  if (transport_.rank() == 0 && step() < total) {  // a finished run has written its lines
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
@@ -80,14 +95,13 @@ ExitCode TrainingRun::run() {
     }
     stopped = !last && stop_agreed();
     if (last || config_.evaluate.due(step(), steps_per_epoch)) test(last);
-    if (last || stopped || config_.checkpoint.due(step(), steps_per_epoch)) {
-      save_checkpoint(last);
-    }
+    if (last || stopped || config_.checkpoint.due(step(), steps_per_epoch)) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
   if (metrics_sum_.pending()) emit_metrics();
   trainer_.finish();
+  checkpoints_.finish();
   if (progress_) progress_->finish();
   if (stopped) return ExitCode::kStopped;
   if (!result_) test(true);  // a resumed run that had nothing left to do
@@ -236,9 +250,14 @@ void TrainingRun::compare_with_best(const EvaluationResult& result) {
 
 void TrainingRun::save_best() {
   const CheckpointFolder folder(folder_);
-  together(transport_, [&] { folder.write_best(transport_.rank(), trainer_.state()); });
+  FileDigest mine;
+  together(transport_, [&] { mine = folder.write_best(transport_.rank(), trainer_.state()); });
+  const std::vector<std::string> texts = transport_.size() > 1 ? transport_.world().all_gather(text_of(mine)) : std::vector{text_of(mine)};
   together(transport_, [&] {
-    if (transport_.rank() == 0) folder.complete_best(*best_);
+    if (transport_.rank() != 0) return;
+    std::vector<FileDigest> files;
+    for (const std::string& text : texts) files.push_back(digest_of(text));
+    folder.complete_best(*best_, files);
   });
 }
 
@@ -264,30 +283,33 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
   }
 }
 
-void TrainingRun::save_checkpoint(bool last) {
+void TrainingRun::save_checkpoint() {
+  const TraceSpan span("checkpoint", std::to_string(step()));
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
-  const CheckpointFolder folder(folder_);
-  together(transport_, [&] {
-    if (transport_.rank() == 0) folder.begin(step());
-  });
-  together(transport_, [&] { folder.write(step(), transport_.rank(), trainer_.state()); });
-  together(transport_, [&] {
-    if (transport_.rank() == 0) folder.complete(step(), config_.keep);
-  });
-  if (progress_ && !last) progress_->message(fmt::format("checkpoint of step {} in {}", step(), folder.step_folder(step())));
+  checkpoints_.start(step(), trainer_.state());
 }
 
 bool TrainingRun::stop_agreed() {
-  if (transport_.size() == 1) return stop_requested();
+  if (transport_.size() == 1) {
+    if (checkpoints_.pending() && !checkpoints_.busy()) checkpoints_.advance();
+    return stop_requested();
+  }
   const bool apart = trainer_.algorithm().asynchronous;
   const std::int64_t interval = apart ? std::clamp(config_.log_every, kStopInterval, kMostStopInterval) : kStopInterval;
   if (step() % interval != 0) return false;
-  const bool stop = stop_sum_.pending() && stop_sum_.take()[0] > 0.0;
-  const double mine = stop_requested() ? 1.0 : 0.0;
-  if (!stop) stop_sum_.start({&mine, 1}, step());
-  return stop;
+  bool stop = false;
+  if (stop_sum_.pending()) {
+    const std::vector<double> told = stop_sum_.take();
+    stop = told[0] > 0.0;
+    if (checkpoints_.pending() && asked_part_ == checkpoints_.part_number() && told[1] == 0.0) checkpoints_.advance();
+  }
+  if (stop) return true;
+  asked_part_ = checkpoints_.part_number();
+  const double mine[] = {stop_requested() ? 1.0 : 0.0, checkpoints_.busy() ? 1.0 : 0.0};
+  stop_sum_.start(mine, step());
+  return false;
 }
 
 void TrainingRun::write_summary() {

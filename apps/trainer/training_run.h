@@ -8,7 +8,7 @@
 #include "apps/trainer/async_sum.h"
 #include "apps/trainer/output/metrics.h"
 #include "apps/trainer/output/progress.h"
-#include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/checkpoint_writer.h"
 #include "apps/trainer/trainer.h"
 
 namespace starling {
@@ -22,6 +22,7 @@ class TrainingRun {
   ExitCode run();
 
  private:
+  ExitCode run_steps();
   void post_metrics();
   void emit_metrics();
   /// Brings losses and flags to the host. Where the device runs behind the host, this waits for it: its share of the steps' time.
@@ -31,13 +32,14 @@ class TrainingRun {
   void test(bool last);
   /// Of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
-  void save_checkpoint(bool last);
+  void save_checkpoint();
   /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its step are of a run that is no more.
   void read_best();
   /// Of the same test: whether it is the best so far, and then the first part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);
   /// The rest of it, once the model's tensors are the rank's own again.
   void save_best();
+  /// Whether any rank was told to stop. With the same question ranks tell each other whether they still write a checkpoint.
   bool stop_agreed();
   void write_summary();
   void add_seconds(double seconds);
@@ -54,6 +56,8 @@ class TrainingRun {
   double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;  ///< since the last line of metrics
   std::int64_t line_steps_ = 0;
   AsyncSum metrics_sum_, stop_sum_;
+  CheckpointWriter checkpoints_;
+  std::int64_t asked_part_ = -1;  ///< of the checkpoint, in which stop_sum_ was started
   MetricsLine posted_;
   std::int64_t posted_steps_ = 0;
   std::optional<EvaluationResult> result_;

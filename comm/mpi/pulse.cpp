@@ -19,6 +19,12 @@ constexpr int kHostBytes = 64;  // of a name, its end included; what is longer i
 
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
+std::string text_of(std::int64_t step, std::int64_t bucket) {
+  if (step < 0) return {};
+  if (bucket < 0) return fmt::format("last started to sum the numbers of step {}", step);
+  return fmt::format("last started the exchange of step {}, bucket {}", step, bucket);
+}
+
 /// Another rank has failed and said why; it has MPI end the job. Should that not reach this process, it ends itself a moment later.
 [[noreturn]] void end_quietly(int code) {
   let_signals_end_this_process();
@@ -44,7 +50,7 @@ void mpi_check(int code, const char* call) {
 void let_signals_end_this_process() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGHUP}) {
     std::signal(signal, SIG_DFL);
     ::sigaddset(&signals, signal);
   }
@@ -78,6 +84,23 @@ void MpiPulse::gather_hosts(int size) {
   std::vector<char> all(static_cast<std::size_t>(size) * kHostBytes);
   mpi_check(MPI_Allgather(mine.data(), kHostBytes, MPI_CHAR, all.data(), kHostBytes, MPI_CHAR, comm_), "MPI_Allgather");
   for (std::size_t j = 0; j < static_cast<std::size_t>(size); ++j) hosts_.emplace_back(all.data() + j * kHostBytes);
+}
+
+bool MpiPulse::wait_for_all(double limit_seconds) {
+  const double end = now_seconds() + limit_seconds;
+  MPI_Request request = MPI_REQUEST_NULL;
+  for (bool first = true; now_seconds() < end; first = false) {
+    {
+      const std::scoped_lock lock(mpi_lock());
+      int flag = 0;
+      if (first && MPI_Ibarrier(comm_, &request) != MPI_SUCCESS) return false;
+      if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
+      if (flag) return true;
+      poll();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
 }
 
 void MpiPulse::close() {
@@ -145,9 +168,10 @@ double MpiPulse::seconds_since(int rank) const {
 std::string MpiPulse::doing(int rank) const {
   const Message& answer = answers_[static_cast<std::size_t>(rank)];
   if (answer.kind != Message::kAnswer) return {};
-  if (answer.step < 0) return "alive, no exchange of a step started";
-  if (answer.bucket < 0) return fmt::format("alive, last started to sum the numbers of step {}", answer.step);
-  return fmt::format("alive, last started the exchange of step {}, bucket {}", answer.step, answer.bucket);
+  const std::string text = text_of(answer.step, answer.bucket);
+  return "alive, " + (text.empty() ? "no exchange of a step started" : text);
 }
+
+std::string MpiPulse::started() const { return text_of(started_.step, started_.bucket); }
 
 }  // namespace starling::detail

@@ -24,7 +24,8 @@ void mpi_check(int code, const char* call);
 void let_signals_end_this_process();
 
 /// Small messages beside the data: a rank that waits for long asks "are you there?", the other's communication thread answers with what it
-/// last started; a rank that fails tells all others to end. Nothing is sent while all goes well. One per process; callers hold mpi_lock().
+/// last started; a rank that fails tells all others to end. Nothing is sent within a host while all goes well. One per process; callers
+/// hold mpi_lock().
 class MpiPulse {
  public:
   MpiPulse();  ///< collective over MPI_COMM_WORLD
@@ -37,12 +38,16 @@ class MpiPulse {
   void ask(int rank);
   /// Tells every other rank to end with `code`; tries for a moment only.
   void say_goodbye(int code);
+  /// Waits until every rank has called it, with the lock free in between; false after so many seconds.
+  bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
 
   void heard(int rank);  ///< any message came from this rank
   void note_started(const ExchangeLabel& label) { started_ = label; }
   double seconds_since(int rank) const;  ///< negative: never heard of
   std::string doing(int rank) const;
+  /// What this rank last started, as "last started …"; empty: nothing yet.
+  std::string started() const;
   const std::string& host(int rank) const { return hosts_[static_cast<std::size_t>(rank)]; }
 
   static MpiPulse* instance();

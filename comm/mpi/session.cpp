@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -15,14 +16,20 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <thread>
 
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/watch.h"
 
 namespace starling {
 namespace {
 
 std::unique_ptr<detail::MpiPulse> pulse;
+std::unique_ptr<detail::RankWatch> watch;
+
+constexpr auto kLastResort = std::chrono::seconds(4);  // after which a process that ends does so without MPI's help
+double longest_wait = 300.0;  // seconds, for the other ranks to come to the end too: the longest limit of a transport
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }
 
@@ -92,15 +99,24 @@ MpiSession::MpiSession() {
   }
   const std::scoped_lock lock(detail::mpi_lock());
   pulse = std::make_unique<detail::MpiPulse>();
+  watch = std::make_unique<detail::RankWatch>(
+      *pulse, rank_, size_, [this](const std::string& message) { abort(ExitCode::kLost, fmt::format("rank {}: {}", rank_, message)); });
 }
 
 MpiSession::~MpiSession() {
   if (!active_) return;
+  // MPI_Finalize would wait for a lost rank for good, so the watch goes on until all have come here.
+  if (!detail::MpiPulse::abandoned() && !pulse->wait_for_all(longest_wait)) detail::MpiPulse::abandoned() = true;
+  watch.reset();
   const std::scoped_lock lock(detail::mpi_lock());
   if (detail::MpiPulse::abandoned()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kLost));
   pulse->close();
   pulse.reset();
   MPI_Finalize();
+}
+
+void MpiSession::expect_heartbeats(double limit_seconds) {
+  if (watch) watch->expect_heartbeats(limit_seconds);
 }
 
 std::string MpiSession::binding_warning() const {
@@ -110,6 +126,7 @@ std::string MpiSession::binding_warning() const {
 }
 
 std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) const {
+  longest_wait = std::max(longest_wait, timeout_seconds);
   return active_ && size_ > 1 ? make_mpi_transport(timeout_seconds) : make_single_transport();
 }
 
@@ -118,6 +135,17 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
     if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(code));
+  }
+  static std::atomic<bool> ending{false};
+  if (ending.exchange(true)) {  // another thread of this rank is at it
+    while (true) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+  try {
+    std::thread([code] {
+      std::this_thread::sleep_for(kLastResort);
+      std::_Exit(static_cast<int>(code));
+    }).detach();
+  } catch (const std::system_error&) {  // no thread to be had: what follows ends by itself in nearly every case
   }
   // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the others before their turn comes.
   detail::let_signals_end_this_process();
@@ -128,7 +156,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
   }
   if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
   std::fflush(nullptr);
-  const bool locked = detail::mpi_lock().try_lock_for(std::chrono::seconds(2));
+  const bool locked = detail::mpi_lock().try_lock_for(std::chrono::milliseconds(500));
   if (locked && pulse) pulse->say_goodbye(static_cast<int>(code));
   MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));

@@ -8,7 +8,7 @@
 
 // What lives here: messages between processes and hosts. session: MPI from start to end. transport: the Transport. engine: the thread that
 // moves what is under way; operation, node_operation: one exchange as a state machine of requests. pulse: signs of life, so that a lost
-// rank has a name. Nobody outside sees mpi.h.
+// rank has a name; watch: the thread that notices one. Nobody outside sees mpi.h.
 
 namespace starling {
 
@@ -34,11 +34,16 @@ class MpiSession {
   /// One line where the user had mpirun bind all threads of this rank to one core; otherwise empty.
   std::string binding_warning() const;
 
+  /// From now on a rank of another host that has given no sign of life for so many seconds ends the job (ExitCode::kLost). A process of
+  /// this host that ends does so at once, from the session's start on; see comm/mpi/watch.h.
+  void expect_heartbeats(double limit_seconds);
+
   /// The transport for this world: over MPI, or of a single rank.
   std::unique_ptr<Transport> make_transport(double timeout_seconds) const;
 
   /// Ends the whole job within seconds with this exit code, whatever the other ranks are doing, and prints `message` (if not empty) to
-  /// stderr. Where several ranks fail at the same time, the lowest one prints; the others are ended before they do. Does not return.
+  /// stderr. Where several ranks fail at the same time, the lowest one prints; the others are ended before they do. Any thread may call it;
+  /// the first one speaks. Does not return.
   [[noreturn]] void abort(ExitCode code, const std::string& message);
 
  private:

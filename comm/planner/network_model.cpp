@@ -12,6 +12,8 @@ using Json = nlohmann::ordered_json;
 
 Json link_json(const LinkModel& link) { return {{"latency_us", link.latency * 1e6}, {"bandwidth_gbs", link.bandwidth * 1e-9}}; }
 
+constexpr int kMostRanks = 65536;  // as `starling-topo --ranks` has it
+
 /// Reads numbers of one object, and names the key that is wrong.
 class Reader {
  public:
@@ -21,14 +23,15 @@ class Reader {
   double number(const char* key, double least, bool exclusive = false) const {
     const Json& value = at(key);
     const double number = value.is_number() ? value.get<double>() : std::nan("");
-    if (!std::isfinite(number) || number < least || (exclusive && number == least)) {
+    const bool usable = std::isnormal(number) || number == 0.0;  // of a bandwidth of 1e-320 nothing can be computed
+    if (!usable || number < least || (exclusive && number == least)) {
       error(key, "a number {} {}", exclusive ? "above" : "from", least);
     }
     return number;
   }
   int count(const char* key) const {
     const double value = number(key, 1);
-    if (value != std::floor(value) || value > 1 << 20) error(key, "a whole number from 1 to 1048576");
+    if (value != std::floor(value) || value > kMostRanks) error(key, "a whole number from 1 to {}", kMostRanks);
     return static_cast<int>(value);
   }
   bool flag(const char* key) const {
@@ -98,7 +101,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
     reader.error("hosts_bandwidth_gbs", "a list of {} numbers, or empty", model.hosts());
   }
   for (const Json& host : hosts) {
-    if (!host.is_number() || !(host.get<double>() > 0)) reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
+    if (!host.is_number() || !std::isnormal(host.get<double>()) || host.get<double>() < 0) reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;

@@ -1,5 +1,14 @@
 #include "kernels/cpu/parallel.h"
 
+#include <exception>
+#include <future>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/error.h"
+#include "core/host.h"
+
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
@@ -17,7 +26,33 @@ void flush_denormals() {
 }
 
 #if STARLING_OPENMP
-Threads::Threads(int count) : count_(std::max(1, count)) {}
+namespace {
+
+/// OpenMP's runtime ends the program where it gets too few threads. So as many are started before, which only wait: Error(kMemory) where
+/// the system does not give them.
+void check_threads(int count) {
+  std::promise<void> all;
+  std::vector<std::thread> threads;
+  std::string reason;
+  const std::shared_future<void> end = all.get_future().share();
+  try {
+    for (int i = 1; i < count; ++i) threads.emplace_back([end] { end.wait(); });
+  } catch (const std::exception& refused) {
+    reason = refused.what();
+  }
+  all.set_value();
+  for (std::thread& thread : threads) thread.join();
+  if (reason.empty()) return;
+  fail(ExitCode::kMemory, "cpu",
+       "{} threads were asked for, and the system gives {} ({}); use fewer threads, or raise ulimit -v and ulimit -u", count,
+       threads.size() + 1, reason);
+}
+
+}  // namespace
+
+Threads::Threads(int count) : count_(std::max(1, count)) {
+  if (count_ > usable_cores()) check_threads(count_);
+}
 #else
 Threads::Threads(int) : count_(1) {}
 #endif

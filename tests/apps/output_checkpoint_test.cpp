@@ -29,8 +29,9 @@ float value_of(const SafetensorsFile& file) {
 
 void save(const CheckpointFolder& checkpoints, std::int64_t step, int keep, int ranks = 2) {
   checkpoints.begin(step);
-  for (int rank = 0; rank < ranks; ++rank) checkpoints.write(step, rank, file_of(static_cast<float>(step * 10 + rank)));
-  checkpoints.complete(step, keep);
+  std::vector<FileDigest> files;
+  for (int rank = 0; rank < ranks; ++rank) files.push_back(checkpoints.write(step, rank, file_of(static_cast<float>(step * 10 + rank))));
+  checkpoints.complete(step, keep, files);
 }
 
 std::set<std::string> names_in(const std::string& folder) {
@@ -91,8 +92,7 @@ TEST_CASE("apps/checkpoint: beginning a step again empties it") {
   checkpoints.begin(10);
   CHECK(names_in(checkpoints.step_folder(10)).empty());
   CHECK(!checkpoints.newest());
-  checkpoints.write(10, 0, file_of(3.0f));
-  checkpoints.complete(10, 2);
+  checkpoints.complete(10, 2, {checkpoints.write(10, 0, file_of(3.0f))});
   CHECK(names_in(checkpoints.step_folder(10)) == std::set<std::string>{"DONE", "rank-0.safetensors"});
 }
 
@@ -108,4 +108,31 @@ TEST_CASE("apps/checkpoint: damaged, missing and unwritable ones are errors with
 
   write_bytes(folder / "file", {1});
   CHECK(contains(error_of(ExitCode::kOutput, [&] { CheckpointFolder(folder / "file").begin(1); }), folder / "file"));
+}
+
+TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  for (const std::int64_t step : {10, 20}) save(checkpoints, step, 5);
+  CHECK(checkpoints.ranks(20) == 2);
+  CHECK(checkpoints.newest(20) == 10);
+  CHECK(!checkpoints.newest(10));
+  // One rank's file of another step.
+  fs::copy_file(checkpoints.rank_file(10, 1), checkpoints.rank_file(20, 1), fs::copy_options::overwrite_existing);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 1); }), "tensor 'model.weight'"));
+  CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
+  const std::string done = checkpoints.step_folder(20) + "/DONE", good = read_text(done);
+  for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), std::string("step 10\n"), std::string("{\"step\": 20}"),
+                                 std::string("{\"step\": 20, \"files\": {\"rank-0.safetensors\": 3}}")}) {
+    CAPTURE(bad);
+    write_bytes(done, Bytes(bad.begin(), bad.end()));
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+  }
+  const std::string old = "step 20\n";  // of an older version: unchecked
+  write_bytes(done, Bytes(old.begin(), old.end()));
+  CHECK(checkpoints.ranks(20) == 2);
+  CHECK(value_of(checkpoints.read(20, 1)) == 101.0f);
+  CHECK(checkpoints.set_aside(20).empty());
+  CHECK(names_in(folder / "checkpoints") == std::set<std::string>{"step-10", "step-20.damaged"});
+  CHECK(checkpoints.newest() == 10);
 }

@@ -407,18 +407,17 @@ TEST_CASE("recipe/best: one that is being written, or of a run that is no more, 
   checkpoints.write_best(0, file);
   CHECK_FALSE(checkpoints.best());
   checkpoints.begin_best();  // again, after an interruption
-  checkpoints.write_best(0, file);
-  checkpoints.complete_best({4, "test_loss", 0.5});
+  checkpoints.complete_best({4, "test_loss", 0.5}, {checkpoints.write_best(0, file)});
   CHECK(checkpoints.best()->value == 0.5);
   CHECK_FALSE(checkpoints.newest());  // --resume does not look at it
   checkpoints.begin_best();
-  checkpoints.complete_best({6, "test_loss", 0.25});
+  checkpoints.complete_best({6, "test_loss", 0.25}, {});
   CHECK(checkpoints.best()->step == 6);
   // Stopped between its two renames: the one before is there under another name.
   std::filesystem::rename(folder / "checkpoints/best", folder / "checkpoints/best.old");
   CHECK(checkpoints.best()->step == 6);
   checkpoints.begin_best();
-  checkpoints.complete_best({8, "test_loss", 0.125});
+  checkpoints.complete_best({8, "test_loss", 0.125}, {});
   CHECK(checkpoints.best()->step == 8);
   CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
   folder.write("checkpoints/best/DONE", "step 8\n");

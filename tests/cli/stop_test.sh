@@ -33,12 +33,12 @@ blocked_everywhere() { # PID
   for thread in /proc/"$1"/task/*; do
     [ "$(cat "$thread/comm")" = signals ] && continue
     blocked=$(sed -nE 's/^SigBlk:\s*//p' "$thread/status")
-    [ $((0x$blocked & 0x4202)) = $((0x4202)) ] || { echo "$thread ($(cat "$thread/comm")): SigBlk $blocked" && return 1; }
+    [ $((0x$blocked & 0x4203)) = $((0x4203)) ] || { echo "$thread ($(cat "$thread/comm")): SigBlk $blocked" && return 1; }
   done
 }
 
-for signal in TERM INT USR1; do
-  (trap - INT; exec "$train" small.json --output "alone-$signal") >"alone-$signal.log" 2>&1 &
+for signal in TERM INT USR1 HUP; do
+  (trap - INT HUP; exec "$train" small.json --output "alone-$signal") >"alone-$signal.log" 2>&1 &
   pid=$!
   wait_for_lines "alone-$signal" 5 || failed "one rank runs"
   [ "$signal" = USR1 ] && verify "no thread takes the signals" blocked_everywhere $pid

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "core/checksum.h"
 #include "core/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
@@ -74,6 +75,64 @@ TEST_CASE("core/safetensors: what is written is read back") {
   CHECK(header % 8 == 0);
   write_safetensors(folder / "none.safetensors", {});
   CHECK(read_safetensors(folder / "none.safetensors").tensors.empty());
+}
+
+TEST_CASE("core/safetensors: a checksum is XXH3's in 64 bits") {
+  // The reference implementation's, as its command line prints them (xxhsum -H3).
+  CHECK(checksum("") == "2d06800538d394c2");
+  CHECK(checksum("a") == "e6c632b61e964e1f");
+}
+
+TEST_CASE("core/safetensors: a digest finds every flipped bit, and names the tensor") {
+  const test::Folder folder;
+  const SafetensorsFile file = sample();
+  const std::string path = folder / "a.safetensors";
+  const FileDigest digest = write_safetensors(path, file);
+  const std::string good = folder.read("a.safetensors");
+  CHECK(digest.bytes == good.size());
+  CHECK(digest.tensors.size() == file.tensors.size());
+  CHECK(read_safetensors(path, &digest).metadata == file.metadata);
+  std::uint64_t header = 0;
+  std::memcpy(&header, good.data(), 8);
+  for (std::size_t bit = 0; bit < 8 * good.size(); bit += 5) {
+    CAPTURE(bit);
+    std::string bad = good;
+    bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ (1 << (bit % 8)));
+    folder.write("a.safetensors", bad);
+    const std::string text = error_of(ExitCode::kUsage, [&] { read_safetensors(path, &digest); });
+    CHECK(contains(text, path));
+    CHECK((text.find("tensor '") != std::string::npos) == (bit / 8 >= 8 + header));
+  }
+  folder.write("a.safetensors", good + "x");
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path, &digest); }), "were written"));
+}
+
+TEST_CASE("core/safetensors: a file's own checksums are checked, and what has none is read") {
+  const test::Folder folder;
+  SafetensorsFile file = sample();
+  add_checksums(file);
+  const std::string path = folder / "a.safetensors";
+  write_safetensors(path, file);
+  CHECK(read_safetensors(path).metadata == file.metadata);
+  SafetensorsFile changed = file;
+  auto& tensor =
+      *std::find_if(changed.tensors.begin(), changed.tensors.end(), [](const auto& entry) { return !entry.second.bytes.empty(); });
+  tensor.second.bytes.back() ^= std::byte{0x40};
+  write_safetensors(path, changed);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), "tensor '" + tensor.first + "'"));
+  changed.metadata.erase(kChecksums);  // as a program does that changes tensors
+  write_safetensors(path, changed);
+  CHECK(read_safetensors(path).tensors.size() == file.tensors.size());
+  changed = file;
+  changed.metadata["format"] = "tp";
+  write_safetensors(path, changed);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), "__metadata__"));
+  for (const char* nonsense : {"", "[]", "{\"tensors\":3,\"metadata\":\"\"}"}) {
+    changed = file;
+    changed.metadata[kChecksums] = nonsense;
+    write_safetensors(path, changed);
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { read_safetensors(path); }), kChecksums));
+  }
 }
 
 TEST_CASE("core/safetensors: the layout of the file, byte by byte") {

@@ -467,6 +467,10 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
     sync.error("transport", "is {}, which is between CPUs; for device cuda: auto", config.transport.name);
   }
   config.timeout_s = sync.number("timeout_s", 300.0, Range::closed(0.1, 1e7), "seconds after which a wait for other ranks is an error");
+  config.heartbeat_s =
+      sync.number("heartbeat_s", 5.0, Range::closed(0.5, 1e7),
+                  "seconds without a sign of life after which another host counts as lost; a rank of the same host does as "
+                  "soon as its process has ended");
   config.overlap = sync.boolean("overlap", true, "exchanges run during the next forward and backward pass");
   std::string word;
   const double bucket_mb =
@@ -650,6 +654,10 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
 
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::int64_t samples = config.data.train_samples;
+  if (samples < site.ranks) {
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "data"}, "has {} training samples for {} ranks; start fewer ranks, or give more",
+         samples, site.ranks);
+  }
   if (config.batch_size * site.ranks > samples) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
          "{} on {} ranks is more than the {} training samples; allowed: <= {}", config.batch_size, site.ranks, samples,

@@ -106,7 +106,7 @@ struct TrainConfig {
   bool auto_topology = false, auto_bucket = false;  ///< left to measurement; see auto_plan.h
   bool auto_algorithm = false;                      ///< the config's word; `algorithm` is gossip until it is chosen
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
-  double bucket_bytes = 0.0, timeout_s = 300.0;
+  double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
   int max_ctas = 0;  ///< see NcclSettings
   bool in_backward = true, overlap = true, allow_unused = false;
   TransportPlan transport;

@@ -49,6 +49,16 @@ std::unique_ptr<Backend> gpu_on_every_rank(const BackendSettings& settings, Worl
   return nullptr;
 }
 
+/// Hosts' configs may differ in the device. One that asks for a kind asks for all that leave it open, so that all ranks go the same way.
+std::string device_of_all(const std::string& mine, World& world) {
+  if (world.size() == 1) return mine;
+  const std::vector<std::string> all = world.all_gather(mine);
+  for (const char* asked : {"cuda", "cpu"}) {
+    if (mine == "auto" && std::find(all.begin(), all.end(), asked) != all.end()) return asked;
+  }
+  return mine;
+}
+
 }  // namespace
 
 std::string why_not_gpus(const std::vector<std::string>& answers) {
@@ -79,16 +89,17 @@ std::unique_ptr<Backend> choose_backend(const TrainConfig& config, World& world)
   settings.tf32 = config.tf32;
   settings.benchmark = config.cudnn_benchmark;
   settings.deterministic = config.deterministic;
-  if (config.device == "cuda") {
+  const std::string device = device_of_all(config.device, world);
+  if (device == "cuda") {
     together(world, [&] { backend = open_backend(DeviceType::kCuda, settings); });
     return backend;
   }
   const auto unsupported = config.model->unsupported(config.compute, DeviceType::kCuda);
-  if (config.device == "auto" && unsupported) {
+  if (device == "auto" && unsupported) {
     if (has_gpu_driver() && world.rank() == 0) log::info("device auto: the CPU, because of a layer: {}", unsupported->parts().sentence());
-  } else if (config.device == "auto" && runs_on_gpu(*config.rule)) {
+  } else if (device == "auto" && runs_on_gpu(*config.rule)) {
     backend = gpu_on_every_rank(settings, world);
-  } else if (config.device == "auto" && has_gpu_driver() && world.rank() == 0) {
+  } else if (device == "auto" && has_gpu_driver() && world.rank() == 0) {
     log::info("device auto: the CPU, because the optimizer's plug-in has no GPU kernels (docs/extending.md)");
   }
   if (backend) return backend;

@@ -4,10 +4,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <vector>
 
 #include "core/error.h"
 #include "core/registry.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -31,9 +35,8 @@ std::string option_hint(const std::vector<const CLI::App*>& apps, int argc, cons
 
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv) {
   std::string text = error.what();
-  for (char& c : text) {
-    if (c == '\n' || c == '\r') c = ' ';
-  }
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  text = shown(text, 400);
   std::string command = app.get_name();
   std::vector<const CLI::App*> apps{&app};
   for (const CLI::App* parsed : app.get_subcommands()) {
@@ -54,6 +57,35 @@ void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const*
   }
   if (name.starts_with("-") || std::find(names.begin(), names.end(), name) != names.end()) return;
   fail(ExitCode::kUsage, "arguments", "unknown subcommand '{}'{}; known: {}", name, suggestion(name, names), known);
+}
+
+namespace {
+
+/// The number that a text stands for, as long as one can compute with it.
+std::optional<double> usable_number(const std::string& text) {
+  char* end = nullptr;
+  const double number = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || *end != '\0' || (number != 0.0 && !std::isnormal(number))) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+std::string positive_number(const std::string& text) {
+  const std::optional<double> number = usable_number(text);
+  return number && *number > 0.0 ? "" : fmt::format("expected a number above 0, found '{}'", shown(text, 60));
+}
+
+void refuse_odd_numbers(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_type_name().starts_with("FLOAT")) continue;
+    for (const std::string& text : option->results()) {
+      if (usable_number(text)) continue;
+      fail(ExitCode::kUsage, "arguments", "{}: expected a finite number, and none too small to compute with, found '{}'; see {} --help",
+           option->get_name(), shown(text, 60), app.get_name());
+    }
+  }
+  for (const CLI::App* parsed : app.get_subcommands()) refuse_odd_numbers(*parsed);
 }
 
 }  // namespace starling

@@ -15,5 +15,9 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
 
 /// Error(kUsage) where a program's first argument is no option and none of its subcommands; names those and the nearest.
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);
+/// A check of an option: what is wrong with its text, where that is no number above 0.
+std::string positive_number(const std::string& text);
+/// After parsing: Error(kUsage) where an option's number is nan, infinite or subnormal, which ranges let through.
+void refuse_odd_numbers(const CLI::App& app);
 
 }  // namespace starling

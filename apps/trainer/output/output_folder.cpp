@@ -2,10 +2,15 @@
 
 #include <fmt/chrono.h>
 
+#include <unistd.h>
+
+#include <cerrno>
 #include <ctime>
 #include <filesystem>
 
+#include "apps/trainer/output/output_file.h"
 #include "apps/trainer/state/checkpoint.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/safetensors.h"
@@ -21,8 +26,19 @@ std::string default_folder(const std::string& config) {
   const std::string base = fmt::format("runs/{}-{:%Y%m%d-%H%M%S}", name, fmt::localtime(std::time(nullptr)));
   std::string folder = base;
   std::error_code error;
-  for (int i = 2; fs::exists(folder, error); ++i) folder = fmt::format("{}-{}", base, i);
+  fs::create_directories("runs", error);
+  // Made here and now, so that of two runs that begin in the same second each has its own.
+  for (int i = 2; !fs::create_directory(folder, error) && !error; ++i) folder = fmt::format("{}-{}", base, i);
   return folder;
+}
+
+/// Whether there is anything but the lock.
+bool holds_files(const std::string& folder) {
+  std::error_code error;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    if (it->path().filename() != FolderLock::kName) return true;
+  }
+  return false;
 }
 
 void make_folder(const std::string& path) {
@@ -60,19 +76,23 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
   if (fs::exists(folder.path, error) && !fs::is_directory(folder.path, error)) {
     fail(ExitCode::kUsage, "output", "--output {} is a file; needed: a new or empty folder", folder.path);
   }
+  const bool there = fs::exists(folder.path, error);
+  if (!there) make_folder(folder.path);
+  folder.lock = FolderLock::take(folder.path);
   if (folder.resume) {
     const auto newest = CheckpointFolder(folder.path).newest();
     if (newest) {
       folder.resume_step = *newest;
     } else {
       folder.resume = false;
-      fmt::print("no checkpoint in {} yet: starting afresh\n", folder.path);
+      say("no checkpoint in {} yet: starting afresh\n", folder.path);
     }
-  } else if (fs::exists(folder.path, error) && !fs::is_empty(folder.path, error)) {
+  } else if (there && holds_files(folder.path)) {
     fail(ExitCode::kUsage, "output", "the folder {} is not empty; give another --output, or --resume latest to continue the run in it",
          folder.path);
   }
   make_folder(folder.path);
+  if (!folder.lock && ::access(folder.path.c_str(), W_OK) != 0) fail_output("write in", folder.path, errno);
   return folder;
 }
 

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "apps/trainer/config/options.h"
+#include "apps/trainer/output/folder_lock.h"
 
 namespace starling {
 
@@ -12,10 +14,12 @@ struct RunFolder {
   std::string path;
   bool resume = false;
   std::int64_t resume_step = 0;  ///< of the checkpoint, where there is one
+  std::shared_ptr<FolderLock> lock = {};  ///< on the rank that prepared it
 };
 
-/// Decides where a run's files go and whether it continues from a checkpoint, and makes the folder. Runs on one rank. A non-empty
-/// folder without --resume is Error(kUsage) and stays untouched; one that cannot be written is Error(kOutput).
+/// Decides where a run's files go and whether it continues from a checkpoint, makes the folder and locks it. Runs on one rank. A non-empty
+/// folder without --resume, and one in which another run is writing, is Error(kUsage) and stays untouched; one that cannot be written is
+/// Error(kOutput).
 RunFolder prepare_output_folder(const TrainOptions& options);
 
 /// A folder's config.json. Error(kOutput) if it cannot be written.

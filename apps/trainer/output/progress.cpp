@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <string_view>
 #include <utility>
+
+#include "core/console.h"
 
 namespace starling {
 namespace {
@@ -26,10 +27,7 @@ std::size_t terminal_width() {
   return size.ws_col;
 }
 
-void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
-}
+void print(std::string_view text) { say(text); }
 
 }  // namespace
 

@@ -15,7 +15,7 @@ namespace starling {
 namespace {
 
 std::atomic<bool> stop{false};
-std::atomic<bool> end_at_next{false};  ///< SIGTERM or SIGINT came once
+std::atomic<bool> end_at_next{false};  ///< SIGTERM, SIGINT or SIGHUP came once
 
 void receive(int signal) {
   stop.store(true);
@@ -30,6 +30,9 @@ void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&signals, signal);
+  struct sigaction hangup {};
+  const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;  // nohup
+  if (!ignored) ::sigaddset(&signals, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::thread([signals] {
     ::pthread_setname_np(::pthread_self(), "signals");

@@ -64,6 +64,38 @@ std::optional<CheckpointFolder::Best> read_best(const std::string& folder) {
   return CheckpointFolder::Best{json["step"].get<std::int64_t>(), json["metric"].get<std::string>(), json["value"].get<double>()};
 }
 
+nlohmann::json json_of(const FileDigest& digest) {
+  return {{"bytes", digest.bytes}, {"header", digest.header}, {"tensors", digest.tensors}};
+}
+
+std::string name_of_rank(int rank) { return fmt::format("rank-{}.safetensors", rank); }
+
+nlohmann::json json_of(const std::vector<FileDigest>& files) {
+  nlohmann::json json = nlohmann::json::object();
+  for (std::size_t rank = 0; rank < files.size(); ++rank) json[name_of_rank(static_cast<int>(rank))] = json_of(files[rank]);
+  return json;
+}
+
+/// Throws json's own exception where it is no digest.
+FileDigest digest_from(const nlohmann::json& json) {
+  return {json.at("bytes").get<std::uint64_t>(), json.at("header").get<std::string>(),
+          json.at("tensors").get<std::map<std::string, std::string>>()};
+}
+
+/// A checkpoint's DONE: its entry "files", or null where an older version wrote it.
+nlohmann::json read_done(const std::string& folder, std::int64_t step) {
+  const std::string path = folder + "/DONE";
+  std::ifstream in(path, std::ios::binary);
+  if (!in) fail(ExitCode::kUsage, "checkpoint", "{} holds no complete checkpoint (its file DONE is missing)", folder);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (text == fmt::format("step {}\n", step)) return nullptr;
+  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("step", nlohmann::json()) != step || !json.contains("files") || !json["files"].is_object()) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = path}, "does not say what files belong to step {}; the file is damaged", step);
+  }
+  return json["files"];
+}
+
 void rename_folder(const std::string& from, const std::string& to) {
   std::error_code error;
   fs::rename(from, to, error);
@@ -78,9 +110,7 @@ void remove_folder(const std::string& folder) {
 
 std::string CheckpointFolder::step_folder(std::int64_t step) const { return fmt::format("{}/checkpoints/step-{}", folder_, step); }
 
-std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const {
-  return fmt::format("{}/rank-{}.safetensors", step_folder(step), rank);
-}
+std::string CheckpointFolder::rank_file(std::int64_t step, int rank) const { return step_folder(step) + "/" + name_of_rank(rank); }
 
 void CheckpointFolder::begin(std::int64_t step) const {
   const std::string folder = step_folder(step);
@@ -88,18 +118,17 @@ void CheckpointFolder::begin(std::int64_t step) const {
   if (fs::exists(folder, error)) error = remove_checkpoint(folder);
   if (error) fail_output("empty the folder", folder, error.value());
   make_folders(folder);
-  sync_folder(folder_ + "/checkpoints");
 }
 
-void CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
-  write_safetensors(rank_file(step, rank), file);
+FileDigest CheckpointFolder::write(std::int64_t step, int rank, const SafetensorsFile& file) const {
+  return write_safetensors(rank_file(step, rank), file);
 }
 
-void CheckpointFolder::complete(std::int64_t step, int keep) const {
+void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const {
   const std::string folder = step_folder(step), checkpoints = folder_ + "/checkpoints";
   // The ranks synced their files; their names must be on the disk before DONE is, and DONE before anything older goes.
   sync_folder(folder);
-  const std::string done = fmt::format("step {}\n", step);
+  const std::string done = nlohmann::json{{"step", step}, {"files", json_of(files)}}.dump(1) + "\n";
   write_file_atomically(folder + "/DONE", done.data(), done.size());
   sync_folder(folder);
   sync_folder(checkpoints);
@@ -115,10 +144,28 @@ void CheckpointFolder::complete(std::int64_t step, int keep) const {
   }
 }
 
-std::optional<std::int64_t> CheckpointFolder::newest() const {
+std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const {
   const auto entries = step_folders(folder_ + "/checkpoints");
-  const auto found = std::find_if(entries.rbegin(), entries.rend(), [](const Entry& entry) { return entry.complete; });
+  const auto found =
+      std::find_if(entries.rbegin(), entries.rend(), [&](const Entry& entry) { return entry.complete && entry.step < before; });
   return found == entries.rend() ? std::nullopt : std::optional(found->step);
+}
+
+int CheckpointFolder::ranks(std::int64_t step) const {
+  const nlohmann::json files = read_done(step_folder(step), step);
+  if (!files.is_null()) return static_cast<int>(files.size());
+  int count = 0;
+  std::error_code error;
+  while (fs::exists(rank_file(step, count), error)) ++count;
+  return count;
+}
+
+std::string CheckpointFolder::set_aside(std::int64_t step) const {
+  const std::string folder = step_folder(step), aside = folder + ".damaged";
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(folder, aside, error);
+  return error ? error.message() : std::string();
 }
 
 void CheckpointFolder::begin_best() const {
@@ -126,12 +173,13 @@ void CheckpointFolder::begin_best() const {
   make_folders(new_best_folder());
 }
 
-void CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
-  write_safetensors(fmt::format("{}/rank-{}.safetensors", new_best_folder(), rank), file);
+FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) const {
+  return write_safetensors(new_best_folder() + "/" + name_of_rank(rank), file);
 }
 
-void CheckpointFolder::complete_best(const Best& best) const {
-  const std::string done = nlohmann::json{{"step", best.step}, {"metric", best.metric}, {"value", best.value}}.dump() + "\n";
+void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
+  const nlohmann::json json{{"step", best.step}, {"metric", best.metric}, {"value", best.value}, {"files", json_of(files)}};
+  const std::string done = json.dump(1) + "\n";
   sync_folder(new_best_folder());
   write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
   sync_folder(new_best_folder());
@@ -153,11 +201,20 @@ std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
 }
 
 SafetensorsFile CheckpointFolder::read(std::int64_t step, int rank) const {
-  std::error_code error;
-  if (!fs::is_regular_file(step_folder(step) + "/DONE", error)) {
-    fail(ExitCode::kUsage, "checkpoint", "{} holds no complete checkpoint (its file DONE is missing)", step_folder(step));
+  const nlohmann::json files = read_done(step_folder(step), step);
+  if (files.is_null()) return read_safetensors(rank_file(step, rank));
+  FileDigest written;
+  try {
+    written = digest_from(files.at(name_of_rank(rank)));
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = rank_file(step, rank)}, "{}/DONE has no digest of it; the checkpoint is damaged",
+         step_folder(step));
   }
-  return read_safetensors(rank_file(step, rank));
+  return read_safetensors(rank_file(step, rank), &written);
 }
+
+std::string text_of(const FileDigest& digest) { return json_of(digest).dump(); }
+
+FileDigest digest_of(const std::string& text) { return digest_from(nlohmann::json::parse(text)); }
 
 }  // namespace starling

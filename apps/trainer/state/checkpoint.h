@@ -9,8 +9,10 @@
 
 namespace starling {
 
-/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written last. What is in a rank's file is the
-/// trainer's matter. Write errors are Error(kOutput); a missing or damaged checkpoint is Error(kUsage).
+/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written last: a JSON object with the step and, per
+/// file, its digest, by which reading checks it. What is in a rank's file is the trainer's matter. Write errors are Error(kOutput);
+/// a missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older versions have the line "step N" as
+/// their DONE, and are read unchecked.
 class CheckpointFolder {
  public:
   /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
@@ -26,20 +28,24 @@ class CheckpointFolder {
   std::string rank_file(std::int64_t step, int rank) const;
   /// Before the ranks write (rank 0): makes an empty step folder; a left-over incomplete one of the same step is emptied.
   void begin(std::int64_t step) const;
-  void write(std::int64_t step, int rank, const SafetensorsFile& file) const;
-  /// After all ranks have written (rank 0): writes DONE (fsync), then removes all but the newest `keep` complete checkpoints, and
-  /// incomplete older ones.
-  void complete(std::int64_t step, int keep) const;
-  /// The newest complete checkpoint's step.
-  std::optional<std::int64_t> newest() const;
+  FileDigest write(std::int64_t step, int rank, const SafetensorsFile& file) const;
+  /// After all ranks have written, which gave `files`, by rank (rank 0): writes DONE (fsync), then removes all but the newest `keep`
+  /// complete checkpoints, and incomplete older ones.
+  void complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const;
+  /// The newest complete checkpoint's step; or the newest one's before a step.
+  std::optional<std::int64_t> newest(std::int64_t before = INT64_MAX) const;
+  /// By how many ranks it was made.
+  int ranks(std::int64_t step) const;
   SafetensorsFile read(std::int64_t step, int rank) const;
+  /// Renames a damaged one, so that it is none any more but still there: step-N.damaged. Says why where that cannot be done.
+  std::string set_aside(std::int64_t step) const;
 
   /// `checkpoints/best`, which --resume does not look at. It is written beside the one that is there, and takes its place when it is
   /// complete: rank 0 makes the folder, all ranks (and whoever has more to add) write into it, rank 0 completes it.
   std::string new_best_folder() const { return folder_ + "/checkpoints/best.new"; }
   void begin_best() const;
-  void write_best(int rank, const SafetensorsFile& file) const;
-  void complete_best(const Best& best) const;
+  FileDigest write_best(int rank, const SafetensorsFile& file) const;
+  void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
   /// None where there is none, or none that is whole.
   std::optional<Best> best() const;
 
@@ -49,5 +55,9 @@ class CheckpointFolder {
 
   std::string folder_;
 };
+
+/// A digest as text, to travel between ranks, and back.
+std::string text_of(const FileDigest& digest);
+FileDigest digest_of(const std::string& text);
 
 }  // namespace starling

@@ -38,6 +38,7 @@ void write_model(const TrainConfig& config, const std::string& path) {
   add_model_tensors(*config.model, "", file);
   file.metadata["format"] = "pt";
   describe_model(config, file);
+  add_checksums(file);
   write_safetensors(path, file);
 }
 

@@ -1,0 +1,178 @@
+#include "comm/mpi/watch.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <fstream>
+#include <mutex>
+#include <string_view>
+
+#include "core/error.h"
+
+#if !defined(SYS_pidfd_open)
+#define SYS_pidfd_open 434  // the same number on all machines
+#endif
+
+namespace starling::detail {
+namespace {
+
+using std::chrono::milliseconds;
+
+/// A rank that fails says goodbye before it ends: until then its end may be an answer that is still on its way.
+constexpr auto kGrace = milliseconds(250);
+constexpr auto kLook = milliseconds(200);  // between hosts: at answers, and at others' questions
+constexpr double kQuestions = 5.0;         // within the limit, and one a second at least
+
+/// A process of this host as the other ranks know it. Ranks with the same kernel and the same numbers of processes can watch each other.
+struct Place {
+  std::array<char, 112> kernel{};  ///< empty: this rank cannot watch processes
+  std::int64_t process = 0;
+};
+
+int open_process(pid_t process) { return static_cast<int>(::syscall(SYS_pidfd_open, process, 0)); }
+
+Place own_place() {
+  Place place;
+  place.process = ::getpid();
+  const int file = open_process(::getpid());
+  if (file < 0) return place;
+  ::close(file);
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string text;
+  std::getline(boot, text);
+  std::array<char, 64> numbers{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", numbers.data(), numbers.size() - 1);
+  if (text.empty() || length <= 0) return place;
+  text += " " + std::string(numbers.data(), static_cast<std::size_t>(length));
+  text.resize(std::min(text.size(), place.kernel.size() - 1));
+  std::copy(text.begin(), text.end(), place.kernel.begin());
+  return place;
+}
+
+/// The ranks of each host, in the order of their lowest.
+std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
+  std::vector<std::vector<int>> hosts;
+  for (std::size_t r = 0; r < places.size(); ++r) {
+    const auto same = [&](const std::vector<int>& host) {
+      return places[r].kernel[0] != '\0' && places[static_cast<std::size_t>(host.front())].kernel == places[r].kernel;
+    };
+    const auto found = std::find_if(hosts.begin(), hosts.end(), same);
+    (found == hosts.end() ? hosts.emplace_back() : *found).push_back(static_cast<int>(r));
+  }
+  return hosts;
+}
+
+}  // namespace
+
+RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pulse), lost_(std::move(lost)) {
+  const Place mine = own_place();
+  std::vector<Place> places(static_cast<std::size_t>(size));
+  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
+  const std::vector<std::vector<int>> hosts = hosts_of(places);
+  several_hosts_ = hosts.size() > 1;
+  for (std::size_t h = 0; h < hosts.size(); ++h) {
+    if (std::find(hosts[h].begin(), hosts[h].end(), rank) == hosts[h].end()) continue;
+    if (several_hosts_ && hosts[h].front() == rank) watched_ = hosts[(h + 1) % hosts.size()].front();
+    for (const int other : hosts[h]) {
+      if (other == rank) continue;
+      const auto process = static_cast<pid_t>(places[static_cast<std::size_t>(other)].process);
+      const int file = open_process(process);
+      if (file < 0 && errno != ESRCH) continue;  // no descriptors left: what waits still has its limit
+      processes_.push_back({other, process, file});
+    }
+  }
+  wake_ = ::eventfd(0, EFD_CLOEXEC);
+  // No signal is for this thread.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+RankWatch::~RankWatch() {
+  stop_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+  thread_.join();
+  for (const Process& process : processes_) {
+    if (process.file >= 0) ::close(process.file);
+  }
+  if (wake_ >= 0) ::close(wake_);
+}
+
+void RankWatch::expect_heartbeats(double limit_seconds) {
+  if (several_hosts_) limit_ = limit_seconds;
+}
+
+void RankWatch::run() {
+  ::pthread_setname_np(::pthread_self(), "watch");
+  std::vector<pollfd> files{{wake_, POLLIN, 0}};
+  for (const Process& process : processes_) {
+    if (process.file < 0) report(process);
+    files.push_back({process.file, POLLIN, 0});
+  }
+  Heartbeat heartbeat{Clock::now(), {}, Clock::now()};
+  while (!stop_) {
+    const int ready = ::poll(files.data(), files.size(), several_hosts_ || wake_ < 0 ? static_cast<int>(kLook.count()) : -1);
+    for (std::size_t i = 1; ready > 0 && !stop_ && i < files.size(); ++i) {
+      if (files[i].revents != 0) report(processes_[i - 1]);
+    }
+    if (several_hosts_ && !stop_) look_for_heartbeat(heartbeat);
+  }
+}
+
+void RankWatch::report(const Process& process) {
+  const auto until = Clock::now() + kGrace;
+  do {
+    if (stop_) return;
+    if (const std::unique_lock lock(mpi_lock(), milliseconds(20)); lock.owns_lock()) pulse_.poll();  // ends this process on a goodbye
+    std::this_thread::sleep_for(milliseconds(10));
+  } while (Clock::now() < until);
+  lost_(
+      fmt::format("[transport] rank {} on host {} has ended: process {} is gone and said nothing{}; look for its last words, or for the "
+                  "kernel's (dmesg) where memory was short, and continue with --resume latest",
+                  process.rank, pulse_.host(process.rank), process.id, doing()));
+}
+
+void RankWatch::look_for_heartbeat(Heartbeat& state) {
+  const auto now = Clock::now();
+  const std::unique_lock lock(mpi_lock(), milliseconds(100));
+  if (lock.owns_lock()) pulse_.poll();
+  const double limit = limit_;
+  if (watched_ < 0 || limit <= 0.0) return;
+  // Whoever was suspended himself, or is inside of a call of MPI, has heard nothing and knows nothing.
+  if (!lock.owns_lock() || now - state.last_look > 3 * kLook) state.silent_since = now;
+  state.last_look = Clock::now();
+  if (!lock.owns_lock()) return;
+  const double interval = std::min(1.0, limit / kQuestions);
+  if (std::chrono::duration<double>(now - state.last_question).count() >= interval) {
+    pulse_.ask(watched_);
+    state.last_question = now;
+  }
+  const double heard = pulse_.seconds_since(watched_);
+  const double silent = std::chrono::duration<double>(now - state.silent_since).count();
+  const double silence = heard < 0 ? silent : std::min(heard, silent);
+  if (silence <= limit) return;
+  lost_(
+      fmt::format("[transport] rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g}){}; look whether the "
+                  "host and its network are up, and continue with --resume latest",
+                  watched_, pulse_.host(watched_), silence, limit, doing()));
+}
+
+std::string RankWatch::doing() const {
+  const std::unique_lock lock(mpi_lock(), milliseconds(20));
+  const std::string text = lock.owns_lock() ? pulse_.started() : std::string();
+  return text.empty() ? "" : "; this rank " + text;
+}
+
+}  // namespace starling::detail

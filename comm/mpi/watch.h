@@ -1,0 +1,63 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/mpi/pulse.h"
+
+namespace starling::detail {
+
+/// Notices a rank that is gone, whatever this process waits for or computes at the time: messages, shared memory, NCCL, a disk. A thread of
+/// its own sleeps until the kernel says that a process of this host has ended (pidfd_open, Linux 5.3), so that costs nothing while all goes
+/// well. Between hosts, the lowest rank of each asks that of the next one for a sign of life, and the last asks the first: so one small
+/// message a host and second finds a lost host, and whoever finds one tells all (MpiPulse::say_goodbye). Where the kernel refuses to
+/// watch processes, each rank counts as a host of its own.
+class RankWatch {
+ public:
+  /// What to do about a lost rank; gets one line, does not return.
+  using Lost = std::function<void(const std::string& message)>;
+
+  /// Collective over MPI_COMM_WORLD; the caller holds mpi_lock().
+  RankWatch(MpiPulse& pulse, int rank, int size, Lost lost);
+  /// Ends the watch; the caller does not hold mpi_lock().
+  ~RankWatch();
+  RankWatch(const RankWatch&) = delete;
+  RankWatch& operator=(const RankWatch&) = delete;
+
+  /// From now on a host that is silent for so many seconds is lost.
+  void expect_heartbeats(double limit_seconds);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Process {
+    int rank;
+    pid_t id;
+    int file;  ///< its pidfd: readable once it has ended; -1: it had ended before it could be opened
+  };
+  struct Heartbeat {
+    Clock::time_point last_look, last_question, silent_since;
+  };
+  void run();
+  /// Lets another rank's goodbye count first, which has said why, and reports the loss otherwise.
+  void report(const Process& process);
+  void look_for_heartbeat(Heartbeat& state);
+  std::string doing() const;
+
+  MpiPulse& pulse_;
+  Lost lost_;
+  std::vector<Process> processes_;  ///< the other ranks of this host
+  bool several_hosts_ = false;
+  int watched_ = -1;  ///< the rank of the next host that this rank asks; -1: this rank asks nobody
+  std::atomic<double> limit_{0.0};
+  int wake_ = -1;  ///< eventfd
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+};
+
+}  // namespace starling::detail

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+// What goes to a program's stdout.
+namespace starling {
+
+/// The first thing a program does: where stdin, stdout or stderr is closed, /dev/null takes its place, so that no file which is opened
+/// later gets its number, and with it what is printed.
+void take_standard_files();
+
+/// News of a run, for whoever looks. A stdout that takes no more (a reader that went, a full disk) is told once on stderr and forgotten.
+void say(std::string_view text);
+template <class... Args>
+void say(fmt::format_string<Args...> format, Args&&... args) {
+  say(std::string_view(fmt::format(format, std::forward<Args>(args)...)));
+}
+
+/// What the program was asked for: Error(kOutput) where it cannot be written.
+void answer(std::string_view text);
+template <class... Args>
+void answer(fmt::format_string<Args...> format, Args&&... args) {
+  answer(std::string_view(fmt::format(format, std::forward<Args>(args)...)));
+}
+
+}  // namespace starling

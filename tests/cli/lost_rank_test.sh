@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# A rank that dies where the launcher does not end the job (mpirun --enable-recovery, srun): the others notice by themselves, name it, and end
+# with status 3, whatever they wait for. sync.timeout_s is far away, so that no wait's limit can be what ends them.
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+small_config
+sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
+
+wait_for_lines() { # FOLDER COUNT
+  for _ in $(seq 300); do
+    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
+    sleep 0.1
+  done
+  return 1
+}
+# ranks' processes are wrapped, so that their exit statuses are seen: mpirun tells one of them alone.
+cat >wrapped.sh <<'END'
+#!/usr/bin/env bash
+"$@" &
+echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
+wait $!
+echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
+END
+chmod +x wrapped.sh
+
+lose() { # NAME RANKS VICTIM SIGNAL OPTION...: starts, kills a rank in the middle of training, and looks how the others end
+  local name=$1 count=$2 victim=$3 signal=$4 mpirun r begin
+  shift 4
+  LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n "$count" -x LOST_NAME ./wrapped.sh "$train" small.json \
+    --set sync.timeout_s=120 "$@" --output "$name" >"$name.log" 2>&1 &
+  mpirun=$!
+  wait_for_lines "$name" 5 || failed "$name: trains"
+  local pid
+  pid=$(cat "$name.pid.$victim")
+  begin=$(date +%s%N)
+  kill -"$signal" "$pid"
+  for r in $(seq 0 $((count - 1))); do
+    while [ ! -s "$name.status.$r" ] && [ $(($(date +%s%N) - begin)) -lt 15000000000 ]; do sleep 0.05; done
+  done
+  echo "$name: all gone after $((($(date +%s%N) - begin) / 1000000)) ms"
+  # The goal is 2 s; a machine that runs other tests beside gets 10 before this counts as waiting.
+  verify "$name: gone long before the limit" test $(($(date +%s%N) - begin)) -lt 10000000000
+  for r in $(seq 0 $((count - 1))); do
+    [ "$r" = "$victim" ] && continue
+    cp "$name.log" .out
+    verify "$name: rank $r ends with 3" bash -c "cat $name.log $name.status.$r; [ \"\$(cat $name.status.$r)\" = 3 ]"
+  done
+  verify "$name: the lost rank has its name" bash -c "cat $name.log; grep -q 'rank $victim on host .* has ended: process $pid' $name.log"
+  verify "$name: one or few lines say so" bash -c "cat $name.log; [ \"\$(grep -c 'has ended: process' $name.log)\" -lt $count ]"
+  for r in $(seq 0 $((count - 1))); do kill -KILL "$(cat "$name.pid.$r")" 2>/dev/null; done
+  kill -KILL "$mpirun" 2>/dev/null
+  wait "$mpirun" 2>/dev/null
+}
+
+lose direct 4 2 KILL --set sync.transport=direct --set sync.topology.type=ring
+lose messages 4 2 KILL --set sync.transport=mpi --set sync.topology.type=ring
+lose all-reduce 3 0 KILL --set sync.transport=mpi --set sync.algorithm=allreduce
+lose crash 2 1 SEGV --set sync.transport=direct
+
+# What fails and says why is not called lost: everybody ends with the rank's own status.
+check "a rank that fails says why itself" "0|2" "rank 1: .*no-such" \
+  mpirun --enable-recovery --oversubscribe -n 2 bash -c \
+  '[ "$OMPI_COMM_WORLD_RANK" = 0 ] && exec "$train" small.json --set steps=5 --output mixed; exec "$train" no-such.json --set steps=5 --output mixed'
+verify "and nobody says that it was lost" bash -c "! grep -q 'has ended' .stderr"
+
+# At the end all go together, and a rank that is through first is not lost.
+check "a run's end is no loss" 0 "done: model" mpirun --enable-recovery --oversubscribe -n 4 "$train" small.json --set steps=5 --output whole
+verify "and nobody says so" bash -c "! grep -q 'has ended' .stderr"
+
+# Ranks that cannot watch each other's processes are as far apart as hosts: those whose processes have numbers of their own. A stopped
+# process is silent, as a host without its network is.
+if unshare --pid --fork true 2>/dev/null; then
+  cat >apart.sh <<'END'
+#!/usr/bin/env bash
+echo $$ >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
+unshare --pid --fork --kill-child "$@"
+echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
+END
+  chmod +x apart.sh
+  for victim in 1 0; do
+    LOST_NAME=$work/apart$victim mpirun -x LOST_NAME --mca btl self,tcp --enable-recovery --oversubscribe -n 3 ./apart.sh "$train" small.json --set sync.timeout_s=120 --set sync.heartbeat_s=2 \
+      --set sync.transport=mpi --output apart$victim >apart$victim.log 2>&1 &
+    mpirun=$!
+    wait_for_lines apart$victim 5 || failed "ranks far apart train"
+    pid=$(pgrep -P "$(pgrep -P "$(cat apart$victim.pid.$victim)")")
+    kill -STOP "$pid"
+    for r in 0 1 2; do
+      for _ in $(seq 200); do [ "$r" = "$victim" ] || [ -s "apart$victim.status.$r" ] || sleep 0.05; done
+      [ "$r" = "$victim" ] || verify "rank $r notices that rank $victim is silent" bash -c "cat apart$victim.log apart$victim.status.$r; [ \"\$(cat apart$victim.status.$r)\" = 3 ]"
+    done
+    verify "the silent rank has its name" bash -c "cat apart$victim.log; grep -q 'rank $victim on host .* no sign of life for .*heartbeat_s 2' apart$victim.log"
+    kill -KILL "$pid" "$mpirun"
+    wait "$mpirun" 2>/dev/null
+  done
+  sleep 1  # their folders are empty only once the last process is gone
+else
+  echo "skipped: no process namespaces here"
+fi
+finish
