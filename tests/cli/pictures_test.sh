@@ -55,7 +55,7 @@ rm pets/val/bad.jpg
 check "a folder without pictures" 2 "has no pictures; needed: files that end in" "$predict" run "$root/configs"
 check "no model" 2 "has no model.safetensors, which a run writes at its end" "$predict" pets pets/val
 check "a file of another program" 2 "has no metadata starling.config" "$predict" "$root/tests/golden/models/mlp.safetensors" pets/val
-check "a closed output" 5 "stdout cannot be written" bash -c "$predict run pets/val >/dev/full"
+check "a closed output" 5 "stdout could not be written" bash -c "$predict run pets/val >/dev/full"
 
 cp "$golden/420.jpg" pets/train/bee/0.jpg && truncate -s 900 pets/train/bee/0.jpg
 check "a picture that is cut off ends the run by name" 2 "pets/train/bee/0.jpg: cannot be decoded as JPEG: Premature end" ranks 2 "$train" pets.json --output bad
