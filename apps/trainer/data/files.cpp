@@ -67,10 +67,11 @@ bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
   return std::all_of(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; });
 }
 
-void MappedFile::will_read(std::size_t begin, std::size_t count) const {
-  if (count == 0 || in_memory(begin, count)) return;
+bool MappedFile::will_read(std::size_t begin, std::size_t count) const {
+  if (count == 0 || in_memory(begin, count)) return true;
   const auto [first, length] = pages_of(begin, count);
   ::madvise(const_cast<std::uint8_t*>(data_) + first, length, MADV_WILLNEED);
+  return false;
 }
 
 void MappedFile::bring(std::size_t begin, std::size_t count) const {

@@ -22,8 +22,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::span<const std::uint8_t> bytes() const { return {data_, size_}; }
-  /// Has the system begin to read a part of the file, and does not wait for it.
-  void will_read(std::size_t begin, std::size_t count) const;
+  /// Has the system begin to read a part of the file, and does not wait for it. True: it is in memory already.
+  bool will_read(std::size_t begin, std::size_t count) const;
   /// Brings a part into memory. Error(kUsage) where that fails, as when another program has shortened the file meanwhile.
   void bring(std::size_t begin, std::size_t count) const;
 

@@ -104,16 +104,19 @@ std::string ShardFile::title(std::int64_t record) const {
   return fmt::format("{}: record {} ({})", path(), record, shown(name(record), 200));
 }
 
-std::span<const std::uint8_t> ShardFile::bytes(std::int64_t record) const {
-  bring_table(&entry(record), sizeof(ShardEntry));
-  const ShardEntry& found = entries_[record];
-  map_.bring(found.at, found.bytes);
+std::span<const std::uint8_t> ShardFile::bytes(std::int64_t record, bool there) const {
+  const ShardEntry& found = entry(record);
+  if (!there) {
+    bring_table(&found, sizeof found);
+    map_.bring(found.at, found.bytes);
+  }
   return map_.bytes().subspan(found.at, found.bytes);
 }
 
-void ShardFile::will_read(std::int64_t record) const {
+bool ShardFile::will_read(std::int64_t record) const {
   const ShardEntry& found = entry(record);
-  map_.will_read(found.at, found.bytes);
+  bring_table(&found, sizeof found);
+  return map_.will_read(found.at, found.bytes);
 }
 
 void ShardFile::verify(std::int64_t record) const {

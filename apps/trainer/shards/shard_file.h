@@ -92,10 +92,10 @@ class ShardFile {
   std::string name(std::int64_t record) const;
   /// "DEST/train-00000.shard: record 3 (ant/c.png)"
   std::string title(std::int64_t record) const;
-  /// A picture's bytes, in memory.
-  std::span<const std::uint8_t> bytes(std::int64_t record) const;
-  /// Has the system begin to read them.
-  void will_read(std::int64_t record) const;
+  /// A picture's bytes, brought into memory, or known to be there.
+  std::span<const std::uint8_t> bytes(std::int64_t record, bool there = false) const;
+  /// Has the system begin to read them. True: they are in memory already.
+  bool will_read(std::int64_t record) const;
   /// Compares the bytes with their checksum.
   void verify(std::int64_t record) const;
 

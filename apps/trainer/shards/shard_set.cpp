@@ -146,7 +146,7 @@ void check_belongs(const ShardFile& file, const ShardIndex& index, std::size_t s
 }
 
 ShardSet::ShardSet(const std::string& folder, const ShardIndex& index, std::size_t split)
-    : starts_(1, 0), verified_(static_cast<std::size_t>(index.records(split) / 64 + 1)) {
+    : starts_(1, 0), verified_(index.records(split)), there_(index.records(split)) {
   const auto& shards = index.shards[split];
   for (std::size_t number = 0; number < shards.size(); ++number) {
     files_.push_back(
@@ -165,13 +165,12 @@ ShardSet::Place ShardSet::place(std::int64_t record) const {
 
 std::span<const std::uint8_t> ShardSet::bytes(std::int64_t record) const {
   const auto [file, number] = place(record);
-  std::atomic<std::uint64_t>& word = verified_[static_cast<std::size_t>(record / 64)];
-  const std::uint64_t bit = std::uint64_t{1} << (record % 64);
-  if ((word.load(std::memory_order_relaxed) & bit) == 0) {
+  const bool there = there_.take(record);
+  if (!verified_.has(record)) {
     file->verify(number);
-    word.fetch_or(bit, std::memory_order_relaxed);
+    verified_.set(record);
   }
-  return file->bytes(number);
+  return file->bytes(number, there);
 }
 
 void ShardSet::will_read(std::span<const std::int64_t> records) const {
@@ -180,7 +179,7 @@ void ShardSet::will_read(std::span<const std::int64_t> records) const {
   try {
     for (const std::int64_t record : sorted) {
       const auto [file, number] = place(record);
-      file->will_read(number);
+      if (file->will_read(number)) there_.set(record);
     }
   } catch (const Error& error) {
     if (error.code() != ExitCode::kUsage) throw;

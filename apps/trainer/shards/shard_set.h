@@ -58,8 +58,26 @@ class ShardSet {
 
  private:
   std::vector<std::unique_ptr<ShardFile>> files_;
-  std::vector<std::int64_t> starts_;                          ///< the first record of each file, and their number
-  mutable std::vector<std::atomic<std::uint64_t>> verified_;  ///< a bit a record
+  std::vector<std::int64_t> starts_;  ///< the first record of each file, and their number
+  /// A bit a record.
+  class Marks {
+   public:
+    explicit Marks(std::int64_t records) : words_(static_cast<std::size_t>(records / 64 + 1)) {}
+    bool has(std::int64_t record) const { return (word(record).load(std::memory_order_relaxed) & bit(record)) != 0; }
+    void set(std::int64_t record) { word(record).fetch_or(bit(record), std::memory_order_relaxed); }
+    /// Whether it was set, and is no more.
+    bool take(std::int64_t record) {
+      return has(record) && (word(record).fetch_and(~bit(record), std::memory_order_relaxed) & bit(record)) != 0;
+    }
+
+   private:
+    static std::uint64_t bit(std::int64_t record) { return std::uint64_t{1} << (record % 64); }
+    const std::atomic<std::uint64_t>& word(std::int64_t record) const { return words_[static_cast<std::size_t>(record / 64)]; }
+    std::atomic<std::uint64_t>& word(std::int64_t record) { return words_[static_cast<std::size_t>(record / 64)]; }
+    std::vector<std::atomic<std::uint64_t>> words_;
+  };
+  mutable Marks verified_;
+  mutable Marks there_;  ///< in memory when will_read() looked; until it is read
 };
 
 }  // namespace starling
