@@ -56,15 +56,27 @@ std::vector<std::byte> converted(const FileTensor& file, DType to) {
 }  // namespace
 
 FileTensor to_file_tensor(const Tensor& tensor, TensorLayout layout) {
-  FileTensor result{tensor.dtype(), file_shape(tensor.shape(), layout), std::vector<std::byte>(tensor.bytes())};
+  FileTensor file;
+  to_file_tensor(tensor, layout, file);
+  return file;
+}
+
+void to_file_tensor(const Tensor& tensor, TensorLayout layout, FileTensor& file) {
+  file.dtype = tensor.dtype();
+  file.shape = file_shape(tensor.shape(), layout);
+  file.bytes.resize(tensor.bytes());
   if (layout == TensorLayout::kPlain) {
-    tensor.backend().copy_to_host(tensor, result.bytes.data());
-    return result;
+    tensor.backend().copy_to_host(tensor, file.bytes.data());
+    return;
   }
-  std::vector<std::byte> memory(tensor.bytes());
-  tensor.backend().copy_to_host(tensor, memory.data());
-  to_file_layout(memory.data(), tensor.shape(), layout, size_of(tensor.dtype()), result.bytes.data());
-  return result;
+  const auto* memory = static_cast<const std::byte*>(tensor.raw());
+  std::vector<std::byte> copy;
+  if (tensor.backend().device() != DeviceType::kCpu) {
+    copy.resize(tensor.bytes());
+    tensor.backend().copy_to_host(tensor, copy.data());
+    memory = copy.data();
+  }
+  to_file_layout(memory, tensor.shape(), layout, size_of(tensor.dtype()), file.bytes.data());
 }
 
 void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout layout, const std::string& what) {
@@ -83,9 +95,9 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
 
 void add_model_tensors(const Model& model, const std::string& prefix, SafetensorsFile& file) {
   for (const Parameter* parameter : model.parameters())
-    file.tensors[prefix + parameter->name] = to_file_tensor(parameter->value, parameter->layout);
+    to_file_tensor(parameter->value, parameter->layout, file.tensors[prefix + parameter->name]);
   for (const ModelBuffer* buffer : model.buffers())
-    file.tensors[prefix + buffer->name] = to_file_tensor(buffer->value, TensorLayout::kPlain);
+    to_file_tensor(buffer->value, TensorLayout::kPlain, file.tensors[prefix + buffer->name]);
 }
 
 void load_model_tensors(const SafetensorsFile& file, const std::string& source, const std::string& prefix, Model& model) {

@@ -301,11 +301,11 @@ std::uint64_t Trainer::dropout_counter(const MicroBatch& micro) const {
   return static_cast<std::uint64_t>((step_ * config_.accumulate + micro.index) * transport_.size() + transport_.rank()) << 24;
 }
 
-SafetensorsFile Trainer::state() {
+SafetensorsFile Trainer::state(SafetensorsFile used) {
   RunCounters counters{step_, losses_.sum(), losses_.count(), seconds_, std::nullopt};
   if (scaler_) counters.loss_scale = scaler_->settle();
   SafetensorsFile file =
-      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute);
+      save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute, std::move(used));
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));

@@ -51,8 +51,8 @@ class Trainer {
   /// "ema_<name>". Collective, with no exchange in flight.
   EvaluationResult test(const TestedModels& meanwhile);
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}}); }
-  /// This rank's part of a checkpoint. No exchange may be in flight.
-  SafetensorsFile state();
+  /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose memory is used again.
+  SafetensorsFile state(SafetensorsFile used = {});
 
   std::int64_t steps_done() const { return step_; }
   double epoch() const { return static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch); }

@@ -288,7 +288,8 @@ void TrainingRun::save_checkpoint() {
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
-  checkpoints_.start(step(), trainer_.state());
+  checkpoints_.finish();  // before the copy, so that there is one at most
+  checkpoints_.start(step(), trainer_.state(checkpoints_.take_used()));
 }
 
 bool TrainingRun::stop_agreed() {

@@ -655,8 +655,8 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::int64_t samples = config.data.train_samples;
   if (samples < site.ranks) {
-    fail(ExitCode::kUsage, "config", {.file = source, .key = "data"}, "has {} training samples for {} ranks; start fewer ranks, or give more",
-         samples, site.ranks);
+    fail(ExitCode::kUsage, "config", {.file = source, .key = "data"},
+         "has {} training samples for {} ranks; start fewer ranks, or give more", samples, site.ranks);
   }
   if (config.batch_size * site.ranks > samples) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},

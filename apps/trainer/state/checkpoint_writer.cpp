@@ -68,7 +68,6 @@ void CheckpointWriter::advance() {
     return;
   }
   if (ended != Part::kFiles) return;
-  state_ = {};
   const std::vector<std::string> texts = world_.size() > 1 ? world_.all_gather(text_of(digest_)) : std::vector{text_of(digest_)};
   part_ = Part::kCompletion;
   if (world_.rank() != 0) return;
@@ -76,6 +75,8 @@ void CheckpointWriter::advance() {
   for (const std::string& text : texts) digests_.push_back(digest_of(text));
   run([this] { folder_.complete(step_, keep_, digests_); });
 }
+
+SafetensorsFile CheckpointWriter::take_used() { return part_ == Part::kFiles ? SafetensorsFile() : std::exchange(state_, {}); }
 
 void CheckpointWriter::finish() {
   while (pending()) advance();

@@ -34,6 +34,8 @@ class CheckpointWriter {
   void advance();
   /// Waits for what is under way. Collective.
   void finish();
+  /// What was written last, for its memory; nothing while its file is being written.
+  SafetensorsFile take_used();
 
  private:
   enum class Part { kNone, kFiles, kCompletion };

@@ -69,7 +69,7 @@ void ModelAverage::each_tensor(const Visit& visit) const {
 
 void ModelAverage::save(SafetensorsFile& file) const {
   each_tensor(
-      [&](const std::string& name, const Tensor& tensor, TensorLayout layout) { file.tensors[name] = to_file_tensor(tensor, layout); });
+      [&](const std::string& name, const Tensor& tensor, TensorLayout layout) { to_file_tensor(tensor, layout, file.tensors[name]); });
   file.metadata[kUpdatesEntry] = std::to_string(updates_);
 }
 

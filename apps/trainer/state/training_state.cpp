@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "apps/inference/model_file.h"
 #include "comm/algorithm.h"
@@ -93,11 +94,13 @@ std::string metadata(const SafetensorsFile& file, const std::string& source, con
 }  // namespace
 
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
-                           const nlohmann::json& resolved_config, int ranks, DType compute) {
-  SafetensorsFile file;
+                           const nlohmann::json& resolved_config, int ranks, DType compute, SafetensorsFile used) {
+  SafetensorsFile file = std::move(used);
+  file.metadata.clear();
+  std::erase_if(file.tensors, [](const auto& entry) { return entry.first.starts_with("sync."); });  // another algorithm has others
   add_model_tensors(model, "model.", file);
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
-    file.tensors[name] = to_file_tensor(tensor, parameter.layout);
+    to_file_tensor(tensor, parameter.layout, file.tensors[name]);
   });
   file.metadata["format"] = "starling-checkpoint-1";
   file.metadata["step"] = std::to_string(counters.step);

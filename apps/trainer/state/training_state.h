@@ -23,9 +23,10 @@ struct RunCounters {
   std::optional<LossScaleState> loss_scale;  ///< of this rank, in fp16
 };
 
-/// Everything a bit-exact resume of one rank needs; semantics.md section 10.
+/// Everything a bit-exact resume of one rank needs; semantics.md section 10. `used`: what this gave before in the same run, whose memory is
+/// used again.
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
-                           const nlohmann::json& resolved_config, int ranks, DType compute);
+                           const nlohmann::json& resolved_config, int ranks, DType compute, SafetensorsFile used = {});
 /// The reverse. `source` names the file in errors.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
                        const OptimizerRule& rule);
