@@ -107,4 +107,14 @@ struct PicturesBench {
 /// status.
 int bench_pictures(const PicturesBench& settings);
 
+/// Random changes of images that lie in memory, on one core.
+struct AugmentBench {
+  std::int64_t size = 32;  ///< pixels, both ways
+  int repeats = 15;
+  bool json = false;
+};
+
+/// Prints the microseconds an image from its bytes to its place in a batch, for ways to augment, in turns. Returns the exit status.
+int bench_augment(const AugmentBench& settings);
+
 }  // namespace starling
