@@ -133,6 +133,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(1, 100000));
   pictures->add_flag("--json", pictures_settings.json, "one JSON object");
 
+  AugmentBench augment_settings;
+  CLI::App* augment = app.add_subcommand("augment", "random changes of training images on one core");
+  augment->add_option("--size", augment_settings.size, "height and width")->capture_default_str()->check(CLI::Range(8, 1024));
+  augment->add_option("--repeats", augment_settings.repeats, "rounds to take the median of")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 100000));
+  augment->add_flag("--json", augment_settings.json, "one JSON object");
+
   if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
 
   try {
@@ -155,6 +163,7 @@ int main(int argc, char** argv) {
     if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
     if (*scheduler) return bench_scheduler(scheduler_settings);
     if (*pictures) return bench_pictures(pictures_settings);
+    if (*augment) return bench_augment(augment_settings);
     if (*floor) return bench_floor(floor_settings);
     if (*step) return bench_step(step_settings);
     if (*exchange) return bench_exchange(exchange_settings);

@@ -50,6 +50,23 @@ void check_cast(const Cast& args) {
           "{} entries for {} elements; one for each {} is needed", args.blocks.elements(), args.x.elements(), kCastBlock);
 }
 
+void check_augment_images(const AugmentImages& args) {
+  require(args.x && args.y && args.x.dtype() == DType::kUInt8 && args.x.shape().rank() == 4 && args.x.shape() == args.y.shape() &&
+              args.x.shape()[3] >= 1 && args.x.shape()[3] <= 4,
+          "augment_images", "x must be bytes of B×H×W×C with at most 4 channels, y of its shape");
+  if (args.boxes) {
+    const Shape& shape = args.boxes.shape();
+    require(args.boxes.dtype() == DType::kInt32 && shape.rank() == 3 && shape[0] == args.x.shape()[0] && shape[2] == 4 &&
+                shape[1] <= static_cast<std::int64_t>(args.values.size()),
+            "augment_images", "boxes are {} of {}; needed: int32 [{}, at most {}, 4]", shape.text(), name_of(args.boxes.dtype()),
+            args.x.shape()[0], args.values.size());
+  }
+  if (args.mix) {
+    require(args.mix.dtype() == DType::kInt32 && args.mix.elements() == 5, "augment_images", "mix is {} of {}; needed: int32 [5]",
+            args.mix.shape().text(), name_of(args.mix.dtype()));
+  }
+}
+
 std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::int64_t block) {
   const auto size = static_cast<std::int64_t>(size_of(dtype));
   const std::int64_t blocks = elements == 0 ? 0 : block == 0 ? 1 : (elements + block - 1) / block;

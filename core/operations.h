@@ -397,12 +397,21 @@ void check_cast(const Cast& args);
 /// Crop, flip and normalise uint8 images: x[B,H,W,C] → y[B,H,W,C] floating. The image is padded by `crop_padding` zeros (before
 /// normalising), the window at (offset_y, offset_x) is taken, mirrored where flip is set, then (v/255 - mean)/std per channel.
 /// params: int32 [B,3] rows of (offset_y, offset_x, flip), on the device; empty means no augmentation.
+/// boxes: int32 [B,K,4] rows of (top, left, bottom, right), K at most 4: box k puts values[k] into y[top … bottom - 1, left … right - 1],
+/// later ones over earlier ones. mix: int32 [5], (own in 1/2^24, top, left, bottom, right): at last y = own·y + (1 - own)·y of the image
+/// before, of the first that of the last; in that rectangle own is 0. Both are optional and on the device, and their places are those of y.
 struct AugmentImages {
   Tensor x, params, y;
   std::int64_t crop_padding = 0;
   std::array<double, 4> mean{}, std{};  ///< per channel, at most 4
-  Accesses accesses() const { return Accesses().read({x, params}).write({y}); }
+  Tensor boxes = {}, mix = {};
+  std::array<double, 4> values{};  ///< of the boxes
+  Accesses accesses() const { return Accesses().read({x, params, boxes, mix}).write({y}); }
+  /// Rectangles of each image.
+  std::int64_t boxes_each() const { return boxes ? boxes.shape()[1] : 0; }
 };
+/// Throws Error(kInternal) where the tensors do not fit each other: what every backend begins with.
+void check_augment_images(const AugmentImages& args);
 
 /// out = Σ_k weight_k · in_k, at most 8 terms; `accumulate` adds to out. Without it, out may be one of the terms.
 struct WeightedSum {

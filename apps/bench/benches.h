@@ -109,4 +109,14 @@ int bench_pictures(const PicturesBench& settings);
 /// The same of a folder of shards: opening it, crops, and of raw pixels how far they are from copying as many bytes.
 int bench_shards(const PicturesBench& settings);
 
+/// Random changes of images that lie in memory, on one core.
+struct AugmentBench {
+  std::int64_t size = 32;  ///< pixels, both ways
+  int repeats = 15;
+  bool json = false;
+};
+
+/// Prints the microseconds an image from its bytes to its place in a batch, for ways to augment, in turns. Returns the exit status.
+int bench_augment(const AugmentBench& settings);
+
 }  // namespace starling

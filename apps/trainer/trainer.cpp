@@ -77,6 +77,9 @@ LoaderSettings Trainer::loader_settings() const {
   settings.shuffle = config_.shuffle;
   settings.sampler = config_.sampler;
   settings.augment = config_.augment;
+  if (!mixing_key(config_.augment).empty()) {
+    settings.soft_target = {std::string(config_.task->shared_target()), config_.model->output_shape().back()};
+  }
   settings.dirichlet_alpha = config_.dirichlet_alpha;
   settings.batch_size = config_.batch_size;
   settings.threads = data_threads(config_, transport_.world(), backend_.device());

@@ -95,6 +95,43 @@ TEST_CASE("cuda/image: crop, flip and normalisation give the CPU's bits") {
   });
 }
 
+TEST_CASE("cuda/image: erasing and mixing give the CPU's bits") {
+  in_every_order([] {
+    for (const Shape& shape : {Shape{3, 8, 8, 3}, Shape{5, 7, 5, 3}, Shape{2, 4, 8, 1}, Shape{2, 5, 16, 4}, Shape{1, 3, 3, 2}}) {
+      CAPTURE(shape.text());
+      std::vector<std::uint8_t> pixels(static_cast<std::size_t>(shape.elements()));
+      for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 37 + i / 11);
+      const auto height = static_cast<std::int32_t>(shape[1]), width = static_cast<std::int32_t>(shape[2]);
+      std::vector<std::int32_t> params, boxes;
+      for (std::int32_t n = 0; n < shape[0]; ++n) {
+        params.insert(params.end(), {(n * 3) % 9, (n * 5 + 1) % 9, n % 2});
+        boxes.insert(boxes.end(), {0, 0, 0, 0, n % 2, 1, height, width - n % 2});  // the first of two is empty
+      }
+      for (const std::vector<std::int32_t>& mix : std::vector<std::vector<std::int32_t>>{{},
+                                                                                         {1 << 24, 0, 0, 0, 0},
+                                                                                         {12345678, 0, 0, 0, 0},
+                                                                                         {1 << 24, 1, 0, height, width - 1},
+                                                                                         {0, 0, 0, 0, 0},
+                                                                                         {1 << 22, 0, 1, 2, 2}}) {
+        compare({.out = {zeros(shape)},
+                 .call =
+                     [&](Backend& b, const auto&, const auto& out) {
+                       const Tensor x(b, shape, DType::kUInt8);
+                       b.copy_from_host(pixels.data(), x);
+                       AugmentImages args{.x = x, .params = int_tensor(b, params, {shape[0], 3}), .y = out[0], .crop_padding = 4};
+                       args.mean = {0.485, 0.456, 0.406, 0.5};
+                       args.std = {0.229, 0.224, 0.225, 0.3};
+                       args.boxes = int_tensor(b, boxes, {shape[0], 2, 4});
+                       args.values = {3.0, -0.75};
+                       if (!mix.empty()) args.mix = int_tensor(b, mix, {5});
+                       b.augment_images(args);
+                     },
+                 .agreement = Agreement::kBits});
+      }
+    }
+  });
+}
+
 TEST_CASE("cuda/image: shapes that do not belong together are refused") {
   const auto tensor = [](const Shape& shape, DType dtype = DType::kFloat32) { return Tensor(gpu(), shape, dtype); };
   CHECK_THROWS_AS(gpu().subsample_pad_forward({tensor({1, 4, 4, 2}), tensor({1, 2, 3, 2}), 2, 0}), Error);
@@ -108,6 +145,12 @@ TEST_CASE("cuda/image: shapes that do not belong together are refused") {
   CHECK_THROWS_AS(
       gpu().augment_images({.x = tensor({1, 4, 4, 3}, DType::kUInt8), .params = tensor({2}, DType::kInt32), .y = tensor({1, 4, 4, 3})}),
       Error);
+  AugmentImages args{.x = tensor({2, 4, 4, 3}, DType::kUInt8), .y = tensor({2, 4, 4, 3})};
+  args.boxes = tensor({2, 5, 4}, DType::kInt32);  // more than there are values for
+  CHECK_THROWS_AS(gpu().augment_images(args), Error);
+  args.boxes = {};
+  args.mix = tensor({5});
+  CHECK_THROWS_AS(gpu().augment_images(args), Error);
 }
 
 }  // namespace starling::tests

@@ -104,22 +104,51 @@ Operation flatten(const Image& x) {
   return op;
 }
 
-Operation augmentation(const Image& x, Index crop_padding) {
+Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix) {
   Operation op;
-  op.name = fmt::format("augment_images {}, padding {}", x.shape().text(), crop_padding);
+  op.name = fmt::format("augment_images {}, padding {}{}{}", x.shape().text(), crop_padding,
+                        boxes > 0 ? fmt::format(", {} erased boxes", boxes) : "", mix ? ", mixed" : "");
   op.inputs = {x.shape(), {x.n, 3}};
   op.outputs = {x.shape()};
   op.input_roles = {Role::kByte, Role::kIndex};
   op.bounds = {256, 2 * crop_padding + 2};
-  op.fit = [crop_padding](std::vector<Numbers>& in) {
+  if (boxes > 0) op.inputs.push_back({x.n, boxes, 4});
+  if (mix) op.inputs.push_back({5});
+  op.input_roles.resize(op.inputs.size(), Role::kIndex);
+  op.bounds.resize(op.inputs.size(), 2);
+  op.fit = [=](std::vector<Numbers>& in) {
     for (std::size_t i = 0; i < in[1].size(); ++i)
       in[1][i] = std::min(in[1][i], i % 3 == 2 ? 1.0 : 2.0 * static_cast<double>(crop_padding));
+    // Rectangles of every size, some of them empty or the whole image.
+    const auto rectangle = [&](Numbers& numbers, std::size_t first, std::size_t number) {
+      const auto tall = static_cast<double>(x.h), wide = static_cast<double>(x.w), k = static_cast<double>(number % 7);
+      numbers[first] = std::floor(tall * k / 14.0);
+      numbers[first + 1] = std::floor(wide * k / 21.0);
+      numbers[first + 2] = std::floor(tall * (1.0 - k / 8.0));
+      numbers[first + 3] = std::floor(wide * (1.0 - k / 9.0));
+    };
+    if (boxes > 0) {
+      for (std::size_t i = 0; i < in[2].size(); i += 4) rectangle(in[2], i, i / 4 + 1);
+    }
+    if (mix) {
+      in.back()[0] = 0.625 * (1 << 24);
+      rectangle(in.back(), 1, 4);
+    }
   };
-  constexpr std::array<double, 4> kMean{0.5, 0.4, 0.3, 0.2}, kStd{0.25, 0.5, 0.2, 0.3};
+  constexpr std::array<double, 4> kMean{0.5, 0.4, 0.3, 0.2}, kStd{0.25, 0.5, 0.2, 0.3}, kValues{0.0, -1.5, 0.25, 2.0};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.augment_images({.x = in[0], .params = in[1], .y = out[0], .crop_padding = crop_padding, .mean = kMean, .std = kStd});
+    AugmentImages args{
+        .x = in[0], .params = in[1], .y = out[0], .crop_padding = crop_padding, .mean = kMean, .std = kStd, .values = kValues};
+    if (boxes > 0) args.boxes = in[2];
+    if (mix) args.mix = in.back();
+    b.augment_images(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const auto inside_of = [](const Numbers& numbers, Index first, Index h, Index w) {
+      const auto y = static_cast<double>(h), z = static_cast<double>(w);
+      return y >= numbers[at(first)] && z >= numbers[at(first + 1)] && y < numbers[at(first + 2)] && z < numbers[at(first + 3)];
+    };
+    Numbers plain(out[0].size());
     for (Index n = 0; n < x.n; ++n) {
       const auto top = static_cast<Index>(in[1][at(3 * n)]), left = static_cast<Index>(in[1][at(3 * n + 1)]);
       const bool flip = in[1][at(3 * n + 2)] != 0.0;
@@ -129,7 +158,21 @@ Operation augmentation(const Image& x, Index crop_padding) {
           const bool inside = y >= 0 && y < x.h && z >= 0 && z < x.w;
           for (Index c = 0; c < x.c; ++c) {
             const double pixel = inside ? in[0][x.offset(n, y, z, c)] : 0.0;
-            out[0][x.offset(n, h, w, c)] = (pixel / 255.0 - kMean[at(c)]) / kStd[at(c)];
+            double& number = plain[x.offset(n, h, w, c)];
+            number = (pixel / 255.0 - kMean[at(c)]) / kStd[at(c)];
+            for (Index k = n * boxes; k < (n + 1) * boxes; ++k) {
+              if (inside_of(in[2], 4 * k, h, w)) number = kValues[at(k - n * boxes)];
+            }
+          }
+        }
+      }
+    }
+    for (Index n = 0; n < x.n; ++n) {
+      for (Index h = 0; h < x.h; ++h) {
+        for (Index w = 0; w < x.w; ++w) {
+          const double own = !mix ? 1.0 : inside_of(in.back(), 1, h, w) ? 0.0 : in.back()[0] / (1 << 24);
+          for (Index c = 0; c < x.c; ++c) {
+            out[0][x.offset(n, h, w, c)] = own * plain[x.offset(n, h, w, c)] + (1.0 - own) * plain[x.offset((n + x.n - 1) % x.n, h, w, c)];
           }
         }
       }

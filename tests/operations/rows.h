@@ -73,7 +73,7 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s);
 Operation global_pooling(const Image& x);
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
 Operation flatten(const Image& x);
-Operation augmentation(const Image& x, Index crop_padding);
+Operation augmentation(const Image& x, Index crop_padding, Index boxes = 0, bool mix = false);
 
 // elementwise.cpp
 Operation activation(Activation kind, const std::string& name, Index n);

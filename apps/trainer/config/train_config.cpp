@@ -150,6 +150,25 @@ void read_loss(ConfigSection& root, TrainConfig& config, const std::vector<std::
   config.task->set_metrics(std::move(chosen));
 }
 
+/// Once task, model and loss are known: what mixed batches need of them.
+void read_mixing(ConfigSection& root, TrainConfig& config) {
+  const std::string key = mixing_key(config.augment);
+  if (key.empty()) return;
+  const std::string path = "data.augment." + key;
+  const std::string target(config.task->shared_target());
+  const TensorInfo* tensor = config.data.find(target);
+  if (target.empty() || !tensor || tensor->dtype != DType::kInt32 || tensor->shape.rank() != 0) {
+    root.error(path, "mixes classes, but the task has no one class for each image (task.type); leave it out");
+  }
+  if (!config.task->loss()->takes_shares()) {
+    root.error(path,
+               "makes targets that are shares of classes, which this loss does not take (loss.type); allowed with cross_entropy, "
+               "bce_with_logits");
+  }
+  if (config.batch_size < 2) root.error("batch_size", "is {}, but {} mixes the images of a batch; needed: >= 2", config.batch_size, path);
+  config.task->share_targets(config.model->output_shape().back());
+}
+
 void read_model(ConfigSection& root, TrainConfig& config) {
   ConfigSection model = root.section("model", "the network");
   if (root.describing()) {
@@ -568,6 +587,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
     if (const auto error = config.model->unsupported(config.compute, DeviceType::kCuda)) throw Error(*error);
   }
   read_loss(root, config, metric_names);
+  if (!root.describing()) read_mixing(root, config);
   read_average(root, config);
   read_sync(root, config, site);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {

@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "apps/trainer/data/image_table.h"
@@ -19,27 +21,41 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const BatchMakerSettings& settings)
       : dataset_(dataset),
-        tensors_(dataset.info().tensors_of(settings.split == Dataset::Split::kTest)),
+        read_(dataset.info().tensors_of(settings.split == Dataset::Split::kTest)),
+        made_(read_),
         pictures_(dataset.info().pictures.has_value()),
         split_(settings.split),
         centre_(static_cast<std::int32_t>(settings.crop_padding)),
+        boxes_each_(settings.erased.size()),
+        boxes_(boxes_each_ * static_cast<std::size_t>(settings.batch_size)),
         workers_(settings.threads) {
-    for (const TensorInfo& tensor : tensors_) bytes_.push_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
-    places_.resize(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(bytes_.size()));
+    for (std::size_t t = 0; t < read_.size(); ++t) {
+      if (read_[t].pixels && images_.rank() == 0) images_ = read_[t].shape;
+      if (!settings.soft_target.tensor.empty() && read_[t].name == settings.soft_target.tensor) {
+        soft_ = t;
+        labels_.resize(static_cast<std::size_t>(settings.batch_size));
+        made_[t] = {.name = read_[t].name, .shape = Shape{settings.soft_target.classes}, .dtype = DType::kFloat32};
+      }
+      read_bytes_.push_back(bytes_of(read_[t]));
+    }
+    places_.resize(static_cast<std::size_t>(workers_.threads()), std::vector<std::byte*>(read_.size()));
   }
-  const std::vector<TensorInfo>& tensors() const { return tensors_; }
-  std::size_t bytes(std::size_t tensor) const { return bytes_[tensor]; }  ///< of one sample
-  int threads() const { return workers_.threads(); }
+  const std::vector<TensorInfo>& tensors() const { return made_; }                 ///< of a sample in a batch
+  std::size_t bytes(std::size_t tensor) const { return bytes_of(made_[tensor]); }  ///< of one sample
+  Workers& workers() { return workers_; }
+  const Shape& images() const { return images_; }  ///< of the data's first
 
-  /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor, bytes, window to take, worker) for each
-  /// image.
+  /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor, bytes, window to take, boxes to erase,
+  /// worker) for each image. The soft target is left to write_shares().
   template <class Place, class Window>
   void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window) {
     dataset_.will_read(split_, samples);
     workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
       const auto i = static_cast<std::size_t>(item);
       std::vector<std::byte*>& places = places_[static_cast<std::size_t>(worker)];
-      for (std::size_t t = 0; t < bytes_.size(); ++t) places[t] = place(i, t, worker);
+      for (std::size_t t = 0; t < read_.size(); ++t) {
+        places[t] = t == soft_ ? reinterpret_cast<std::byte*>(&labels_[i]) : place(i, t, worker);
+      }
       const std::int64_t sample = samples[i];
       bool cut = false;
       if (pictures_) {
@@ -52,18 +68,38 @@ class SampleReader {
       } else {
         dataset_.read(split_, sample, places);
       }
-      for (std::size_t t = 0; t < bytes_.size(); ++t) {
-        const TensorInfo& tensor = tensors_[t];
+      for (std::size_t t = 0; t < read_.size(); ++t) {
+        const TensorInfo& tensor = read_[t];
         if (tensor.classes > 0 && tensor.dtype == DType::kInt32) check_classes(tensor, split_, sample, places[t]);
         if (!tensor.pixels) continue;
-        const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places[t]), bytes_[t]);
+        const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places[t]), read_bytes_[t]);
+        const std::span<ErasedBox> boxes = boxes_of_image(i);
         // Unaugmented: the window in the middle of the padding, which is the image as it is.
-        window(i, t, bytes.data(), change ? change(sample, bytes, tensor.shape, cut) : Augmentation{centre_, centre_, 0}, worker);
+        const Augmentation taken = change ? change(sample, bytes, tensor.shape, cut, boxes) : Augmentation{centre_, centre_, 0};
+        window(i, t, bytes.data(), taken, boxes, worker);
       }
     });
   }
+  /// What read() has found to erase of image i.
+  std::span<ErasedBox> boxes_of_image(std::size_t i) { return std::span(boxes_).subspan(i * boxes_each_, boxes_each_); }
+
+  /// The tensor that the soft target is, or as many as there are.
+  std::size_t soft_tensor() const { return soft_; }
+  /// After read() of so many samples: a row of shares for each, of its own class and of its neighbour's.
+  void write_shares(const BatchMix& mix, std::size_t samples, float* out) const {
+    const auto classes = static_cast<std::size_t>(made_[soft_].shape.elements());
+    const float own = mix.share(images_);
+    std::fill_n(out, samples * classes, 0.0F);
+    for (std::size_t i = 0; i < samples; ++i) {
+      out[i * classes + static_cast<std::size_t>(labels_[i])] += own;
+      out[i * classes + static_cast<std::size_t>(labels_[i > 0 ? i - 1 : samples - 1])] += 1.0F - own;
+    }
+  }
 
  private:
+  static std::size_t bytes_of(const TensorInfo& tensor) {
+    return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
+  }
   static void check_classes(const TensorInfo& tensor, Dataset::Split split, std::int64_t sample, const std::byte* values) {
     for (std::int64_t i = 0; i < tensor.shape.elements(); ++i) {
       std::int32_t value = 0;
@@ -75,12 +111,17 @@ class SampleReader {
   }
 
   const Dataset& dataset_;
-  std::vector<TensorInfo> tensors_;
+  std::vector<TensorInfo> read_, made_;  ///< as the data set gives them, and as batches hold them
   bool pictures_;
   Dataset::Split split_;
   std::int32_t centre_;
+  std::size_t boxes_each_;
+  std::vector<ErasedBox> boxes_;  ///< by sample of the batch
   Workers workers_;
-  std::vector<std::size_t> bytes_;
+  Shape images_;
+  std::size_t soft_ = std::numeric_limits<std::size_t>::max();
+  std::vector<std::int32_t> labels_;  ///< by sample of the batch
+  std::vector<std::size_t> read_bytes_;
   std::vector<std::vector<std::byte*>> places_;  ///< by worker
 };
 
@@ -88,13 +129,22 @@ template <class T>
 class CpuBatchMaker final : public BatchMaker {
  public:
   CpuBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
-      : reader_(dataset, settings), batch_size_(settings.batch_size), backend_(backend) {
+      : reader_(dataset, settings),
+        batch_size_(settings.batch_size),
+        mix_(settings.mix),
+        backend_(backend),
+        windows_(static_cast<std::size_t>(settings.batch_size)) {
+    const auto workers = static_cast<std::size_t>(reader_.workers().threads()), rows = mix_ ? workers : 0;
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
-      const std::vector<std::byte> raw(tensor.pixels ? reader_.bytes(t) : 0);
-      if (tensor.pixels)
-        images_.emplace(t,
-                        Image{{tensor.shape, *tensor.pixels, settings.crop_padding}, {static_cast<std::size_t>(reader_.threads()), raw}});
+      if (!tensor.pixels) continue;
+      const std::vector<std::uint8_t> raw(reader_.bytes(t));
+      const std::vector<Wide> row(static_cast<std::size_t>(tensor.shape[1] * tensor.shape[2]));
+      images_.emplace(t, Image{{tensor.shape, *tensor.pixels, settings.crop_padding, settings.erased},
+                               {tensor.shape, *tensor.pixels, settings.crop_padding, settings.erased},
+                               {mix_ ? static_cast<std::size_t>(batch_size_) : workers, raw},
+                               {rows, std::vector<T>(row.size())},
+                               {rows, {row, row}}});
     }
   }
 
@@ -110,12 +160,26 @@ class CpuBatchMaker final : public BatchMaker {
         samples, change,
         [&](std::size_t i, std::size_t t, int worker) {
           const auto image = images_.find(t);
-          return image != images_.end() ? image->second.raw[static_cast<std::size_t>(worker)].data() : to(t).raw() + i * reader_.bytes(t);
+          if (image == images_.end()) return to(t).raw() + i * reader_.bytes(t);
+          return reinterpret_cast<std::byte*>(image->second.raw[mix_ ? i : static_cast<std::size_t>(worker)].data());
         },
-        [&](std::size_t i, std::size_t t, const std::uint8_t* bytes, const Augmentation& window, int) {
-          images_.at(t).table.write(bytes, window, to(t).template data<T>() + i * reader_.bytes(t));
+        [&](std::size_t i, std::size_t t, const std::uint8_t* bytes, const Augmentation& window, std::span<const ErasedBox> boxes, int) {
+          windows_[i] = window;
+          if (!mix_) images_.at(t).table.write(bytes, window, boxes, to(t).template data<T>() + i * reader_.bytes(t));
         });
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
+    if (!mix_) return;
+    const BatchMix mix = change.mix(samples.front(), reader_.images());
+    for (auto& [t, image] : images_) {
+      T* out = to(t).template data<T>();
+      reader_.workers().run(slot.batch.samples, [&, t = t, &image = image](std::int64_t i, int worker) {
+        write_mixed(image, reader_.tensors()[t].shape, mix, static_cast<std::size_t>(i), samples.size(), worker,
+                    out + static_cast<std::size_t>(i) * reader_.bytes(t));
+      });
+    }
+    if (reader_.soft_tensor() < reader_.tensors().size()) {
+      reader_.write_shares(mix, samples.size(), to(reader_.soft_tensor()).template data<float>());
+    }
   }
 
   void upload(Slot&) const override {}
@@ -125,23 +189,55 @@ class CpuBatchMaker final : public BatchMaker {
   void settle(Slot&) const override {}
 
  private:
+  using Wide = std::conditional_t<sizeof(T) == 8, double, float>;
   struct Image {
     ImageTable<T> table;
-    std::vector<std::vector<std::byte>> raw;  ///< by worker: one image as the data set gives it
+    ImageTable<Wide> wide;                               ///< for mixing, before numbers are rounded
+    std::vector<std::vector<std::uint8_t>> raw;          ///< by worker, for mixing by sample: one image as the data set gives it
+    std::vector<std::vector<T>> row;                     ///< by worker, for mixing
+    std::vector<std::array<std::vector<Wide>, 2>> rows;  ///< by worker, for mixing
   };
+
+  /// Image i of so many, mixed with the one before.
+  void write_mixed(Image& image, const Shape& shape, const BatchMix& mix, std::size_t i, std::size_t samples, int worker, T* out) {
+    const std::size_t other = i > 0 ? i - 1 : samples - 1;
+    const std::int64_t width = shape[1], channels = shape[2];
+    auto& rows = image.rows[static_cast<std::size_t>(worker)];
+    std::vector<Wide>&own = rows[0], &neighbour = rows[1];
+    const Wide share = static_cast<Wide>(mix.own) / static_cast<Wide>(math::kWholeShare);
+    for (std::int64_t y = 0; y < shape[0]; ++y, out += width * channels) {
+      const bool through = y >= mix.top && y < mix.bottom;
+      if (share == Wide(1)) {
+        image.table.write_row(image.raw[i].data(), windows_[i], reader_.boxes_of_image(i), y, out);
+      } else {
+        image.wide.write_row(image.raw[i].data(), windows_[i], reader_.boxes_of_image(i), y, own.data());
+        image.wide.write_row(image.raw[other].data(), windows_[other], reader_.boxes_of_image(other), y, neighbour.data());
+        for (std::size_t k = 0; k < own.size(); ++k) out[k] = T(math::mixed_pixel(share, own[k], neighbour[k]));
+      }
+      if (!through) continue;
+      std::vector<T>& row = image.row[static_cast<std::size_t>(worker)];
+      image.table.write_row(image.raw[other].data(), windows_[other], reader_.boxes_of_image(other), y, row.data());
+      std::copy(row.begin() + mix.left * channels, row.begin() + mix.right * channels, out + mix.left * channels);
+    }
+  }
+
   SampleReader reader_;
   std::int64_t batch_size_;
+  bool mix_;
   Backend& backend_;
+  std::vector<Augmentation> windows_;    ///< by sample of the batch
   std::map<std::size_t, Image> images_;  ///< by tensor
 };
 
-/// The device crops, flips, normalises and casts; a byte a number crosses the bus.
+/// The device crops, flips, normalises, erases, mixes and casts; a byte a number crosses the bus.
 class DeviceBatchMaker final : public BatchMaker {
  public:
   DeviceBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
       : reader_(dataset, settings),
         batch_size_(settings.batch_size),
         padding_(settings.crop_padding),
+        erased_(settings.erased),
+        mix_(settings.mix),
         backend_(backend),
         dtype_(settings.dtype) {
     if (!settings.fixed_place) return;
@@ -170,10 +266,18 @@ class DeviceBatchMaker final : public BatchMaker {
     const auto host = [&](const Tensor& part) { return slot.host.get() + (part.raw() - slot.device.all.raw()); };
     reader_.read(
         samples, change, [&](std::size_t i, std::size_t t, int) { return host(slot.device.tensors[t]) + i * reader_.bytes(t); },
-        [&](std::size_t i, std::size_t, const std::uint8_t*, const Augmentation& window, int) {
+        [&](std::size_t i, std::size_t, const std::uint8_t*, const Augmentation& window, std::span<const ErasedBox> boxes, int) {
           const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
           std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
+          if (!boxes.empty()) std::memcpy(host(slot.device.boxes) + i * boxes.size_bytes(), boxes.data(), boxes.size_bytes());
         });
+    if (mix_) {
+      const BatchMix mix = change.mix(samples.front(), reader_.images());
+      std::memcpy(host(slot.device.mix), &mix, sizeof mix);
+      if (const std::size_t soft = reader_.soft_tensor(); soft < reader_.tensors().size()) {
+        reader_.write_shares(mix, samples.size(), reinterpret_cast<float*>(host(slot.device.tensors[soft])));
+      }
+    }
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
   }
 
@@ -197,7 +301,13 @@ class DeviceBatchMaker final : public BatchMaker {
     for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
       if (!tensor.pixels) continue;
-      AugmentImages args{.x = raw.tensors[t], .params = raw.windows, .y = slot.batch.tensors[t].tensor, .crop_padding = padding_};
+      AugmentImages args{.x = raw.tensors[t],
+                         .params = raw.windows,
+                         .y = slot.batch.tensors[t].tensor,
+                         .crop_padding = padding_,
+                         .boxes = raw.boxes,
+                         .mix = raw.mix};
+      std::copy(erased_.begin(), erased_.end(), args.values.begin());
       for (std::size_t c = 0; c < std::min(args.mean.size(), static_cast<std::size_t>(tensor.shape[2])); ++c) {
         args.mean[c] = tensor.pixels->mean[c];
         args.std[c] = tensor.pixels->std[c];
@@ -245,20 +355,27 @@ class DeviceBatchMaker final : public BatchMaker {
       end = places.back() + bytes;
     };
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) add(static_cast<std::size_t>(batch_size_) * reader_.bytes(t));
-    const Shape windows{batch_size_, 3};
+    const Shape windows{batch_size_, 3}, boxes{batch_size_, static_cast<std::int64_t>(erased_.size()), 4}, mix{5};
     add(static_cast<std::size_t>(windows.elements()) * sizeof(std::int32_t));
+    add(static_cast<std::size_t>(boxes.elements()) * sizeof(std::int32_t));
+    add(static_cast<std::size_t>(mix_ ? mix.elements() : 0) * sizeof(std::int32_t));
     RawBatch raw;
     raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
       raw.tensors.emplace_back(raw.all.storage(), places[t], tensor.shape.with_batch(batch_size_), tensor.dtype);
     }
-    raw.windows = Tensor(raw.all.storage(), places.back(), windows, DType::kInt32);
+    const std::size_t more = reader_.tensors().size();
+    raw.windows = Tensor(raw.all.storage(), places[more], windows, DType::kInt32);
+    if (!erased_.empty()) raw.boxes = Tensor(raw.all.storage(), places[more + 1], boxes, DType::kInt32);
+    if (mix_) raw.mix = Tensor(raw.all.storage(), places[more + 2], mix, DType::kInt32);
     return raw;
   }
 
   SampleReader reader_;
   std::int64_t batch_size_, padding_;
+  std::vector<double> erased_;
+  bool mix_;
   Backend& backend_;
   DType dtype_;
   RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
@@ -269,6 +386,10 @@ class DeviceBatchMaker final : public BatchMaker {
 
 std::unique_ptr<BatchMaker> make_batch_maker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend) {
   require(is_floating(settings.dtype), "loader", "images cannot be {}", name_of(settings.dtype));
+  if (settings.erased.size() > AugmentImages().values.size()) {
+    fail(ExitCode::kUsage, "loader", "data.augment erases {} rectangles of an image; allowed: at most {}", settings.erased.size(),
+         AugmentImages().values.size());
+  }
   if (backend.device() != DeviceType::kCpu) return std::make_unique<DeviceBatchMaker>(dataset, settings, backend);
   switch (settings.dtype) {
     case DType::kFloat32: return std::make_unique<CpuBatchMaker<float>>(dataset, settings, backend);

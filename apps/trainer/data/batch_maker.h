@@ -10,10 +10,10 @@
 
 namespace starling {
 
-/// Fills batches: reads samples, augments and normalises images. On the CPU fill() does it all; for another device it writes the samples'
-/// bytes and the windows of images into page-locked memory. The thread that issues the backend's work has the device copy them from there
-/// on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them (make():
-/// Backend::augment_images). So no thread copies a batch.
+/// Fills batches: reads samples, augments, normalises and mixes images. On the CPU fill() does it all; for another device it writes the
+/// samples' bytes and the windows of images into page-locked memory. The thread that issues the backend's work has the device copy them
+/// from there on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them
+/// (make(): Backend::augment_images). So no thread copies a batch.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
@@ -23,6 +23,7 @@ class BatchMaker {
     Tensor all;                   ///< one block, of which the others are parts
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
     Tensor windows;               ///< int32 [batch, 3] as AugmentImages::params
+    Tensor boxes, mix;            ///< as AugmentImages::boxes and ::mix; empty where nothing is erased or mixed
   };
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
@@ -57,6 +58,9 @@ class BatchMaker {
 /// all slots from the same memory in the same memory, one at a time.
 struct BatchMakerSettings {
   std::int64_t batch_size = 1, crop_padding = 0;
+  std::vector<double> erased;  ///< erased_values() of the augmentations
+  bool mix = false;            ///< batches are mixed, and are full; then
+  SoftTarget soft_target;      ///< this tensor's class numbers become shares
   DType dtype = DType::kFloat32;
   Dataset::Split split = Dataset::Split::kTrain;
   bool fixed_place = false;

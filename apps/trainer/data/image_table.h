@@ -4,6 +4,9 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
+#include <type_traits>
+#include <vector>
 
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
@@ -11,39 +14,48 @@
 
 namespace starling {
 
-/// Turns one uint8 image into normalised numbers, cropped and flipped; the same bits as Backend::augment_images. A byte has 256 values, so
-/// each channel's results are a table. T: float, double, BFloat16 or Float16.
+/// Turns one uint8 image into normalised numbers, cropped, flipped and erased; the same bits as Backend::augment_images. A byte has 256
+/// values, so each channel's results are a table. T: float, double, BFloat16 or Float16.
 template <class T>
 class ImageTable {
  public:
-  ImageTable(const Shape& image, const PixelScale& scale, std::int64_t crop_padding)
+  /// `erased`: what boxes put in an image's place, by box.
+  ImageTable(const Shape& image, const PixelScale& scale, std::int64_t crop_padding, const std::vector<double>& erased = {})
       : height_(image[0]), width_(image[1]), channels_(image[2]), padding_(crop_padding) {
+    for (const double value : erased) erased_.push_back(T(static_cast<std::conditional_t<sizeof(T) == 8, double, float>>(value)));
     for (std::size_t c = 0; c < static_cast<std::size_t>(channels_); ++c) {
       for (std::size_t v = 0; v < 256; ++v) table_[c][v] = pixel(static_cast<std::uint8_t>(v), scale.mean[c], scale.std[c]);
     }
   }
 
-  /// Writes the H×W×C numbers of `image`: its window at (offset - padding), zeros around the image, mirrored where flip is set.
-  void write(const std::uint8_t* image, const Augmentation& augmentation, T* out) const {
-    const std::int64_t shift_y = augmentation.offset_y - padding_, shift_x = augmentation.offset_x - padding_;
+  /// Writes the H×W×C numbers of `image`: its window at (offset - padding), zeros around the image, mirrored where flip is set, then boxes.
+  void write(const std::uint8_t* image, const Augmentation& augmentation, std::span<const ErasedBox> boxes, T* out) const {
+    for (std::int64_t y = 0; y < height_; ++y, out += width_ * channels_) write_row(image, augmentation, boxes, y, out);
+  }
+
+  /// Row y alone, of W×C numbers.
+  void write_row(const std::uint8_t* image, const Augmentation& augmentation, std::span<const ErasedBox> boxes, std::int64_t y,
+                 T* out) const {
+    const std::int64_t shift_y = augmentation.offset_y - padding_, shift_x = augmentation.offset_x - padding_, from_y = y + shift_y;
     // Columns of the window that lie inside the image.
     const std::int64_t begin = std::clamp<std::int64_t>(-shift_x, 0, width_), end = std::clamp(width_ - shift_x, begin, width_);
-    for (std::int64_t y = 0; y < height_; ++y, out += width_ * channels_) {
-      const std::int64_t from_y = y + shift_y;
-      if (from_y < 0 || from_y >= height_) {
-        fill(out, 0, width_);
-        continue;
-      }
-      const std::uint8_t* from = image + (from_y * width_ + begin + shift_x) * channels_;
-      if (augmentation.flip) {
-        fill(out, 0, width_ - end);
-        convert_mirrored(from, end - begin, out + (width_ - end) * channels_);
-        fill(out, width_ - begin, width_);
-      } else {
-        fill(out, 0, begin);
-        convert(from, end - begin, out + begin * channels_);
-        fill(out, end, width_);
-      }
+    const bool inside = from_y >= 0 && from_y < height_;
+    const std::uint8_t* from = image + ((inside ? from_y : 0) * width_ + begin + shift_x) * channels_;
+    if (!inside) {
+      fill(out, 0, width_);
+    } else if (augmentation.flip) {
+      fill(out, 0, width_ - end);
+      convert_mirrored(from, end - begin, out + (width_ - end) * channels_);
+      fill(out, width_ - begin, width_);
+    } else {
+      fill(out, 0, begin);
+      convert(from, end - begin, out + begin * channels_);
+      fill(out, end, width_);
+    }
+    for (std::size_t k = 0; k < boxes.size(); ++k) {
+      const ErasedBox& box = boxes[k];
+      if (y < box.top || y >= box.bottom) continue;
+      std::fill(out + box.left * channels_, out + box.right * channels_, erased_[k]);
     }
   }
 
@@ -95,6 +107,7 @@ class ImageTable {
 
   std::int64_t height_, width_, channels_, padding_;
   std::array<std::array<T, 256>, 4> table_{};
+  std::vector<T> erased_;
 };
 
 }  // namespace starling

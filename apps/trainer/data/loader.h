@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "apps/trainer/data/augment.h"
@@ -11,11 +12,18 @@
 
 namespace starling {
 
+/// Class numbers that mixed batches hold shares of each class for instead, since an image is of two classes then.
+struct SoftTarget {
+  std::string tensor;        ///< a scalar int32 of each sample; empty: there are none
+  std::int64_t classes = 0;  ///< fp32 [classes] takes its place
+};
+
 /// How training samples become batches; their order is that of semantics.md section 9.
 struct LoaderSettings {
   std::uint64_t seed = 1;
   bool shuffle = true;
   Augmenters augment;
+  SoftTarget soft_target;                  ///< needed where `augment` mixes images
   std::shared_ptr<const Sampler> sampler;  ///< null: `shuffle`. Knows the complexities before start()
   double dirichlet_alpha = 0.0;            ///< > 0: `data.partition` dirichlet
   std::int64_t batch_size = 1;             ///< of one micro-batch on one rank

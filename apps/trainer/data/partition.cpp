@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
+#include "apps/trainer/data/gamma_number.h"
 #include "core/error.h"
 #include "core/random.h"
 
@@ -15,32 +15,15 @@ constexpr std::uint32_t kTurns = 0xffffffffu;
 
 double uniform_of(const Philox4x32& bits, int half) { return uniform_double(bits.v[2 * half], bits.v[2 * half + 1]); }
 
-/// The logarithm of a Gamma(alpha, 1) number (Marsaglia and Tsang, "A simple method for generating gamma variables", 2000), for alpha < 1
-/// by Gamma(alpha) = Gamma(alpha + 1) · U^(1/alpha): small alphas underflow without the logarithm.
-double log_gamma_number(double alpha, std::uint64_t seed, std::uint32_t rank, std::uint64_t item) {
+double log_gamma_of(double alpha, std::uint64_t seed, std::uint32_t rank, std::uint64_t item) {
   std::uint64_t draw = 0;
-  const auto next = [&] { return random_bits(seed, RandomStream::kPartition, rank, (item << 20) | draw++); };
-  double shift = 0.0, shape = alpha;
-  if (alpha < 1.0) {
-    shift = std::log(1.0 - uniform_of(next(), 0)) / alpha;  // 1 - u lies in (0, 1]
-    shape = alpha + 1.0;
-  }
-  const double d = shape - 1.0 / 3.0, c = 1.0 / std::sqrt(9.0 * d);
-  for (;;) {
-    const Philox4x32 bits = next();
-    const double normal = std::sqrt(-2.0 * std::log(1.0 - uniform_of(bits, 0))) * std::cos(2.0 * std::numbers::pi * uniform_of(bits, 1));
-    const double root = 1.0 + c * normal;
-    const double uniform = 1.0 - uniform_of(next(), 0);
-    if (root <= 0.0) continue;
-    const double v = root * root * root;
-    if (std::log(uniform) < 0.5 * normal * normal + d - d * v + d * std::log(v)) return std::log(d * v) + shift;
-  }
+  return log_gamma_number(alpha, [&] { return random_bits(seed, RandomStream::kPartition, rank, (item << 20) | draw++); });
 }
 
 std::vector<double> proportions(double alpha, std::size_t classes, std::uint64_t seed, std::uint32_t rank) {
   std::vector<double> values(classes);
   const double shape = std::clamp(alpha, 1e-6, 1e9);  // beyond, the result is one class, or an even share, anyway
-  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_number(shape, seed, rank, k);
+  for (std::size_t k = 0; k < classes; ++k) values[k] = log_gamma_of(shape, seed, rank, k);
   const double largest = *std::max_element(values.begin(), values.end());
   for (double& value : values) value = std::exp(value - largest);
   return values;

@@ -12,28 +12,25 @@
 namespace starling {
 namespace {
 
-constexpr int kCropTries = 10;            // after which the largest part in the middle is taken
-constexpr std::uint32_t kFirstDraw = 16;  // draws of this augmentation begin there: one a try
-
-struct CropRange {
-  double least = 0, most = 0;
-};
+constexpr int kCropTries = 10;  // after which the largest part in the middle is taken
 
 class RandomResizedCrop final : public Augmenter {
  public:
-  RandomResizedCrop(CropRange area, CropRange ratio, Interpolation interpolation)
+  RandomResizedCrop(NumberRange area, NumberRange ratio, Interpolation interpolation)
       : area_(area), ratio_(ratio), interpolation_(interpolation) {}
+  AugmentStage stage() const override { return AugmentStage::kCrop; }
 
   std::optional<PicturePart> part(const SampleRandom& random, const PictureSize& picture) const override {
     const auto tall = static_cast<double>(picture.height), wide = static_cast<double>(picture.width);
     for (std::uint32_t attempt = 0; attempt < kCropTries; ++attempt) {
-      const Philox4x32 bits = random.draw(kFirstDraw + attempt);
-      const double area = tall * wide * between(area_.least, area_.most, bits.v[0]);
-      const double ratio = std::exp(between(std::log(ratio_.least), std::log(ratio_.most), bits.v[1]));
+      const Philox4x32 bits = random.draw(kResizedCropDraw + attempt);
+      const double area = tall * wide * random_between(area_.least, area_.most, bits.v[0]);
+      const double ratio = std::exp(random_between(std::log(ratio_.least), std::log(ratio_.most), bits.v[1]));
       const auto width = static_cast<std::int64_t>(std::nearbyint(std::sqrt(area * ratio)));
       const auto height = static_cast<std::int64_t>(std::nearbyint(std::sqrt(area / ratio)));
       if (width <= 0 || height <= 0 || width > picture.width || height > picture.height) continue;
-      return PicturePart::window(below(bits.v[2], picture.height - height + 1), below(bits.v[3], picture.width - width + 1), height, width);
+      return PicturePart::window(random_below(bits.v[2], picture.height - height + 1), random_below(bits.v[3], picture.width - width + 1),
+                                 height, width);
     }
     std::int64_t height = picture.height, width = picture.width;
     if (wide / tall < ratio_.least) {
@@ -65,23 +62,9 @@ class RandomResizedCrop final : public Augmenter {
   }
 
  private:
-  static double between(double least, double most, std::uint32_t word) {
-    return least + (most - least) * (static_cast<double>(word) + 0.5) * 0x1p-32;
-  }
-  static std::int64_t below(std::uint32_t word, std::int64_t bound) {
-    return static_cast<std::int64_t>((std::uint64_t{word} * static_cast<std::uint64_t>(bound)) >> 32);
-  }
-
-  CropRange area_, ratio_;
+  NumberRange area_, ratio_;
   Interpolation interpolation_;
 };
-
-CropRange read_range(ConfigSection& section, const char* key, CropRange usual, double most, const char* doc) {
-  const std::vector<double> range = section.numbers(key, {usual.least, usual.most}, Range{1e-4, most}, doc);
-  if (section.describing()) return usual;
-  if (range.size() != 2 || range[0] > range[1]) section.error(key, "has {} numbers; needed: [least, most]", range.size());
-  return {range[0], range[1]};
-}
 
 std::unique_ptr<Augmenter> make_random_resized_crop(ConfigSection& section, const Shape&) {
   const char* doc = "a part of random area and shape becomes the image";
@@ -90,8 +73,9 @@ std::unique_ptr<Augmenter> make_random_resized_crop(ConfigSection& section, cons
     return nullptr;
   }
   ConfigSection crop = section.section("random_resized_crop", doc);
-  const CropRange area = read_range(crop, "scale", {0.08, 1.0}, 1.0, "least and most of its area, as a share of the picture's");
-  const CropRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, 1e4, "least and most of width / height");
+  const NumberRange area =
+      read_range(crop, "scale", {0.08, 1.0}, Range{1e-4, 1.0}, "least and most of its area, as a share of the picture's");
+  const NumberRange ratio = read_range(crop, "ratio", {3.0 / 4.0, 4.0 / 3.0}, Range{1e-4, 1e4}, "least and most of width / height");
   if (section.describing()) return nullptr;
   crop.finish();
   return std::make_unique<RandomResizedCrop>(area, ratio, interpolation_of(section.resolved().value("interpolation", "bilinear")));

@@ -28,6 +28,7 @@ class CrossEntropy final : public Loss {
       refuse("cross_entropy", outputs, targets, "a row of scores and an int32 class each, or a probability for each score");
     return functions::cross_entropy(outputs, targets, label_smoothing_, scale, pass);
   }
+  bool takes_shares() const override { return true; }
 
  private:
   double label_smoothing_;
@@ -43,6 +44,7 @@ class FocalLoss final : public Loss {
       refuse("focal", outputs, targets, "a row of scores and an int32 class each, or a probability for each score");
     return functions::target_loss(outputs, targets, {.kind = LossKind::kFocal, .parameter = gamma_}, scale, pass);
   }
+  bool takes_shares() const override { return true; }
 
  private:
   double gamma_;
@@ -59,6 +61,7 @@ class ElementLoss final : public Loss {
     }
     return functions::target_loss(outputs, targets, settings_, scale, pass);
   }
+  bool takes_shares() const override { return true; }
 
  private:
   const char* name_;

@@ -31,6 +31,7 @@ class ClassificationTask final : public Task {
   TaskOutput predict(Model& model, const Batch& batch, Pass& pass) const override {
     return {model.forward(Variable(functions::in_format(batch["image"], batch.format, pass.backend)), pass), batch["label"]};
   }
+  std::string_view shared_target() const override { return "label"; }
 
  private:
   Shape image_;
@@ -45,6 +46,12 @@ Task::~Task() = default;
 Variable Task::loss(const TaskOutput& output, double share, Pass& pass) const {
   require(loss_ != nullptr, "task", "has no loss");
   return loss_->value(output.outputs, output.targets, share, pass);
+}
+
+void Task::share_targets(std::int64_t classes) {
+  for (TensorInfo& tensor : data_.tensors) {
+    if (tensor.name == shared_target()) tensor = {.name = tensor.name, .shape = Shape{classes}, .dtype = DType::kFloat32};
+  }
 }
 
 void Task::set_metrics(std::vector<std::unique_ptr<Metric>> metrics) { metrics_ = std::move(metrics); }

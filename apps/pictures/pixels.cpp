@@ -1,0 +1,243 @@
+#include "apps/pictures/pixels.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <vector>
+
+#include "apps/pictures/pixel_kernels.h"
+
+STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
+
+namespace starling {
+
+const cpu::PixelKernels& cpu::pixel_kernels() {
+  static const PixelKernels& chosen = select_isa(detected_isa(), scalar::pixels_copy(), avx2::pixels_copy(), avx512::pixels_copy());
+  return chosen;
+}
+
+namespace {
+
+constexpr double kOne = 1 << cpu::kBlendBits;
+
+/// Beyond, every byte above 0 is 255 anyway; products stay within 32 bits.
+std::int32_t fixed_factor(double factor) { return static_cast<std::int32_t>(std::lround(std::clamp(factor, 0.0, 256.0) * kOne)); }
+
+/// A copy of the image to read from while it is written.
+const std::uint8_t* kept(const ImageBytes& image) {
+  thread_local std::vector<std::uint8_t> bytes;
+  bytes.assign(image.bytes, image.bytes + image.size());
+  return bytes.data();
+}
+
+template <int kChannels>
+void look_up(const ImageBytes& image, const std::uint8_t (&tables)[4][256]) {
+  std::uint8_t* bytes = image.bytes;
+  for (std::int64_t i = 0; i < image.height * image.width; ++i, bytes += kChannels) {
+    for (int c = 0; c < kChannels; ++c) bytes[c] = tables[c][bytes[c]];
+  }
+}
+
+/// A table for each channel.
+void look_up(const ImageBytes& image, const std::uint8_t (&tables)[4][256]) {
+  switch (image.channels) {
+    case 1: return look_up<1>(image, tables);
+    case 2: return look_up<2>(image, tables);
+    case 3: return look_up<3>(image, tables);
+    default: return look_up<4>(image, tables);
+  }
+}
+
+/// ImageBytes of a row from columns [first, first + count) of another, mirrored or not; `step` is 1 or -1.
+template <int kChannels>
+void copy_pixels(const std::uint8_t* from, std::int64_t first, std::int64_t step, std::int64_t count, std::uint8_t* to) {
+  if (step == 1) {
+    std::memcpy(to, from + first * kChannels, static_cast<std::size_t>(count * kChannels));
+    return;
+  }
+  const std::uint8_t* pixel = from + first * kChannels;
+  for (std::int64_t x = 0; x < count; ++x, pixel -= kChannels, to += kChannels) {
+    for (int c = 0; c < kChannels; ++c) to[c] = pixel[c];
+  }
+}
+
+/// The place inside [0, size) that a reflected coordinate shows.
+std::int64_t reflected(std::int64_t at, std::int64_t size) { return at < 0 ? -at : at >= size ? 2 * size - 2 - at : at; }
+
+template <int kChannels>
+void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, bool flip, bool reflect) {
+  const std::uint8_t* old = kept(image);
+  const std::int64_t width = image.width, row_bytes = width * kChannels;
+  // Columns of the window, before it is mirrored, that lie inside the image.
+  const std::int64_t begin = std::clamp<std::int64_t>(-left, 0, width), end = std::clamp(width - left, begin, width);
+  for (std::int64_t y = 0; y < image.height; ++y) {
+    std::uint8_t* row = image.bytes + y * row_bytes;
+    std::int64_t from_y = y + top;
+    if (reflect) from_y = reflected(from_y, image.height);
+    if (from_y < 0 || from_y >= image.height) {
+      std::memset(row, 0, static_cast<std::size_t>(row_bytes));
+      continue;
+    }
+    const std::uint8_t* from = old + from_y * row_bytes;
+    if (end > begin) {
+      if (flip) {
+        copy_pixels<kChannels>(from, end - 1 + left, -1, end - begin, row + (width - end) * kChannels);
+      } else {
+        copy_pixels<kChannels>(from, begin + left, 1, end - begin, row + begin * kChannels);
+      }
+    }
+    const auto outside = [&](std::int64_t x) {
+      std::uint8_t* to = row + (flip ? width - 1 - x : x) * kChannels;
+      const std::uint8_t* shown = from + reflected(x + left, width) * kChannels;
+      for (int c = 0; c < kChannels; ++c) to[c] = reflect ? shown[c] : std::uint8_t{0};
+    };
+    for (std::int64_t x = 0; x < begin; ++x) outside(x);
+    for (std::int64_t x = end; x < width; ++x) outside(x);
+  }
+}
+
+template <int kChannels>
+void transform(const ImageBytes& image, const PixelMap& map) {
+  constexpr double kUnit = 65536.0;
+  const auto fixed = [](double value) { return static_cast<std::int64_t>(std::floor(value * kUnit + 0.5)); };
+  const std::int64_t xx = fixed(map.xx), xy = fixed(map.xy), yx = fixed(map.yx), yy = fixed(map.yy);
+  std::int64_t row_x = fixed(map.x0 + 0.5 * (map.xx + map.xy)), row_y = fixed(map.y0 + 0.5 * (map.yx + map.yy));
+  const std::int64_t height = image.height, width = image.width, row_bytes = width * kChannels;
+  const std::uint8_t* old = kept(image);
+  for (std::int64_t y = 0; y < height; ++y, row_x += xy, row_y += yy) {
+    std::uint8_t* to = image.bytes + y * row_bytes;
+    if (xx == static_cast<std::int64_t>(kUnit) && yx == 0) {  // a row is moved as a whole
+      const std::int64_t shift = row_x >> 16, from_y = row_y >> 16;
+      const std::int64_t begin = std::clamp<std::int64_t>(-shift, 0, width), end = std::clamp(width - shift, begin, width);
+      std::memset(to, 0, static_cast<std::size_t>(row_bytes));
+      if (from_y >= 0 && from_y < height && end > begin) {
+        copy_pixels<kChannels>(old + from_y * row_bytes, begin + shift, 1, end - begin, to + begin * kChannels);
+      }
+      continue;
+    }
+    std::int64_t at_x = row_x, at_y = row_y;
+    for (std::int64_t x = 0; x < width; ++x, at_x += xx, at_y += yx, to += kChannels) {
+      const std::int64_t from_x = at_x >> 16, from_y = at_y >> 16;
+      const bool inside = static_cast<std::uint64_t>(from_x) < static_cast<std::uint64_t>(width) &&
+                          static_cast<std::uint64_t>(from_y) < static_cast<std::uint64_t>(height);
+      const std::uint8_t* from = old + (inside ? (from_y * width + from_x) * kChannels : 0);
+      for (int c = 0; c < kChannels; ++c) to[c] = inside ? from[c] : std::uint8_t{0};
+    }
+  }
+}
+
+}  // namespace
+
+void adjust_brightness(const ImageBytes& image, double factor) {
+  cpu::pixel_kernels().scale(image.bytes, image.size(), fixed_factor(factor), 0);
+}
+
+void adjust_contrast(const ImageBytes& image, double factor) {
+  const std::int64_t pixels = image.height * image.width;
+  std::int64_t sum = 0;
+  if (image.channels == 3) {
+    sum = cpu::pixel_kernels().grey_sum(image.bytes, pixels);
+  } else {
+    for (std::int64_t i = 0; i < image.size(); ++i) sum += image.bytes[i];
+  }
+  const std::int32_t fixed = fixed_factor(factor);
+  const double mean = static_cast<double>(sum) / static_cast<double>(image.channels == 3 ? pixels : image.size());
+  cpu::pixel_kernels().scale(image.bytes, image.size(), fixed, static_cast<std::int32_t>(std::lround((kOne - fixed) * mean)));
+}
+
+void adjust_saturation(const ImageBytes& image, double factor) {
+  if (image.channels == 3) cpu::pixel_kernels().blend_grey(image.bytes, image.height * image.width, fixed_factor(factor));
+}
+
+void adjust_hue(const ImageBytes& image, double turn) {
+  if (image.channels != 3) return;
+  const auto sixths = static_cast<float>(6.0 * (turn < 0.0 ? turn + 1.0 : turn));
+  cpu::pixel_kernels().turn_hue(image.bytes, image.height * image.width, sixths < 6.0F ? sixths : 0.0F);
+}
+
+void adjust_sharpness(const ImageBytes& image, double factor) {
+  if (image.height <= 2 || image.width <= 2) return;
+  const std::uint8_t* old = kept(image);
+  const std::int64_t n = image.width * image.channels;
+  for (std::int64_t y = 1; y < image.height - 1; ++y) {
+    const std::uint8_t* row = old + y * n;
+    cpu::pixel_kernels().sharpen(row - n, row, row + n, n, image.channels, fixed_factor(factor), image.bytes + y * n);
+  }
+}
+
+void posterize(const ImageBytes& image, int bits) {
+  cpu::pixel_kernels().invert_and_mask(image.bytes, image.size(), 256, 0xFF00 >> std::clamp(bits, 0, 8) & 0xFF);
+}
+
+void solarize(const ImageBytes& image, double threshold) {
+  cpu::pixel_kernels().invert_and_mask(image.bytes, image.size(), static_cast<std::int32_t>(std::ceil(std::clamp(threshold, 0.0, 256.0))),
+                                       255);
+}
+
+void autocontrast(const ImageBytes& image) {
+  std::uint8_t least[4] = {255, 255, 255, 255}, most[4] = {};
+  const auto channels = static_cast<std::size_t>(image.channels);
+  for (const std::uint8_t* pixel = image.bytes; pixel != image.bytes + image.size(); pixel += channels) {
+    for (std::size_t c = 0; c < channels; ++c) {
+      least[c] = std::min(least[c], pixel[c]);
+      most[c] = std::max(most[c], pixel[c]);
+    }
+  }
+  std::uint8_t tables[4][256];
+  for (std::size_t c = 0; c < channels; ++c) {
+    const int low = least[c], range = most[c] - low;
+    for (int v = 0; v < 256; ++v) {
+      tables[c][v] = static_cast<std::uint8_t>(range == 0 ? v : std::clamp((v - low) * 255 / range, 0, 255));
+    }
+  }
+  look_up(image, tables);
+}
+
+void equalize(const ImageBytes& image) {
+  std::uint32_t counts[4][256] = {};
+  const auto channels = static_cast<std::size_t>(image.channels);
+  for (const std::uint8_t* pixel = image.bytes; pixel != image.bytes + image.size(); pixel += channels) {
+    for (std::size_t c = 0; c < channels; ++c) ++counts[c][pixel[c]];
+  }
+  std::uint8_t tables[4][256];
+  for (std::size_t c = 0; c < channels; ++c) {
+    // The last level that occurs does not count: it becomes white by itself.
+    int last = 255;
+    while (last > 0 && counts[c][last] == 0) --last;
+    const std::int64_t step = (image.height * image.width - counts[c][last]) / 255;
+    std::int64_t below = 0;
+    for (int v = 0; v < 256; ++v) {
+      tables[c][v] = static_cast<std::uint8_t>(step == 0 ? v : std::clamp<std::int64_t>((below + step / 2) / step, 0, 255));
+      below += counts[c][v];
+    }
+  }
+  look_up(image, tables);
+}
+
+PixelMap PixelMap::rotate(double degrees, std::int64_t height, std::int64_t width) {
+  const double angle = degrees * std::numbers::pi / 180.0, cosine = std::cos(angle), sine = std::sin(angle);
+  const double x = 0.5 * static_cast<double>(width), y = 0.5 * static_cast<double>(height);
+  return {cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y};
+}
+
+void transform(const ImageBytes& image, const PixelMap& map) {
+  switch (image.channels) {
+    case 1: return transform<1>(image, map);
+    case 2: return transform<2>(image, map);
+    case 3: return transform<3>(image, map);
+    default: return transform<4>(image, map);
+  }
+}
+
+void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, bool flip, bool reflect) {
+  switch (image.channels) {
+    case 1: return take_window<1>(image, top, left, flip, reflect);
+    case 2: return take_window<2>(image, top, left, flip, reflect);
+    case 3: return take_window<3>(image, top, left, flip, reflect);
+    default: return take_window<4>(image, top, left, flip, reflect);
+  }
+}
+
+}  // namespace starling
