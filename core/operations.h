@@ -142,15 +142,15 @@ struct SumRows {
   Accesses accesses() const { return Accesses().read({x}).output(accumulate, {y}); }
 };
 
-enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu };
+enum class Activation : std::uint8_t { kNone, kRelu, kGelu, kSilu, kRelu6 };
 
-/// y = activation(x). y may be x for ReLU. GELU is the exact one, x·Φ(x).
+/// y = activation(x). y may be x for ReLU and ReLU6, which is min(max(x, 0), 6). GELU is the exact one, x·Φ(x).
 struct ActivationForward {
   Activation kind = Activation::kRelu;
   Tensor x, y;
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
-/// dx = dy · activation'(x). For ReLU `x` may be the forward's output as well. dx may be dy.
+/// dx = dy · activation'(x). For ReLU and ReLU6 `x` may be the forward's output as well. dx may be dy.
 struct ActivationBackward {
   Activation kind = Activation::kRelu;
   Tensor x, dy, dx;
@@ -316,11 +316,13 @@ struct FlattenChannelsFirst {
 
 /// y = x · mask / (1 - p); element i is kept where the Philox number of (key, counter, i) is >= p. The backward pass calls it
 /// again on the gradient with the same key and counter, so no mask is stored. y may be x.
+/// With a `run`, that many neighbouring elements share a number, that of i / run: whole samples are dropped, for example.
 struct Dropout {
   Tensor x, y;
   double p = 0.5;
   std::uint64_t key = 0;
   std::uint64_t counter = 0;  ///< distinct per layer use, step, micro-batch and rank
+  std::int64_t run = 1;       ///< divides the number of elements
   Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
 

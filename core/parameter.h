@@ -12,6 +12,7 @@ namespace starling {
 enum class TensorLayout : std::uint8_t {
   kPlain,       ///< the same
   kConvWeight,  ///< O×kH×kW×I in memory, O×I×kH×kW outside
+  kImageScale,  ///< C in memory, C×1×1 outside: one number for each channel of an image
 };
 
 /// A distribution that initial values are drawn from.

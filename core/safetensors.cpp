@@ -374,18 +374,22 @@ void copy_plain(const std::byte* from, const Shape& shape, std::size_t size, std
 
 Shape file_shape(const Shape& memory_shape, TensorLayout layout) {
   if (layout == TensorLayout::kPlain) return memory_shape;
+  if (layout == TensorLayout::kImageScale) {
+    require(memory_shape.rank() == 1, "safetensors", "a scale of channels is {}, not one number a channel", memory_shape.text());
+    return {memory_shape[0], 1, 1};
+  }
   check_rank(memory_shape);
   return {memory_shape[0], memory_shape[3], memory_shape[1], memory_shape[2]};
 }
 
 void to_file_layout(const std::byte* memory, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* file) {
-  if (layout == TensorLayout::kPlain) return copy_plain(memory, memory_shape, element_size, file);
+  if (layout != TensorLayout::kConvWeight) return copy_plain(memory, memory_shape, element_size, file);
   check_rank(memory_shape);
   swap_inner(memory, memory_shape[0], memory_shape[1] * memory_shape[2], memory_shape[3], element_size, file);
 }
 
 void to_memory_layout(const std::byte* file, const Shape& memory_shape, TensorLayout layout, std::size_t element_size, std::byte* memory) {
-  if (layout == TensorLayout::kPlain) return copy_plain(file, memory_shape, element_size, memory);
+  if (layout != TensorLayout::kConvWeight) return copy_plain(file, memory_shape, element_size, memory);
   check_rank(memory_shape);
   swap_inner(file, memory_shape[0], memory_shape[3], memory_shape[1] * memory_shape[2], element_size, memory);
 }

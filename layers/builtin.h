@@ -9,12 +9,15 @@ namespace starling::builtin {
 void add_batch_norm(LayerRegistry& registry);
 void add_conv2d(LayerRegistry& registry);
 void add_layer_norm(LayerRegistry& registry);
+void add_layer_scale(LayerRegistry& registry);
 void add_linear(LayerRegistry& registry);
 void add_residual(LayerRegistry& registry);
 void add_sequential(LayerRegistry& registry);
 void add_stateless(LayerRegistry& registry);
 
+void add_convnext(ModelRegistry& registry);
 void add_mlp(ModelRegistry& registry);
+void add_mobilenet(ModelRegistry& registry);
 void add_sequential_model(ModelRegistry& registry);
 void add_resnet(ModelRegistry& registry);
 void add_vgg(ModelRegistry& registry);

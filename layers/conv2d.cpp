@@ -25,6 +25,7 @@ Shape Conv2d::build(const Shape& input) {
   // Kaiming normal (He et al. 2015, arXiv 1502.01852) for ReLU: gain sqrt(2).
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanIn) init = Init::normal(std::sqrt(2.0 / fan_in));
   if (options_.init == Conv2dOptions::WeightInit::kKaimingNormalFanOut) init = Init::normal(std::sqrt(2.0 / fan_out));
+  if (options_.init == Conv2dOptions::WeightInit::kNormal002) init = Init::normal(0.02);
   weight_ = &add_parameter("weight", {options_.out_channels, window.kernel[0], window.kernel[1], group_channels}, init,
                            TensorLayout::kConvWeight);
   weight_->product = true;

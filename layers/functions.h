@@ -30,17 +30,23 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
 /// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape, columns] of the table's operand's type.
 Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
+/// scale[C] · x along the last dimension, + residual (if it holds a value), as one operation.
+Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
 Variable add(const Variable& a, const Variable& b, Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);
+/// The same numbers as another shape.
+Variable reshape(const Variable& x, const Shape& shape, Pass& pass);
 /// [N,H,W,C] → [N, C·H·W] in PyTorch's order; any other rank is only reshaped.
 Variable flatten(const Variable& x, Pass& pass);
 /// Keeps a value with probability 1 - p and scales it by 1/(1 - p) in training; the identity otherwise. Takes one number of
-/// pass.dropout_counter.
-Variable dropout(const Variable& x, double p, Pass& pass);
+/// pass.dropout_counter. `run` neighbouring values are kept or dropped together; it divides their number.
+Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run = 1);
+/// Dropout of whole samples: a sample's values all become 0 with probability p in training, or are all scaled by 1/(1 - p).
+Variable stochastic_depth(const Variable& x, double p, Pass& pass);
 /// x in another floating format, without a gradient; itself where it is in that one.
 Tensor in_format(const Tensor& x, DType format, Backend& backend);
 /// Mean over the batch times `scale`; a scalar. labels: int32 [N], or a probability of each class, [N,C].

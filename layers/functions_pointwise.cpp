@@ -17,8 +17,9 @@ Variable activation(const Variable& x, Activation kind, Pass& pass) {
   if (kind == Activation::kNone) return x;
   Tensor y(pass.backend, x.shape(), x.dtype());
   pass.backend.activation_forward({.kind = kind, .x = x.value(), .y = y});
-  // ReLU's gradient needs only the output, which the next operation keeps anyway.
-  auto backward = [kind, saved = kind == Activation::kRelu ? y : x.value()](Gradients& g) {
+  // The gradients of ReLU and ReLU6 need only the output, which the next operation keeps anyway.
+  const bool from_output = kind == Activation::kRelu || kind == Activation::kRelu6;
+  auto backward = [kind, saved = from_output ? y : x.value()](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
     g.backend().activation_backward({.kind = kind, .x = saved, .dy = dy, .dx = dx});
@@ -38,18 +39,24 @@ Variable add(const Variable& a, const Variable& b, Pass& pass) {
   });
 }
 
-Variable dropout(const Variable& x, double p, Pass& pass) {
+Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run) {
   if (!pass.training || p <= 0.0) return x;
-  Dropout args{
-      .x = x.value(), .y = Tensor(pass.backend, x.shape(), x.dtype()), .p = p, .key = pass.dropout_key, .counter = pass.dropout_counter++};
+  Dropout args{.x = x.value(),
+               .y = Tensor(pass.backend, x.shape(), x.dtype()),
+               .p = p,
+               .key = pass.dropout_key,
+               .counter = pass.dropout_counter++,
+               .run = run};
   pass.backend.dropout(args);
-  auto backward = [p, key = args.key, counter = args.counter](Gradients& g) {
+  auto backward = [p, run, key = args.key, counter = args.counter](Gradients& g) {
     const Tensor dy = std::move(g.take_terms().front());
     Tensor dx = own_gradient_memory(dy);
-    g.backend().dropout({.x = dy, .y = dx, .p = p, .key = key, .counter = counter});
+    g.backend().dropout({.x = dy, .y = dx, .p = p, .key = key, .counter = counter, .run = run});
     g.set(0, std::move(dx));
   };
   return pass.record("dropout", std::move(args.y), {x}, {}, std::move(backward));
 }
+
+Variable stochastic_depth(const Variable& x, double p, Pass& pass) { return dropout(x, p, pass, x.shape().elements() / x.shape()[0]); }
 
 }  // namespace starling::functions

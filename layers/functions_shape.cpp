@@ -45,16 +45,18 @@ Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t chan
   return pass.record("subsample_pad", std::move(y), {x}, {}, std::move(backward));
 }
 
+Variable reshape(const Variable& x, const Shape& shape, Pass& pass) {
+  return pass.record("reshape", x.value().reshaped(shape), {x}, {},
+                     [in = x.shape()](Gradients& g) { g.set(0, std::move(g.take_terms().front()).reshaped(in)); });
+}
+
 Variable flatten(const Variable& x, Pass& pass) {
   const Shape& in = x.shape();
   require(in.rank() >= 2, "flatten", "the input is {}, it has no dimensions to flatten", in.text());
   const Shape out{in[0], in.elements() / in[0]};
   // With one channel or one pixel both orders are the same: no copy.
   const bool reorder = in.rank() == 4 && in[3] > 1 && in[1] * in[2] > 1;
-  if (!reorder) {
-    return pass.record("flatten", x.value().reshaped(out), {x}, {},
-                       [in](Gradients& g) { g.set(0, std::move(g.take_terms().front()).reshaped(in)); });
-  }
+  if (!reorder) return reshape(x, out, pass);
   Tensor y(pass.backend, out, x.dtype());
   pass.backend.flatten_channels_first({.x = x.value(), .y = y});
   return pass.record("flatten", std::move(y), {x}, {}, [in](Gradients& g) {

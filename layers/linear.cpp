@@ -15,6 +15,7 @@ Shape Linear::build(const Shape& input) {
   Init init = uniform;
   if (init_ == WeightInit::kKaimingNormal) init = Init::normal(std::sqrt(2.0 / fan_in));
   if (init_ == WeightInit::kSmallNormal) init = Init::normal(0.01);
+  if (init_ == WeightInit::kNormal002) init = Init::normal(0.02);
   weight_ = &add_parameter("weight", {out_features_, input[0]}, init);
   weight_->product = true;
   if (has_bias_) bias_ = &add_parameter("bias", {out_features_}, zero_bias_ ? Init::constant(0.0) : uniform);

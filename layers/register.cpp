@@ -24,6 +24,7 @@ void register_builtin_layers() {
     builtin::add_linear(registry);
     builtin::add_batch_norm(registry);
     builtin::add_layer_norm(registry);
+    builtin::add_layer_scale(registry);
     builtin::add_stateless(registry);
     builtin::add_residual(registry);
     builtin::add_sequential(registry);
@@ -39,6 +40,8 @@ void register_builtin_models() {
     builtin::add_resnet(registry);
     builtin::add_vgg(registry);
     builtin::add_wide_resnet(registry);
+    builtin::add_mobilenet(registry);
+    builtin::add_convnext(registry);
   });
 }
 

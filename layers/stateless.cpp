@@ -26,6 +26,7 @@ void builtin::add_stateless(LayerRegistry& registry) {
         name, [kind](ConfigSection&) { return std::make_unique<ActivationLayer>(kind); }, doc);
   };
   activation("relu", Activation::kRelu, "max(0, x)");
+  activation("relu6", Activation::kRelu6, "min(max(0, x), 6)");
   activation("gelu", Activation::kGelu, "the exact Gaussian error linear unit, x·Φ(x) (arXiv 1606.08415)");
   activation("silu", Activation::kSilu, "x · sigmoid(x)");
   const auto pooling = [&](const char* name, Pooling kind, const char* doc) {
@@ -44,6 +45,13 @@ void builtin::add_stateless(LayerRegistry& registry) {
         return std::make_unique<DropoutLayer>(section.number("p", 0.5, Range::half_open(0, 1), "probability that a value becomes 0"));
       },
       "random zeros in training");
+  registry.add(
+      "stochastic_depth",
+      [](ConfigSection& section) {
+        return std::make_unique<StochasticDepth>(
+            section.number("p", 0.1, Range::half_open(0, 1), "probability that a sample becomes 0; the others are scaled by 1/(1 - p)"));
+      },
+      "whole samples become 0 in training; at the end of a residual's layers that leaves the block out");
 }
 
 }  // namespace starling

@@ -33,6 +33,20 @@ class DropoutLayer : public Layer {
   double p_;
 };
 
+/// Zeroes whole samples with probability p in training and scales the others by 1/(1 - p): at the end of a residual's layers, the block is
+/// left out (Huang et al. 2016, arXiv 1603.09382).
+class StochasticDepth : public Layer {
+ public:
+  explicit StochasticDepth(double p) : p_(p) {}
+
+ protected:
+  Shape build(const Shape& input) override { return input; }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::stochastic_depth(x, p_, pass); }
+
+ private:
+  double p_;
+};
+
 /// The largest value or the mean of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in PyTorch by default.
 class Pool2d : public Layer {
  public:

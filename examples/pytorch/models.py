@@ -48,7 +48,7 @@ def make_layer(spec, x):
         return make_sequential(spec["layers"], x)
     if kind == "global_avg_pool":
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "flatten": nn.Flatten, "max_pool2d": nn.MaxPool2d,
+    plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "relu6": nn.ReLU6, "flatten": nn.Flatten, "max_pool2d": nn.MaxPool2d,
              "avg_pool2d": nn.AvgPool2d, "dropout": nn.Dropout}
     return plain[kind](**args)
 

@@ -47,10 +47,18 @@ void CpuBackend::add(const Add& args) {
 
 void CpuBackend::dropout(const Dropout& args) {
   require(args.p >= 0.0 && args.p <= 1.0, "cpu", "dropout: p is {}, but must lie in [0, 1]", args.p);
+  require(args.run > 0 && args.x.elements() % args.run == 0, "cpu", "dropout: runs of {} do not make up {} elements", args.run,
+          args.x.elements());
   floating(args.x, "dropout", [&](auto type) {
     using T = decltype(type);
     const T* x = args.x.data<T>();
     T* y = cpu::numbers<T>(args.y, args.x.elements(), "dropout", "y");
+    if (args.run > 1) {
+      threads_.parallel_for(args.x.elements(), kElementGrain, [&](Index begin, Index end) {
+        kernels<T>().dropout_runs(x, y, begin, end - begin, args.run, args.p, args.key, args.counter);
+      });
+      return;
+    }
     threads_.parallel_for(args.x.elements(), 4096,
                           [&](Index begin, Index end) { kernels<T>().dropout(x, y, begin, end - begin, args.p, args.key, args.counter); });
   });

@@ -2,6 +2,7 @@
 
 #include "kernels/composed_conv.h"
 #include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/cpu/depthwise.h"
 
 // Convolutions, matrix products and their bias gradients.
 namespace starling {
@@ -72,6 +73,9 @@ void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index
 
 template <class T>
 void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y) {
+  if constexpr (!cpu::kIsLow<T>) {
+    if (cpu::Depthwise<T>::takes(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
+  }
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.images * g.out_height, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
@@ -111,6 +115,9 @@ void CpuBackend::conv2d_forward(const Conv2dForward& args) {
 
 template <class T>
 void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx) {
+  if constexpr (!cpu::kIsLow<T>) {
+    if (cpu::Depthwise<T>::takes(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_data(g, dy, weight, dx);
+  }
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.images * g.height, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
@@ -122,7 +129,7 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
     }
     const auto wide_dy = widened(dy, y_elements(g)), wide_weight = widened(weight, cpu::weight_elements(g));
     const cpu::Workspace<float> wide_dx(*allocator_, x_elements(g));
-    dnnl_.conv_backward_data(g, wide_dy.data(), wide_weight.data(), wide_dx.data());
+    conv2d_backward_data_of<float>(g, wide_dy.data(), wide_weight.data(), wide_dx.data());
     narrow(wide_dx.data(), dx, x_elements(g));
   }
 }
@@ -140,6 +147,11 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
 
 template <class T>
 void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate) {
+  if constexpr (!cpu::kIsLow<T>) {
+    if (cpu::Depthwise<T>::takes(g)) {
+      return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_weights(g, x, dy, dweight, accumulate);
+    }
+  }
   if constexpr (std::is_same_v<T, double>) {
     threads_.parallel_for(g.out_channels, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_backward_weights(g, x, dy, dweight, begin, end, accumulate); });
@@ -157,7 +169,7 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
       if (bf16_products_) return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
     }
     const auto wide_x = widened(x, x_elements(g)), wide_dy = widened(dy, y_elements(g));
-    dnnl_.conv_backward_weights(g, wide_x.data(), wide_dy.data(), dweight, accumulate);
+    conv2d_backward_weights_of<float>(g, wide_x.data(), wide_dy.data(), dweight, accumulate);
   }
 }
 

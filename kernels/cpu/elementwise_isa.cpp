@@ -34,6 +34,7 @@ static void activation_forward(Activation kind, const T* x, T* y, Index n) {
     case Activation::kRelu: return for_each(y, n, STARLING_VALUE(math::relu(widen(x[i]))));
     case Activation::kGelu: return for_each(y, n, STARLING_VALUE(math::gelu(widen(x[i]))));
     case Activation::kSilu: return for_each(y, n, STARLING_VALUE(math::silu(widen(x[i]))));
+    case Activation::kRelu6: return for_each(y, n, STARLING_VALUE(math::relu6(widen(x[i]))));
   }
 }
 
@@ -49,6 +50,12 @@ static void activation_backward(Activation kind, const T* x, const T* dy, T* dx,
           });
     case Activation::kGelu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::gelu_derivative(widen(x[i]))));
     case Activation::kSilu: return for_each(dx, n, STARLING_VALUE(widen(dy[i]) * math::silu_derivative(widen(x[i]))));
+    case Activation::kRelu6:
+      return for_each(
+          dx, n, [=](Index i) __attribute__((always_inline)) {
+            const Compute<T> g = widen(dy[i]), at = widen(x[i]);
+            return (at > Compute<T>(0)) & (at < Compute<T>(6)) ? g : Compute<T>(0);
+          });
   }
 }
 
@@ -70,6 +77,22 @@ static void dropout(const T* x, T* y, Index first, Index n, double p, std::uint6
     const math::DropoutMask mask = math::dropout_mask(key, counter, static_cast<std::uint64_t>((first + i) / 4), threshold);
     const Index count = n - i < 4 ? n - i : 4;
     for (Index j = 0; j < count; ++j) y[first + i + j] = narrow<T>(mask.keep[j] ? widen(x[first + i + j]) * scale : Compute<T>(0));
+  }
+}
+
+template <class T>
+static void dropout_runs(const T* x, T* y, Index first, Index n, Index run, double p, std::uint64_t key, std::uint64_t counter) {
+  const Compute<T> scale = p < 1.0 ? static_cast<Compute<T>>(1.0 / (1.0 - p)) : Compute<T>(0);
+  for (Index at = first, end = first + n; at < end;) {
+    const Index number = at / run, stop = (number + 1) * run < end ? (number + 1) * run : end;
+    const auto group = static_cast<std::uint64_t>(number / 4);
+    const T* from = x + at;
+    if (math::dropout_mask(key, counter, group, static_cast<float>(p)).keep[number % 4]) {
+      for_each(y + at, stop - at, STARLING_VALUE(widen(from[i]) * scale));
+    } else {
+      for_each(y + at, stop - at, STARLING_VALUE((void(i), Compute<T>(0))));
+    }
+    at = stop;
   }
 }
 
@@ -134,6 +157,7 @@ static void set(Kernels<T>& table) {
   table.add = add<T>;
   table.fill = fill<T>;
   table.dropout = dropout<T>;
+  table.dropout_runs = dropout_runs<T>;
   table.weighted_sum = weighted_sum<T>;
   table.squared_distance = squared_distance<T>;
 }

@@ -19,6 +19,7 @@ void load(Isa isa, Kernels<float>& table) {
   load_common(isa, table);
   select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_codec, avx2::add_codec, avx512::add_codec)(table);
+  select_isa<Adder>(isa, scalar::add_depthwise, avx2::add_depthwise, avx512::add_depthwise)(table);
   select_isa<Adder>(isa, scalar::add_conv16, avx2::add_conv16, avx512::add_conv16)(table);
 }
 
@@ -27,6 +28,7 @@ void load(Isa isa, Kernels<double>& table) {
   load_common(isa, table);
   select_isa<Adder>(isa, scalar::add_pool, avx2::add_pool, avx512::add_pool)(table);
   select_isa<Adder>(isa, scalar::add_codec, avx2::add_codec, avx512::add_codec)(table);
+  select_isa<Adder>(isa, scalar::add_depthwise, avx2::add_depthwise, avx512::add_depthwise)(table);
   select_isa<Adder>(isa, scalar::add_plain, avx2::add_plain, avx512::add_plain)(table);
 }
 

@@ -45,6 +45,11 @@ STARLING_HD Index block_rows(Index channels) {
   return fold_rows(channels) * (lines < 16 ? 16 : lines > 256 ? 256 : lines);
 }
 
+/// Channels that the depthwise kernels take at a time, and the largest window that they have room for.
+constexpr Index kDepthwiseBlock = 64, kDepthwiseTaps = 64;
+/// Rows of an image that a window spans.
+STARLING_HD Index depthwise_rows(const Geometry& g) { return (g.kernel_h - 1) * g.dilation_h + 1; }
+
 /// Own kernels for one element type and one instruction set, on plain pointers and ranges; the callers split the work over threads.
 /// T is float, double, BFloat16 or Float16; R is what it is computed in. Sums over many elements gather in short runs of R and go on in
 /// double. For the 16-bit types only the normalisation, elementwise and loss kernels are there: callers widen pieces for the others.
@@ -83,6 +88,8 @@ struct Kernels {
   void (*fill)(T* y, T value, Index n);
   /// Elements first … first + n - 1 of a dropout of x into y (both from element 0); `first` is a multiple of 4.
   void (*dropout)(const T* x, T* y, Index first, Index n, double p, std::uint64_t key, std::uint64_t counter);
+  /// The same where `run` neighbouring elements share a number; `first` is any.
+  void (*dropout_runs)(const T* x, T* y, Index first, Index n, Index run, double p, std::uint64_t key, std::uint64_t counter);
   /// out (+)= Σ weight_k in_k.
   void (*weighted_sum)(const T* const* in, const R* weight, int terms, T* out, Index n, bool accumulate);
   /// Σ (x - y)²; y optional.
@@ -122,6 +129,21 @@ struct Kernels {
   /// weight[16,3,3,channels] for conv16.
   void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
 
+  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels, fp32 and fp64. Each call does the block
+  // of
+  // --- kDepthwiseBlock channels from `channel` on; scratch: see cpu_depthwise.cpp.
+  /// weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
+  void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;
+  /// Output rows first … last - 1 of an image. bias: optional.
+  void (*depthwise_forward)(const Geometry& g, const T* x, const T* packed, const T* bias, T* y, Index image, Index first, Index last,
+                            Index channel, T* scratch) = nullptr;
+  /// Input rows first … last - 1 of an image.
+  void (*depthwise_backward_data)(const Geometry& g, const T* dy, const T* packed, T* dx, Index image, Index first, Index last,
+                                  Index channel, T* scratch) = nullptr;
+  /// sums[kH·kW, kDepthwiseBlock] of the images first … last - 1, overwritten.
+  void (*depthwise_backward_weights)(const Geometry& g, const T* x, const T* dy, T* sums, Index first, Index last, Index channel,
+                                     T* scratch) = nullptr;
+
   // --- Convolution and matrix product by plain loops (plain_isa.cpp): what fp64 uses.
   /// Output rows first … last, counted over N·P.
   void (*conv_forward)(const Geometry& g, const T* x, const T* weight, const T* bias, T* y, Index first, Index last);
@@ -151,7 +173,8 @@ void load(Isa isa, Kernels<Float16>& table);
 STARLING_DECLARE_PER_ISA(STARLING_DECLARE_ADDERS(add_norm) STARLING_DECLARE_ADDERS(add_elementwise)
                              STARLING_DECLARE_ADDERS(add_loss) void add_pool(Kernels<float>&);
                          void add_pool(Kernels<double>&); void add_codec(Kernels<float>&); void add_codec(Kernels<double>&);
-                         void add_plain(Kernels<double>&); void add_conv16(Kernels<float>&);)
+                         void add_depthwise(Kernels<float>&); void add_depthwise(Kernels<double>&); void add_plain(Kernels<double>&);
+                         void add_conv16(Kernels<float>&);)
 #undef STARLING_DECLARE_ADDERS
 #define STARLING_DEFINE_ADDERS(name)                  \
   void name(Kernels<float>& table) { set(table); }    \

@@ -62,6 +62,12 @@ STARLING_HD T relu(T x) {
   return x <= T(0) ? T(0) : x;  // NaN stays NaN, so that divergence shows
 }
 
+/// min(max(x, 0), 6), PyTorch's; its gradient is 1 between the two bounds and 0 at and beyond them.
+template <class T>
+STARLING_HD T relu6(T x) {
+  return x >= T(6) ? T(6) : relu(x);
+}
+
 /// x·Φ(x), Φ the normal distribution function (Hendrycks and Gimpel 2016), exact form.
 template <class T>
 STARLING_HD T gelu(T x) {

@@ -65,7 +65,7 @@ def make_layer(spec, x):
         return make_sequential(spec["layers"], x)
     if kind == "global_avg_pool":
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "flatten": nn.Flatten, "max_pool2d": nn.MaxPool2d,
+    plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "relu6": nn.ReLU6, "flatten": nn.Flatten, "max_pool2d": nn.MaxPool2d,
              "avg_pool2d": nn.AvgPool2d, "dropout": nn.Dropout}
     return plain[kind](**args)
 
@@ -242,6 +242,79 @@ class Vgg11(nn.Module):
         return self.classifier(torch.flatten(self.pool(self.features(x)), 1))
 
 
+def divisible(width):
+    """The next multiple of 8, not less than 90 % of `width`."""
+    nearest = max(8, int(width + 4) // 8 * 8)
+    return nearest + 8 if nearest < 0.9 * width else nearest
+
+
+def conv_norm(inputs, planes, kernel, stride=1, groups=1):
+    return nn.Sequential(nn.Conv2d(inputs, planes, kernel, stride, kernel // 2, groups=groups, bias=False), nn.BatchNorm2d(planes),
+                         nn.ReLU6())
+
+
+class InvertedResidual(nn.Module):
+    def __init__(self, inputs, planes, stride, expansion):
+        super().__init__()
+        inner = expansion * inputs
+        expand = [conv_norm(inputs, inner, 1)] if expansion != 1 else []
+        self.conv = nn.Sequential(*expand, conv_norm(inner, inner, 3, stride, inner), nn.Conv2d(inner, planes, 1, bias=False),
+                                  nn.BatchNorm2d(planes))
+        self.adds = stride == 1 and inputs == planes
+
+    def forward(self, x):
+        return x + self.conv(x) if self.adds else self.conv(x)
+
+
+class MobileNetV2(nn.Module):
+    def __init__(self, classes=10, width=1.0, dropout=0.2):
+        super().__init__()
+        planes = divisible(32 * width)
+        features = [conv_norm(3, planes, 3, 2)]
+        for expansion, channels, blocks, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
+                                                    (6, 160, 3, 2), (6, 320, 1, 1)):
+            for block in range(blocks):
+                features.append(InvertedResidual(planes, divisible(channels * width), stride if block == 0 else 1, expansion))
+                planes = divisible(channels * width)
+        last = divisible(1280 * max(1.0, width))
+        self.features = nn.Sequential(*features, conv_norm(planes, last, 1))
+        self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(last, classes))
+
+    def forward(self, x):
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
+class ConvNextBlock(nn.Module):
+    def __init__(self, planes, scale, drop):
+        super().__init__()
+        self.layer_scale = nn.Parameter(torch.full((planes, 1, 1), scale))
+        self.block = nn.Sequential(nn.Conv2d(planes, planes, 7, padding=3, groups=planes), nn.Identity(), nn.LayerNorm(planes, eps=1e-6),
+                                   nn.Linear(planes, 4 * planes), nn.GELU(), nn.Linear(4 * planes, planes))
+        self.drop = drop
+
+    def forward(self, x):
+        y = self.layer_scale * self.block[2:](self.block[0](x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        if self.training and self.drop > 0:
+            y = y * (torch.rand(len(x), 1, 1, 1) >= self.drop) / (1 - self.drop)
+        return x + y
+
+
+class ConvNext(nn.Module):
+    def __init__(self, blocks=(3, 3, 9, 3), widths=(96, 192, 384, 768), classes=10, scale=1e-6, drop=0.1):
+        super().__init__()
+        features = [nn.Sequential(nn.Conv2d(3, widths[0], 4, 4), ChannelLayerNorm(widths[0], eps=1e-6))]
+        drops = [drop * i / (sum(blocks) - 1) for i in range(sum(blocks))]
+        for stage, (count, planes) in enumerate(zip(blocks, widths)):
+            if stage:
+                features.append(nn.Sequential(ChannelLayerNorm(widths[stage - 1], eps=1e-6), nn.Conv2d(widths[stage - 1], planes, 2, 2)))
+            features.append(nn.Sequential(*(ConvNextBlock(planes, scale, drops.pop(0)) for _ in range(count))))
+        self.features = nn.Sequential(*features)
+        self.classifier = nn.Sequential(nn.LayerNorm(widths[-1], eps=1e-6), nn.Flatten(), nn.Linear(widths[-1], classes))
+
+    def forward(self, x):
+        return self.classifier(self.features(x).mean((2, 3)))
+
+
 # --- numbers that both sides can make ------------------------------------------------------------------------------------------
 
 def hashed(seed, count):
@@ -324,6 +397,8 @@ WHOLE = {
     # Width 1: the first group's shortcuts are all plain.
     "wide_resnet_narrow": ((2, 3, 16, 16), 0.0, {"type": "wide_resnet", "depth": 10, "width": 1}, lambda: WideResNet(10, 1, 0.0, 5)),
     "vgg11_cifar": ((2, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar"}, lambda: Vgg11(5, False, True)),
+    "mobilenet_v2": ((4, 3, 49, 40), 0.1, {"type": "mobilenet_v2", "width_mult": 0.25, "dropout": 0.0}, lambda: MobileNetV2(5, 0.25, 0.0)),
+    "convnext_tiny": ((2, 3, 70, 64), 0.1, {"type": "convnext_tiny", "stochastic_depth": 0.0}, lambda: ConvNext(classes=5, drop=0.0)),
     "vgg11_bn_cifar": ((3, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar", "batch_norm": True}, lambda: Vgg11(5, True, True)),
 }
 
@@ -397,8 +472,11 @@ def main():
         counts["wide_resnet50_2"] = ResNet(Bottleneck, (3, 4, 6, 3), 10, wide=2)
         counts["wide_resnet"] = WideResNet()
         counts["vgg11"] = Vgg11()
+        counts["mobilenet_v2"] = MobileNetV2()
+        counts["convnext_tiny"] = ConvNext()
     names = {
-        "tensors": {name: describe(counts[name]) for name in ("resnet20", "resnet18", "resnet50", "wide_resnet50_2", "wide_resnet", "vgg11")},
+        "tensors": {name: describe(counts[name]) for name in ("resnet20", "resnet18", "resnet50", "wide_resnet50_2", "wide_resnet", "vgg11",
+                                                               "mobilenet_v2", "convnext_tiny")},
         "parameter_counts": {name: sum(p.numel() for p in model.parameters()) for name, model in counts.items()},
     }
     (OUT / "names.json").write_text(json.dumps(names, separators=(",", ":")) + "\n")

@@ -56,7 +56,19 @@ TEST_CASE("layers/gradients: batch normalisation in evaluation mode has constant
 }
 
 TEST_CASE("layers/gradients: activations") {
-  for (const char* kind : {"relu", "gelu", "silu"}) check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
+  for (const char* kind : {"relu", "gelu", "silu", "relu6"}) check_layers(R"({"type": ")" + std::string(kind) + R"("})", {3, 4, 3});
+}
+
+TEST_CASE("layers/gradients: relu6 beyond its upper bound") {
+  check_layers(R"({"type": "layer_scale", "init": 9}, {"type": "relu6"}, {"type": "layer_scale", "init": 0.5})", {3, 4, 3});
+}
+
+TEST_CASE("layers/gradients: layer scale and stochastic depth") {
+  check_layers(R"({"type": "layer_scale", "init": 0.7})", {3, 4, 5});
+  check_layers(R"({"type": "layer_scale", "init": 1.5}, {"type": "silu"})", {6});
+  check_layers(R"({"type": "residual", "layers": [{"type": "silu"}, {"type": "layer_scale", "init": 0.7},
+      {"type": "stochastic_depth", "p": 0.4}]})",
+               {3, 2, 5}, 7);
 }
 
 TEST_CASE("layers/gradients: pooling") {
@@ -104,6 +116,11 @@ TEST_CASE("layers/gradients: whole models") {
   // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
   SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
   // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
+  // Only a few pixels: every twelfth of 158 tensors, every sixth of 180. Blocks are left out, and the scales are large enough to matter.
+  SUBCASE("mobilenet_v2") { check_initialised(R"({"type": "mobilenet_v2", "width_mult": 0.1})", {33, 32, 1}, 3, 12); }
+  SUBCASE("convnext_tiny") {
+    check_initialised(R"({"type": "convnext_tiny", "layer_scale": 0.5, "stochastic_depth": 0.5})", {32, 32, 1}, 2, 31);
+  }
   SUBCASE("wide_resnet") { check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 2}, 3, 1); }
 }
 

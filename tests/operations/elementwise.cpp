@@ -16,15 +16,22 @@ Operation activation(Activation kind, const std::string& name, Index n) {
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
+  // Random numbers lie between -1 and 1: in a row of relu6 they reach beyond its upper bound.
+  if (kind == Activation::kRelu6) {
+    op.fit = [](std::vector<Numbers>& in) {
+      for (double& v : in[0]) v *= 8.0;
+    };
+  }
   op.forward = [kind](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.activation_forward({.kind = kind, .x = in[0], .y = out[0]});
   };
   op.reference = [kind](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const double v = in[0][i];
-      out[0][i] = kind == Activation::kRelu   ? std::max(v, 0.0)
-                  : kind == Activation::kGelu ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
-                                              : v / (1.0 + std::exp(-v));
+      out[0][i] = kind == Activation::kRelu    ? std::max(v, 0.0)
+                  : kind == Activation::kRelu6 ? std::min(std::max(v, 0.0), 6.0)
+                  : kind == Activation::kGelu  ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
+                                               : v / (1.0 + std::exp(-v));
     }
   };
   op.backward = [kind](Backend& b, const Tensors& in, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
@@ -75,23 +82,25 @@ Operation sums_of_rows(Index rows, Index channels) {
   return op;
 }
 
-Operation dropout(Index n, double p) {
+Operation dropout(Index n, double p, Index run) {
   constexpr std::uint64_t kKey = 5, kCounter = (std::uint64_t{3} << 40) + 7;
   Operation op;
   op.name = fmt::format("dropout of {}, {}", n, p);
+  if (run > 1) op.name += fmt::format(", in runs of {}", run);
   op.inputs = {{n}};
   op.outputs = {{n}};
-  op.forward = [p](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter});
+  op.forward = [p, run](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.dropout({.x = in[0], .y = out[0], .p = p, .key = kKey, .counter = kCounter, .run = run});
   };
-  op.reference = [p](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+  op.reference = [p, run](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
-      const auto draw = static_cast<double>(uniform_float(philox(kKey, i / 4, kCounter).v[i % 4]));
+      const std::size_t number = i / static_cast<std::size_t>(run);
+      const auto draw = static_cast<double>(uniform_float(philox(kKey, number / 4, kCounter).v[number % 4]));
       out[0][i] = draw >= p ? in[0][i] / (1.0 - p) : 0.0;
     }
   };
-  op.backward = [p](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
-    b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter});
+  op.backward = [p, run](Backend& b, const Tensors&, const Tensors&, const Tensors&, const Tensor& dy, const Tensors& d) {
+    b.dropout({.x = dy, .y = d[0], .p = p, .key = kKey, .counter = kCounter, .run = run});
   };
   return op;
 }

@@ -121,6 +121,19 @@ std::vector<Operation> operation_table() {
       convolution({2, 9, 9, 8}, 12, window(3, 1, 2, 2), true),
       convolution({2, 6, 6, 32}, 32, window(3, 1, 1, 1, 4), true),
       convolution({2, 6, 6, 12}, 12, window(3, 1, 1, 1, 12), false),
+      // Of every channel alone: tiles of all sizes, blocks that are not full, parts of the rows.
+      convolution({2, 9, 15, 24}, 24, window(3, 1, 1, 1, 24), true),
+      convolution({3, 7, 8, 70}, 70, window(3, 2, 1, 1, 70), false),
+      convolution({2, 7, 7, 96}, 96, window(7, 1, 3, 1, 96), true),
+      convolution({1, 37, 12, 5}, 5, window(7, 1, 3, 1, 5), false),
+      convolution({2, 6, 9, 8}, 8, window(5, 1, 2, 1, 8), false),
+      convolution({2, 10, 9, 65}, 65, window(5, 2, 0, 1, 65), false),
+      convolution({1, 9, 9, 6}, 6, window(3, 1, 2, 2, 6), true),
+      convolution({1, 9, 8, 3}, 3, window(2, 3, 1, 1, 3), false),
+      convolution({1, 4, 5, 16}, 16, window(3, 1, 3, 1, 16), false),
+      convolution({2, 2, 2, 64}, 64, window(7, 1, 3, 1, 64), false),
+      convolution({1, 5, 6, 4}, 4, Window2d{{1, 2}, {3, 4}, {0, 0}, {1, 1}, 4}, false),
+      convolution({1, 12, 12, 2}, 2, window(9, 1, 4, 1, 2), false),
       convolution({1, 6, 9, 4}, 6, Window2d{{3, 2}, {2, 1}, {1, 0}, {1, 2}, 2}, true),
       convolution({2, 16, 16, 3}, 8, window(7, 2, 3), false),
       layer_norm(5, 1),
@@ -155,6 +168,9 @@ std::vector<Operation> operation_table() {
       sum_with_weights(3000),
       dropout(5, 0.5),
       dropout(4099, 0.1),
+      dropout(7 * 33, 0.5, 33),
+      dropout(6 * 5, 0.3, 5),
+      dropout(9 * 8192, 0.4, 8192),
       cast(1001, Role::kActivation, Role::kParameter),
       cast(1001, Role::kParameter, Role::kActivation),
       sums_of_rows(1, 10),
@@ -174,6 +190,7 @@ std::vector<Operation> operation_table() {
     table.push_back(activation(Activation::kRelu, "relu", n));
     table.push_back(activation(Activation::kGelu, "gelu", n));
     table.push_back(activation(Activation::kSilu, "silu", n));
+    table.push_back(activation(Activation::kRelu6, "relu6", n));
   }
   for (const Index channels : {1, 3, 5, 16, 33, 64, 130}) {
     table.push_back(batch_norm(50, channels, false, false, true));
@@ -196,6 +213,8 @@ std::vector<Operation> timing_table(std::int64_t batch) {
       convolution({batch, 16, 16, 32}, 32, window(3, 1, 1), false),
       convolution({batch, 8, 8, 64}, 64, window(3, 1, 1), false),
       convolution({batch, 8, 8, 64}, 256, window(1, 1, 0), false),
+      convolution({batch, 16, 16, 192}, 192, window(3, 1, 1, 1, 192), false),
+      convolution({batch, 16, 16, 96}, 96, window(7, 1, 3, 1, 96), true),
       matrix_product(batch, 512, 3072, false, true, true),
       matrix_product(512, 3072, batch, true, false, false, Role::kParameter),
       matrix_product(8 * batch, 1024, 1024, false, true, false),

@@ -80,7 +80,7 @@ Operation activation(Activation kind, const std::string& name, Index n);
 Operation sum_of_two(Index n);
 Operation sum_with_weights(Index n);
 Operation sums_of_rows(Index rows, Index channels);
-Operation dropout(Index n, double p);
+Operation dropout(Index n, double p, Index run = 1);
 /// Between activations and parameters: a change of type where these are of two.
 Operation cast(Index n, Role from, Role to);
 

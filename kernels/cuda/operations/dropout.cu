@@ -35,10 +35,43 @@ struct Drop {
   }
 };
 
+/// Where `run` neighbouring elements share a number.
+template <class T>
+struct DropRuns {
+  static constexpr int kInputs = 1;
+  std::uint64_t key;
+  StepScalar<std::uint64_t> counter;
+  float p;
+  T scale;
+  Index run;
+
+  STARLING_HD T factor(Index number) const {
+    const math::DropoutMask mask = math::dropout_mask(key, counter.get(), static_cast<std::uint64_t>(number >> 2), p);
+    const int place = static_cast<int>(number & 3);
+    const bool keep = place == 0 ? mask.keep[0] : place == 1 ? mask.keep[1] : place == 2 ? mask.keep[2] : mask.keep[3];
+    return keep ? scale : T(0);
+  }
+  template <int N>
+  STARLING_HD void operator()(Index first, const T (&x)[1][N], T (&y)[N]) const {
+    Index number = first / run, next = (number + 1) * run;
+    T now = factor(number);
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (first + i == next) {
+        next += run;
+        now = factor(++number);
+      }
+      y[i] = now != T(0) ? x[0][i] * now : T(0);
+    }
+  }
+};
+
 }  // namespace
 
 void CudaBackend::dropout(const Dropout& args) {
   require(args.p >= 0.0 && args.p <= 1.0, "cuda", "dropout: p is {}, but must lie in [0, 1]", args.p);
+  require(args.run > 0 && args.x.elements() % args.run == 0, "cuda", "dropout: runs of {} do not make up {} elements", args.run,
+          args.x.elements());
   const auto counter = step_scalar<std::uint64_t>(args.counter, [at = args.counter](const StepValues& now, const StepValues& then) {
     return at - then.dropout_counter + now.dropout_counter;
   });
@@ -46,8 +79,14 @@ void CudaBackend::dropout(const Dropout& args) {
     using T = decltype(type);
     const Index n = args.x.elements();
     const double scale = args.p < 1.0 ? 1.0 / (1.0 - args.p) : 0.0;
-    const Drop<Compute<T>> drop{args.key, counter, static_cast<float>(args.p), static_cast<Compute<T>>(scale)};
-    pointwise<T, T>(handle(), n, {args.x.data<T>()}, numbers<T>(args.y, n, "dropout", "y"), drop);
+    T* y = numbers<T>(args.y, n, "dropout", "y");
+    const auto run = [&](const auto& drop) { pointwise<T, T>(handle(), n, {args.x.data<T>()}, y, drop); };
+    const auto p = static_cast<float>(args.p);
+    if (args.run > 1) {
+      run(DropRuns<Compute<T>>{args.key, counter, p, static_cast<Compute<T>>(scale), args.run});
+    } else {
+      run(Drop<Compute<T>>{args.key, counter, p, static_cast<Compute<T>>(scale)});
+    }
   });
 }
 

@@ -23,6 +23,8 @@ struct Activate {
         y[i] = math::gelu(x[0][i]);
       } else if constexpr (kKind == Activation::kSilu) {
         y[i] = math::silu(x[0][i]);
+      } else if constexpr (kKind == Activation::kRelu6) {
+        y[i] = math::relu6(x[0][i]);
       } else {
         y[i] = x[0][i];
       }
@@ -44,6 +46,8 @@ struct ActivateBackward {
         dx[i] = x[1][i] * math::gelu_derivative(x[0][i]);
       } else if constexpr (kKind == Activation::kSilu) {
         dx[i] = x[1][i] * math::silu_derivative(x[0][i]);
+      } else if constexpr (kKind == Activation::kRelu6) {
+        dx[i] = x[0][i] > T(0) && x[0][i] < T(6) ? x[1][i] : T(0);
       } else {
         dx[i] = x[1][i];
       }
@@ -100,6 +104,7 @@ void with_activation(Activation kind, F f) {
     case Activation::kRelu: return f(std::integral_constant<Activation, Activation::kRelu>{});
     case Activation::kGelu: return f(std::integral_constant<Activation, Activation::kGelu>{});
     case Activation::kSilu: return f(std::integral_constant<Activation, Activation::kSilu>{});
+    case Activation::kRelu6: return f(std::integral_constant<Activation, Activation::kRelu6>{});
   }
 }
 
