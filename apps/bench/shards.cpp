@@ -39,7 +39,7 @@ double read_all(const Dataset& dataset, const std::vector<std::int64_t>& samples
       for (std::size_t i = 0; i < part.size(); ++i) {
         const std::array<std::byte*, 2> out{batch + i * kImageBytes, reinterpret_cast<std::byte*>(&label)};
         const auto choose = [&](const PictureSize& size) { return change.part(part[i], size); };
-        dataset.read_part(Dataset::Split::kTrain, part[i], choose, out);
+        dataset.read_part(Dataset::Split::kTrain, part[i], choose, 0, out);
       }
     }
   });

@@ -60,16 +60,26 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
-  LoaderSettings settings = loader_settings();
-  settings.fixed_place = graphs_.start_at_begin();
-  loader_ = std::make_unique<Loader>(*config.dataset, settings, backend, config.compute);
+  size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
-                                                          config.compute, settings.threads);
+                                                          config.compute, loader_settings().threads);
   if (config.ema) average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
 }
 
 Trainer::~Trainer() = default;
+
+bool Trainer::size_loader(std::int64_t epoch) {
+  const std::int64_t side = config_.data.growth ? config_.data.growth->side(epoch) : 0;
+  if (loader_ && side == image_side_) return false;
+  if (loader_ && transport_.rank() == 0) log::info("epoch {}: training images of {}×{} from here on", epoch, side, side);
+  LoaderSettings settings = loader_settings();
+  settings.fixed_place = graphs_.start_at_begin();
+  settings.side = image_side_ = side;
+  loader_.reset();  // its memory serves the next one
+  loader_ = std::make_unique<Loader>(*config_.dataset, settings, backend_, config_.compute);
+  return true;
+}
 
 LoaderSettings Trainer::loader_settings() const {
   LoaderSettings settings;
@@ -223,6 +233,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   losses_.reset(counters.loss_sum, counters.loss_count);
   seconds_ = counters.train_seconds;
   loader_epoch_ = step_ / length_.steps_per_epoch;
+  size_loader(loader_epoch_);
   loader_->start(loader_epoch_, step_ % length_.steps_per_epoch * config_.accumulate);
   algorithm_->resume(step_ - part(part_).first);
 }
@@ -237,7 +248,11 @@ void Trainer::issue_step() {
   const std::int64_t epoch_now = step_ / length_.steps_per_epoch;
   if (epoch_now != loader_epoch_) {
     // Micro-batches that do not fill a group at an epoch's end are dropped.
-    if (length_.batches_per_epoch % config_.accumulate != 0) loader_->skip_to_epoch(epoch_now);
+    if (size_loader(epoch_now)) {
+      loader_->start(epoch_now, 0);
+    } else if (length_.batches_per_epoch % config_.accumulate != 0) {
+      loader_->skip_to_epoch(epoch_now);
+    }
     loader_epoch_ = epoch_now;
   }
   if (const std::size_t k = part_of(step_); k != part_) switch_to(k);

@@ -98,6 +98,8 @@ class Trainer {
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
   LoaderSettings loader_settings() const;
+  /// Makes the loader for the size that images have in an epoch, where it has another: it is to be started then.
+  bool size_loader(std::int64_t epoch);
   /// sync.batch_norm: before a test of the model that `shown` shows.
   void recalibrate_norms(MeanModelScope& shown);
 
@@ -124,8 +126,8 @@ class Trainer {
   std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;
 
-  std::int64_t step_ = 0;  ///< updates done
-  std::int64_t loader_epoch_ = 0;
+  std::int64_t step_ = 0;                           ///< updates done
+  std::int64_t loader_epoch_ = 0, image_side_ = 0;  ///< image_side_: the loader's, 0 where images have one size
   double lr_ = 0.0, largest_lr_ = 0.0, seconds_ = 0.0;
 };
 

@@ -96,6 +96,20 @@ TEST_CASE("apps/loader: an epoch's order is that of semantics.md, dealt to ranks
   CHECK(epoch_samples(11, plain, 5) == std::vector<std::int64_t>{1, 4, 7});
 }
 
+TEST_CASE("apps/data: images grow on a line, rounded as numpy rounds FFCV's") {
+  const auto sides = [](const ImageGrowth& growth, std::int64_t epochs) {
+    std::vector<std::int64_t> result;
+    for (std::int64_t epoch = 0; epoch < epochs; ++epoch) result.push_back(growth.side(epoch));
+    return result;
+  };
+  const ImageGrowth growth{.from = 128, .to = 224, .start_epoch = 0, .end_epoch = 10, .multiple = 32};
+  CHECK(sides(growth, 12) == std::vector<std::int64_t>{128, 128, 160, 160, 160, 192, 192, 192, 192, 224, 224, 224});
+  CHECK(growth.sides() == std::vector<std::int64_t>{128, 160, 192, 224});
+  CHECK(sides({160, 192, 11, 13, 32}, 15) ==
+        std::vector<std::int64_t>{160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 160, 192, 192, 192});
+  CHECK(sides({100, 120, 0, 4, 64}, 6) == std::vector<std::int64_t>{100, 120, 120, 120, 120, 120});  // never beyond the ends
+}
+
 TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and normalised, in fp32 and fp64") {
   for (const Shape image : {Shape{6, 5, 3}, Shape{4, 7, 1}, Shape{3, 3, 2}}) {
     const NumberedDataset dataset(47, 5, image);

@@ -63,12 +63,13 @@ void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& s
   section.finish();
   if (!on) return;
   if (config.data.pictures &&
-      (config.data.test_image || std::any_of(config.augment.begin(), config.augment.end(), [](const auto& augmenter) {
+      (config.data.test_image || config.data.growth || std::any_of(config.augment.begin(), config.augment.end(), [](const auto& augmenter) {
          return augmenter->part({}, {64, 64}).has_value();
        }))) {
-    section.error("type",
-                  "is memory, but pictures are cut anew in every epoch, or to another size in tests; leave it out: the system keeps "
-                  "the files in memory");
+    section.error(
+        "type",
+        "is memory, but pictures are cut anew in every epoch, or to another size later or in tests; leave it out: the system keeps "
+        "the files in memory");
   }
   const CachePlan plan = plan_cache(config.data, mebibytes * kMebibyte, site.ranks_per_node);
   if (plan.places == 0) {
@@ -180,6 +181,9 @@ void read_model(ConfigSection& root, TrainConfig& config) {
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
   if (config.data.test_image) config.model->check_takes(*config.data.test_image);
+  for (const std::int64_t side : config.data.growth ? config.data.growth->sides() : std::vector<std::int64_t>{}) {
+    config.model->check_takes(Shape{side, side, 3});
+  }
   if (config.model->parameters().empty()) model.error("", "has no parameters, so there is nothing to train");
 }
 

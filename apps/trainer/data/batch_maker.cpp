@@ -21,9 +21,10 @@ class SampleReader {
  public:
   SampleReader(const Dataset& dataset, const BatchMakerSettings& settings)
       : dataset_(dataset),
-        read_(dataset.info().tensors_of(settings.split == Dataset::Split::kTest)),
+        read_(dataset.info().tensors_of(settings.split == Dataset::Split::kTest, settings.side)),
         made_(read_),
         pictures_(dataset.info().pictures.has_value()),
+        side_(settings.side),
         split_(settings.split),
         centre_(static_cast<std::int32_t>(settings.crop_padding)),
         boxes_each_(settings.erased.size()),
@@ -64,7 +65,7 @@ class SampleReader {
           cut = part.has_value();
           return part;
         };
-        dataset_.read_part(split_, sample, choose, places);
+        dataset_.read_part(split_, sample, choose, side_, places);
       } else {
         dataset_.read(split_, sample, places);
       }
@@ -113,6 +114,7 @@ class SampleReader {
   const Dataset& dataset_;
   std::vector<TensorInfo> read_, made_;  ///< as the data set gives them, and as batches hold them
   bool pictures_;
+  std::int64_t side_;
   Dataset::Split split_;
   std::int32_t centre_;
   std::size_t boxes_each_;

@@ -62,6 +62,7 @@ struct BatchMakerSettings {
   bool mix = false;            ///< batches are mixed, and are full; then
   SoftTarget soft_target;      ///< this tensor's class numbers become shares
   DType dtype = DType::kFloat32;
+  std::int64_t side = 0;  ///< of training images, in pixels; 0: as the data set declares them
   Dataset::Split split = Dataset::Split::kTrain;
   bool fixed_place = false;
   int threads = 1;  ///< that read samples, the caller's among them

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -24,10 +25,28 @@ std::vector<std::string> DatasetInfo::names_of_classes(std::int64_t count) const
   return names;
 }
 
-std::vector<TensorInfo> DatasetInfo::tensors_of(bool test) const {
+std::int64_t ImageGrowth::side(std::int64_t epoch) const {
+  if (epoch >= end_epoch) return to;
+  if (epoch <= start_epoch) return from;
+  const double share = static_cast<double>(epoch - start_epoch) / static_cast<double>(end_epoch - start_epoch);
+  const double on_line = static_cast<double>(from) + share * static_cast<double>(to - from);
+  const std::int64_t rounded = multiple * static_cast<std::int64_t>(std::nearbyint(on_line / static_cast<double>(multiple)));
+  return std::clamp(rounded, from, to);
+}
+
+std::vector<std::int64_t> ImageGrowth::sides() const {
+  std::vector<std::int64_t> sides{from};
+  for (std::int64_t epoch = start_epoch; epoch <= end_epoch; ++epoch) {
+    if (const std::int64_t next = side(epoch); next != sides.back()) sides.push_back(next);
+  }
+  return sides;
+}
+
+std::vector<TensorInfo> DatasetInfo::tensors_of(bool test, std::int64_t side) const {
   std::vector<TensorInfo> result = tensors;
   for (TensorInfo& tensor : result) {
     if (test && test_image && tensor.pixels) tensor.shape = *test_image;
+    if (!test && side > 0 && tensor.pixels) tensor.shape = Shape{side, side, tensor.shape.back()};
   }
   return result;
 }
@@ -66,7 +85,8 @@ DatasetInfo ImageDataset::info() const {
           .complexity = images.complexity,
           .class_names = images.class_names,
           .test_image = images.test_image,
-          .pictures = images.pictures};
+          .pictures = images.pictures,
+          .growth = images.growth};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {

@@ -36,6 +36,16 @@ struct PictureRule {
   Interpolation interpolation = Interpolation::kBilinear;
 };
 
+/// Training images that grow during a run, so that the first epochs cost less (progressive resizing; the formula is that of FFCV's
+/// ImageNet recipe, Leclerc et al. 2023). Sides in pixels, epochs from 0.
+struct ImageGrowth {
+  std::int64_t from = 0, to = 0, start_epoch = 0, end_epoch = 0, multiple = 1;
+  /// `from` until start_epoch, `to` from end_epoch on, between them on the line, rounded to a multiple.
+  std::int64_t side(std::int64_t epoch) const;
+  /// Every side that occurs, ascending.
+  std::vector<std::int64_t> sides() const;
+};
+
 /// What a data set declares about itself without opening a file, so that a dry run needs none.
 struct DatasetInfo {
   std::vector<TensorInfo> tensors;  ///< of every sample
@@ -46,10 +56,11 @@ struct DatasetInfo {
   std::vector<std::string> class_names = {};  ///< of the classes, in their order; empty: not known
   std::optional<Shape> test_image = {};       ///< of test images, where they have another height and width than training's
   std::optional<PictureRule> pictures = {};   ///< where images are made of pictures of any size
+  std::optional<ImageGrowth> growth = {};     ///< of them: training images are smaller at first
 
   const TensorInfo* find(std::string_view name) const;
-  /// The tensors of a sample: in tests with images of their size.
-  std::vector<TensorInfo> tensors_of(bool test) const;
+  /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a side where that is not 0.
+  std::vector<TensorInfo> tensors_of(bool test, std::int64_t side = 0) const;
   /// A name for each of so many classes: its number where the data set gives none.
   std::vector<std::string> names_of_classes(std::int64_t count) const;
   /// "32×32×3, 10 classes"
@@ -68,10 +79,11 @@ class Dataset {
   /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
   /// Where info().pictures says that images are parts of larger pictures: `choose` decides which, before a picture is decoded; none: the
-  /// test images' rule.
+  /// test images' rule. A training image gets `side` pixels a side; 0: as declared.
   using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
-  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const {
-    (void)choose;
+  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+                         std::span<std::byte* const> out) const {
+    (void)choose, (void)side;
     read(split, index, out);
   }
   /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any thread may call it.
@@ -94,6 +106,7 @@ struct ImageInfo {
   std::vector<std::string> class_names = {};         ///< see DatasetInfo
   std::optional<Shape> test_image = {};              ///< see DatasetInfo
   std::optional<PictureRule> pictures = {};          ///< see DatasetInfo
+  std::optional<ImageGrowth> growth = {};            ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".

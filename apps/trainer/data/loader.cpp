@@ -53,6 +53,7 @@ struct Loader::State {
                                 .mix = !mixing_key(loader_settings.augment).empty(),
                                 .soft_target = loader_settings.soft_target,
                                 .dtype = dtype,
+                                .side = loader_settings.side,
                                 .fixed_place = loader_settings.fixed_place,
                                 .threads = loader_settings.threads},
                                device)),

@@ -27,6 +27,7 @@ struct LoaderSettings {
   std::shared_ptr<const Sampler> sampler;  ///< null: `shuffle`. Knows the complexities before start()
   double dirichlet_alpha = 0.0;            ///< > 0: `data.partition` dirichlet
   std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
+  std::int64_t side = 0;                   ///< of images, in pixels; 0: as the data set declares them
   int rank = 0, ranks = 1;
   bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
   int threads = 1;           ///< that read and decode samples, beside the training loop's

@@ -30,6 +30,7 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   if (crop > rule_.resize && !section.describing()) section.error("test_crop", "is larger than test_resize");
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
+  read_growth(section);
   val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
                                  "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed");
   skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
@@ -45,6 +46,27 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   info_.complexity = "bytes";
   info_.pictures = rule_;
   info_.classes = classes;
+}
+
+void PictureDataset::read_growth(ConfigSection& section) {
+  const char* doc = "training images are smaller in the first epochs and grow to image_size; off where it is not given";
+  if (!section.has("progressive") && !section.describing()) {
+    section.raw("progressive", "object", doc);
+    return;
+  }
+  ConfigSection progressive = section.section("progressive", doc);
+  ImageGrowth growth{.to = info_.image[0]};
+  growth.from = progressive.integer("from", 128, Range::closed(1, 4096), "side of the first epochs' images, in pixels");
+  growth.start_epoch = progressive.integer("start_epoch", 0, Range::closed(0, 1e6), "the last epoch of that size, counted from 0");
+  growth.end_epoch = progressive.integer("end_epoch", 10, Range::closed(1, 1e6), "the first epoch of image_size");
+  growth.multiple = progressive.integer("multiple", 32, Range::closed(1, 4096), "sides between the two are multiples of it");
+  if (section.describing()) return;
+  progressive.finish();
+  if (growth.from > growth.to) progressive.error("from", "is {}, larger than image_size {}", growth.from, growth.to);
+  if (growth.start_epoch >= growth.end_epoch) {
+    progressive.error("end_epoch", "is {}, not after start_epoch {}; allowed: a later epoch", growth.end_epoch, growth.start_epoch);
+  }
+  info_.growth = growth;
 }
 
 void PictureDataset::know_classes(ConfigSection& section, std::vector<std::string> names) {
@@ -88,10 +110,11 @@ double PictureDataset::complexity(Split split, std::int64_t index) const {
   return static_cast<double>(source->bytes(number));
 }
 
-void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, out); }
+void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, 0, out); }
 
-void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const {
-  decode(split, index, choose, reinterpret_cast<std::uint8_t*>(out[0]));
+void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+                               std::span<std::byte* const> out) const {
+  decode(split, index, choose, side, reinterpret_cast<std::uint8_t*>(out[0]));
   write_label(label(split, index), out[1]);
 }
 
@@ -132,9 +155,9 @@ void PictureDataset::split(const PictureSource& train) {
          val_fraction_, path_);
 }
 
-void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::uint8_t* out) const {
+void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t wanted, std::uint8_t* out) const {
   const auto [source, number] = place(split, index);
-  const std::int64_t side = split == Split::kTest ? crop_ : info_.image[0];
+  const std::int64_t side = split == Split::kTest ? crop_ : wanted > 0 ? wanted : info_.image[0];
   const PartChoice part = [&](const PictureSize& size) {
     if (choose) {
       if (const auto chosen = choose(size)) return *chosen;

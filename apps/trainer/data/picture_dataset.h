@@ -39,7 +39,8 @@ class PictureDataset : public BuiltinDataset {
   std::int64_t label(Split split, std::int64_t index) const final;
   double complexity(Split split, std::int64_t index) const final;
   void image(Split split, std::int64_t index, std::uint8_t* out) const final;
-  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::span<std::byte* const> out) const final;
+  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
+                 std::span<std::byte* const> out) const final;
   void will_read(Split split, std::span<const std::int64_t> indices) const final;
 
  protected:
@@ -63,7 +64,8 @@ class PictureDataset : public BuiltinDataset {
   };
   Place place(Split split, std::int64_t index) const;
   void split(const PictureSource& train);
-  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::uint8_t* out) const;
+  void read_growth(ConfigSection& section);
+  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out) const;
   void count_bad(const Error& error) const;
 
   std::string name_, path_;
