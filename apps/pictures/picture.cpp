@@ -294,9 +294,8 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source, co
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
   const std::size_t stride = 3 * static_cast<std::size_t>(picture.width);
   if (const auto corner = plan.whole_pixels()) {
-    const std::size_t bytes = 3 * static_cast<std::size_t>(width);
     const std::uint8_t* from = picture.pixels + static_cast<std::size_t>(corner->first) * stride + 3 * corner->second;
-    for (std::int64_t y = 0; y < height; ++y, from += stride, out += bytes) std::memcpy(out, from, bytes);
+    cpu::resize_kernels().copy_rows(from, static_cast<std::int64_t>(stride), 3 * width, height, out);
     return;
   }
   const StoredRegion wanted = plan.wanted();

@@ -166,10 +166,26 @@ static void narrow(const std::uint8_t* from, std::int64_t pixels, std::uint8_t* 
   if (x < pixels) __builtin_memcpy(out + 3 * x, from + 4 * x, 3);
 }
 
+static void copy_rows(const std::uint8_t* from, std::int64_t stride, std::int64_t bytes, std::int64_t rows, std::uint8_t* out) {
+  for (std::int64_t y = 0; y < rows; ++y, from += stride, out += bytes) {
+#if defined(__AVX2__)
+    if (bytes >= 32) {
+      std::int64_t i = 0;
+      for (; i + 32 <= bytes; i += 32)
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+      i = bytes - 32;  // the end, in part once more
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + i), _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i)));
+      continue;
+    }
+#endif
+    __builtin_memcpy(out, from, static_cast<unsigned long>(bytes));
+  }
+}
+
 }  // namespace
 
 const ResizeKernels& resize_copy() {
-  static constexpr ResizeKernels copy{mix_rows, mix_columns, widen, narrow};
+  static constexpr ResizeKernels copy{mix_rows, mix_columns, widen, narrow, copy_rows};
   return copy;
 }
 

@@ -22,6 +22,8 @@ struct ResizeKernels {
   /// Pixels of 3 bytes become pixels of 4, the fourth being anything, and the reverse.
   void (*widen)(const std::uint8_t* from, std::int64_t pixels, std::uint8_t* out);
   void (*narrow)(const std::uint8_t* from, std::int64_t pixels, std::uint8_t* out);
+  /// Copies rows of some hundred bytes, for which memcpy() takes half as long again.
+  void (*copy_rows)(const std::uint8_t* from, std::int64_t stride, std::int64_t bytes, std::int64_t rows, std::uint8_t* out);
 };
 
 /// Two weights of 16 bits.
