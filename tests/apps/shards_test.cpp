@@ -61,7 +61,7 @@ std::vector<std::uint8_t> read_image(const ImageDataset& dataset, ShardSplit spl
   std::vector<std::uint8_t> pixels(static_cast<std::size_t>(3 * side * side));
   std::int32_t label = -1;
   const std::array<std::byte*, 2> out{reinterpret_cast<std::byte*>(pixels.data()), reinterpret_cast<std::byte*>(&label)};
-  dataset.read_part(split, index, choose, out);
+  dataset.read_part(split, index, choose, 0, out);
   CHECK(label == dataset.label(split, index));
   return pixels;
 }
