@@ -30,7 +30,7 @@ TEST_CASE("comm/agreement: every rank gets the error of the lowest rank that fai
     CHECK(error->parts().where.key == "k:");
     CHECK(error->parts().where.step == 13);
     CHECK(error->parts().where.bucket == 3);
-    CHECK(std::string(error->what()) == "[output] a b; c: k:: no room: 9 x\n; do 1");
+    CHECK(std::string(error->what()) == "[output] a b; c: k:: no room: 9 x\\n; do 1");  // on one line
   });
 }
 
