@@ -306,8 +306,11 @@ def overflow(options, transport):
 
 
 def exchange_named(words):
-    """The last line by which a transport says in which step, bucket and round an exchange failed; empty where none does."""
-    lines = [line.strip() for line in words.splitlines() if re.search(r"\[(transport|nccl)\] .*\bstep \d+\b.*, buckets? \d+( to \d+)?, round \d+", line)]
+    """The last line by which a transport says in which step, bucket and round an exchange failed, or which rank has ended, and in which step
+    this one was; empty where none does."""
+    failed = r"\[(transport|nccl)\] .*\bstep \d+\b.*, buckets? \d+( to \d+)?, round \d+"
+    ended = r"\[transport\] rank \d+ on host \S+ has ended: .*\bstep \d+"
+    lines = [line.strip() for line in words.splitlines() if re.search(f"{failed}|{ended}", line)]
     return (lines or [""])[-1]
 
 
@@ -340,7 +343,7 @@ def lost(options, transport, how):
         raise Wrong(f"rank 0 {'ended with %s' % ended if ended else 'had not ended'} {took:.1f} s after rank 1 was lost: {run.last_words()}")
     named = exchange_named(run.words())
     if not named:
-        raise Wrong(f"no line says in which step, bucket and round the exchange failed: {run.last_words()}")
+        raise Wrong(f"no line says in which step the exchange failed, or who has ended: {run.last_words()}")
     return f"exit status 3 after {took:.1f} s with timeout_s {options.timeout:g}: {named[:200]}"
 
 
