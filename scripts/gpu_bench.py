@@ -14,6 +14,7 @@ first: ORDER has them all. Each runs in a process of its own with a time limit, 
 """
 
 import argparse
+import functools
 import importlib.util
 import json
 import os
@@ -31,7 +32,7 @@ from gpu_torch import CASES, PARAMETERS
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 STRETCH_IMAGES = 7_000  # a second, ResNet-50 in fp16 on one H200
 LABELS = {"resnet50": "ResNet-50, batch 256", "resnet18": "CIFAR ResNet-18, batch 512"}
-NO_PYTORCH = "no PyTorch here"
+NO_PYTORCH = "no PyTorch here that sees a GPU"
 NO_TIME = "no time was left"
 
 # Exchanges of several ranks, AdamW, bf16. "mlp" is there to try the script where nothing else is fast enough.
@@ -90,9 +91,16 @@ def run(command, limit, clock, environment=None, json_of=last_json):
     return result
 
 
+@functools.cache
+def torch_sees_a_gpu():
+    if importlib.util.find_spec("torch") is None:
+        return False
+    return subprocess.run([sys.executable, "-c", "import sys, torch; sys.exit(not torch.cuda.is_available())"], check=False).returncode == 0
+
+
 def peer(arguments, limit, clock):
     """PyTorch runs on the libraries that it was shipped with, not on what gpu_check.sh puts into the path."""
-    if importlib.util.find_spec("torch") is None:
+    if not torch_sees_a_gpu():
         return {"error": NO_PYTORCH}
     environment = {**os.environ, "LD_LIBRARY_PATH": os.environ.get("STARLING_OUTER_LIBRARY_PATH", os.environ.get("LD_LIBRARY_PATH", ""))}
     return run([sys.executable, str(pathlib.Path(__file__).resolve().parent / "gpu_torch.py"), *arguments], limit, clock, environment)
