@@ -162,7 +162,7 @@ for row in "| training, mlp, fp16 | pass |" "| 2 ranks, complete, staged | pass 
   verify "the report has '$row'" grep -qF -e "$row" $report
 done
 python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is not None)' &&
-  verify "PyTorch's rows say that it is not here" grep -qF "(no PyTorch here)" $report
+  verify "PyTorch's rows say that it is not here" grep -qF "(no PyTorch here that sees a GPU)" $report
 check "folders of several machines become one" 0 "report: " "$script" --merge whole content.out --out merged
 verify "with the stages of both" test "$(grep -cE '^## Stage ' merged/gpu_report.md)" = ${#stages[@]}
 check "a stage without time says so" 1 "tests cuda/.* not run .*: no time was left" rehearse --out short --seconds 8 test
