@@ -8,6 +8,7 @@ Shape BatchNorm::build(const Shape& input) {
   if (input.rank() != 3 && input.rank() != 1) bad_shape(input, "an image H×W×C or a vector");
   const Shape channels{input.back()};
   state_.gamma = &add_parameter("weight", channels, Init::constant(1.0));
+  state_.gamma->trainable = trains_scale_;
   state_.beta = &add_parameter("bias", channels, Init::constant(0.0));
   state_.running_mean = &add_buffer("running_mean", channels, Init::constant(0.0));
   state_.running_var = &add_buffer("running_var", channels, Init::constant(1.0));

@@ -10,7 +10,8 @@ namespace starling {
 /// does; the kernel that moves the running statistics counts, so that the count lies where the other buffers do.
 class BatchNorm : public Layer {
  public:
-  explicit BatchNorm(double eps = 1e-5, double momentum = 0.1) {
+  /// Without `trains_scale` the weight stays 1.
+  explicit BatchNorm(double eps = 1e-5, double momentum = 0.1, bool trains_scale = true) : trains_scale_(trains_scale) {
     state_.eps = eps;
     state_.momentum = momentum;
   }
@@ -23,6 +24,7 @@ class BatchNorm : public Layer {
 
  private:
   functions::BatchNormState state_;
+  bool trains_scale_;
 };
 
 }  // namespace starling

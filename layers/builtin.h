@@ -15,6 +15,7 @@ void add_residual(LayerRegistry& registry);
 void add_sequential(LayerRegistry& registry);
 void add_stateless(LayerRegistry& registry);
 
+void add_airbench(ModelRegistry& registry);
 void add_convnext(ModelRegistry& registry);
 void add_mlp(ModelRegistry& registry);
 void add_mobilenet(ModelRegistry& registry);

@@ -1,5 +1,6 @@
 #include "layers/conv2d.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "layers/builtin.h"
@@ -37,6 +38,18 @@ Shape Conv2d::build(const Shape& input) {
 Variable Conv2d::compute(const Variable& x, Pass& pass) {
   window_output(*this, x.shape().without_batch(), options_.window, options_.out_channels);  // an image of another size may be too small
   return functions::conv2d(x, *weight_, bias_, options_.window, pass);
+}
+
+void Conv2d::begin_values(const FirstImages&) {
+  if (!options_.dirac) return;
+  change_values(*weight_, [&](std::vector<double>& weight) {
+    const std::int64_t inputs = weight_->shape[3], row = weight_->shape[2] * inputs, filter = weight_->shape[1] * row;
+    const std::int64_t centre = weight_->shape[1] / 2 * row + weight_->shape[2] / 2 * inputs;
+    for (std::int64_t o = 0; o < std::min(weight_->shape[0], inputs); ++o) {
+      std::fill_n(weight.begin() + o * filter, filter, 0.0);
+      weight[static_cast<std::size_t>(o * filter + centre + o)] = 1.0;
+    }
+  });
 }
 
 void builtin::add_conv2d(LayerRegistry& registry) {

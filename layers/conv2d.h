@@ -12,6 +12,7 @@ struct Conv2dOptions {
   /// 0.02²).
   enum class WeightInit : std::uint8_t { kDefault, kKaimingNormalFanIn, kKaimingNormalFanOut, kNormal002 } init = WeightInit::kDefault;
   bool zero_bias = false;  ///< biases begin at 0 instead
+  bool dirac = false;  ///< the first filters, as many as there are input channels, begin as copies of their channel (torch.nn.init.dirac_)
 };
 
 /// 2-D convolution: {H, W, C} → {P, Q, out_channels}. Tensors: weight (O×kH×kW×C/groups), bias (O).
@@ -22,6 +23,7 @@ class Conv2d : public Layer {
  protected:
   Shape build(const Shape& input) override;
   Variable compute(const Variable& x, Pass& pass) override;
+  void begin_values(const FirstImages& images) override;
 
  private:
   Conv2dOptions options_;

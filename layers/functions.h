@@ -36,6 +36,8 @@ Variable activation(const Variable& x, Activation kind, Pass& pass);
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
 Variable add(const Variable& a, const Variable& b, Pass& pass);
+/// factor · x.
+Variable scaled(const Variable& x, double factor, Pass& pass);
 /// ResNet's option-A shortcut: every `stride`-th pixel, new channels zero, half of them before and half after the old ones.
 Variable subsample_pad(const Variable& x, std::int64_t stride, std::int64_t channels, Pass& pass);
 /// The same numbers as another shape.

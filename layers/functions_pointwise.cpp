@@ -39,6 +39,17 @@ Variable add(const Variable& a, const Variable& b, Pass& pass) {
   });
 }
 
+Variable scaled(const Variable& x, double factor, Pass& pass) {
+  Tensor y(pass.backend, x.shape(), x.dtype());
+  pass.backend.weighted_sum({.in = {x.value()}, .weight = {factor}, .terms = 1, .out = y});
+  return pass.record("scaled", std::move(y), {x}, {}, [factor](Gradients& g) {
+    const Tensor dy = std::move(g.take_terms().front());
+    Tensor dx = own_gradient_memory(dy);
+    g.backend().weighted_sum({.in = {dy}, .weight = {factor}, .terms = 1, .out = dx});
+    g.set(0, std::move(dx));
+  });
+}
+
 Variable dropout(const Variable& x, double p, Pass& pass, std::int64_t run) {
   if (!pass.training || p <= 0.0) return x;
   Dropout args{.x = x.value(),

@@ -164,6 +164,32 @@ ModelBuffer& Layer::add_buffer(const std::string& name, const Shape& shape, Init
   return buffer;
 }
 
+std::int64_t Layer::first_images() const {
+  std::int64_t most = wanted_images();
+  for (const auto& child : children_) most = std::max(most, child->first_images());
+  return most;
+}
+
+void Layer::begin(const FirstImages& images) {
+  for (const auto& child : children_) child->begin(images);
+  begin_values(images);
+}
+
+void Layer::change_values(Parameter& parameter, const std::function<void(std::vector<double>&)>& change) {
+  const Tensor& value = parameter.value;
+  if (value.backend().device() == DeviceType::kMeta) return;
+  const auto of = [&]<class T>(T) {
+    std::vector<T> stored(static_cast<std::size_t>(value.elements()));
+    value.backend().copy_to_host(value, stored.data());
+    std::vector<double> numbers(stored.begin(), stored.end());
+    change(numbers);
+    copy_as<T>(numbers, value);
+  };
+  if (value.dtype() == DType::kFloat64) return of(double{});
+  require(value.dtype() == DType::kFloat32, "layer", "{} is {}, and parameters are fp32 or fp64", parameter.name, name_of(value.dtype()));
+  of(float{});
+}
+
 void Layer::bad_shape(const Shape& input, std::string_view needed) const {
   fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "an input of {}, but {} is needed", input.text(), needed);
 }
@@ -266,10 +292,11 @@ void Model::drop_memory() {
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 
-void Model::initialise(std::uint64_t seed) {
+void Model::initialise(std::uint64_t seed, const FirstImages& images) {
   std::uint32_t tensor = 0;
   for (const Parameter* parameter : parameters_) write_initial(parameter->value, parameter->init, seed, tensor++, parameter->name);
   for (const ModelBuffer* buffer : buffers_) write_initial(buffer->value, buffer->init, seed, tensor++, buffer->name);
+  root_->begin(images);
 }
 
 }  // namespace starling

@@ -27,6 +27,13 @@ struct LayerSupport {
   std::vector<DeviceType> devices{DeviceType::kCpu, DeviceType::kCuda};
 };
 
+/// Training images as a model takes them, normalised and not augmented: what some layers' initial values are computed from.
+struct FirstImages {
+  Shape image;  ///< {H, W, C}
+  std::vector<double> numbers;
+  std::int64_t count() const { return numbers.empty() ? 0 : static_cast<std::int64_t>(numbers.size()) / image.elements(); }
+};
+
 /// A function with parameters. Authors derive from it and write two functions, build() and compute(); the public shell checks
 /// shapes and names the layer in every error and trace.
 ///
@@ -53,6 +60,11 @@ class Layer {
   /// can do instead. None where all support it.
   std::optional<Error> unsupported(DType compute, DeviceType device) const;
 
+  /// How many of the first training images the initial values of this layer or its children are computed from; 0: none.
+  std::int64_t first_images() const;
+  /// After all tensors have been drawn: begin_values() of the children, then of this layer.
+  void begin(const FirstImages& images);
+
   /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
   std::vector<Parameter*> parameters();
   std::vector<ModelBuffer*> buffers();
@@ -64,6 +76,14 @@ class Layer {
   /// Asked before training begins. The default is what the built-in operations can do; a layer with arithmetic of its own that can do less
   /// says so here, and is refused elsewhere by name.
   virtual LayerSupport support() const { return {}; }
+
+  /// Of this layer alone: how many images begin_values() wants.
+  virtual std::int64_t wanted_images() const { return 0; }
+  /// Initial values that are no draw: computed from the first training images, or from what was drawn. There may be fewer images than were
+  /// wanted, and none.
+  virtual void begin_values(const FirstImages& images) { (void)images; }
+  /// Hands a tensor's numbers, in memory order, to `change` and writes them back.
+  static void change_values(Parameter& parameter, const std::function<void(std::vector<double>&)>& change);
 
   Parameter& add_parameter(const std::string& name, const Shape& shape, Init init, TensorLayout layout = TensorLayout::kPlain);
   ModelBuffer& add_buffer(const std::string& name, const Shape& shape, Init init, DType dtype = DType::kFloat32);
@@ -133,8 +153,10 @@ class Model {
   void check_takes(const Shape& input);
   /// Takes the memory of all tensors away again.
   void drop_memory();
-  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone.
-  void initialise(std::uint64_t seed);
+  /// How many images initialise() wants.
+  std::int64_t first_images() const { return root_->first_images(); }
+  /// Writes initial values: number i of tensor k depends on (seed, k, i) alone, and where a layer says so on the images.
+  void initialise(std::uint64_t seed, const FirstImages& images = {});
 
  private:
   std::unique_ptr<Layer> root_;

@@ -42,6 +42,7 @@ void register_builtin_models() {
     builtin::add_wide_resnet(registry);
     builtin::add_mobilenet(registry);
     builtin::add_convnext(registry);
+    builtin::add_airbench(registry);
   });
 }
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Times Starling, PyTorch and decent-dp in one session, taking turns, and prints medians and ratios.
 
-  scripts/compare_pytorch.py [--only resnet20,resnet18,mlp,exposed] [--repeats 3] [--json]
+  scripts/compare_pytorch.py [--only resnet20,resnet18,mobilenet_v2,convnext_tiny,mlp,exposed] [--repeats 3] [--json]
 
 Needs a built starling-bench and starling-train (scripts/test.sh builds them), torch, and for `mlp` and `exposed` decent-dp:
   python3 -m pip install torch decent-dp==0.2.3
 
 Cases. One thread a rank, fp32, batches that lie ready in memory, medians over steps; each repeat runs every program once, in turn.
   resnet20, resnet18   a whole training step (forward, backward, AdamW) at CIFAR shape, batch 128, one process; PyTorch in channels_last
+  mobilenet_v2, convnext_tiny   a step of starling-train at batch 8 of 96×96 pixels, one process, against torchvision's models in
+                       PyTorch, in channels_last; needs torchvision
   mlp                  MLP 3072-512-512-10, batch 64, 2 ranks: gossip on a ring against decent-dp over gloo and PyTorch's DDP over gloo
   exposed              ResNet-20, batch 64, 2 ranks, ring: the share of a step that waits for communication
 """
@@ -26,7 +28,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CASES = ["resnet20", "resnet18", "mlp", "exposed"]
+PICTURES = ["mobilenet_v2", "convnext_tiny"]
+CASES = ["resnet20", "resnet18", *PICTURES, "mlp", "exposed"]
 
 
 # ---------------------------------------------------------------------------------------------------------------- PyTorch's side
@@ -36,6 +39,11 @@ def make_torch_model(name):
     import torch
     from torch import nn
     from torch.nn import functional
+
+    if name in PICTURES:
+        import torchvision
+
+        return getattr(torchvision.models, name)(num_classes=10)
 
     class Block(nn.Module):
         def __init__(self, inputs, outputs, stride, option_a):
@@ -94,7 +102,8 @@ def worker(arguments):
     torch.manual_seed(0)
     rank = int(os.environ.get("RANK", "0"))
     model = make_torch_model(arguments.model)
-    x = torch.randn(arguments.batch, 3, 32, 32)
+    size = 96 if arguments.model in PICTURES else 32
+    x = torch.randn(arguments.batch, 3, size, size)
     if arguments.model != "mlp":
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (arguments.batch,))
@@ -189,7 +198,7 @@ def run_train(model, batch, ranks, steps, communicate=True):
     """Medians of the metrics lines after the first. Without communication: `ranks` one-rank runs side by side."""
     section = {"type": "mlp", "hidden": [512, 512]} if model == "mlp" else {"type": model}
     config = {
-        "threads": 1, "model": section, "data": {"type": "synthetic"}, "batch_size": batch, "steps": steps, "log_every": 5,
+        "threads": 1, "model": section, "data": {"type": "synthetic", "image_size": 96 if model in PICTURES else 32}, "batch_size": batch, "steps": steps, "log_every": 5,
         "optimizer": {"type": "adamw", "lr": 1e-3, "weight_decay": 0.1}, "tensorboard": False,
         "sync": {"topology": {"type": "ring"}}, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
     }
@@ -198,7 +207,7 @@ def run_train(model, batch, ranks, steps, communicate=True):
         path.write_text(json.dumps(config))
         trainer = [program("starling-train"), str(path)]
         commands = [["mpirun", "--oversubscribe", "-n", str(ranks)] + trainer + ["--output", f"{folder}/0"]]
-        if not communicate:
+        if not communicate or ranks == 1:
             commands = [trainer + ["--output", f"{folder}/{i}"] for i in range(ranks)]
         processes = [
             subprocess.Popen(command, env=single_thread_environment(), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -251,6 +260,23 @@ def case_step(model, arguments):
     if "conv_bound_ms" in ours:
         result["ratios"]["starling / convolution-only bound (speed)"] = ours["conv_bound_ms"] / ours["step_ms"]
         result["ratios"]["pytorch / convolution-only bound (speed)"] = ours["conv_bound_ms"] / theirs["step_ms"]
+    return result
+
+
+def case_pictures(model, arguments):
+    batch, steps = 8, arguments.steps or 30
+    result = alternate(
+        {
+            "starling": lambda: run_train(model, batch, 1, steps),
+            "pytorch": lambda: run_torch("none", model, batch, 1, steps),
+        },
+        arguments.repeats,
+    )
+    ours, theirs = result["starling"], result["pytorch"]
+    result["ratios"] = {
+        "starling / pytorch (speed)": theirs["step_ms"] / ours["step_ms"],
+        "peak memory, starling / pytorch": ours["peak_memory_bytes"] / theirs["peak_memory_bytes"],
+    }
     return result
 
 
@@ -340,6 +366,8 @@ def main():
         print(f"{case}:", file=sys.stderr)
         if case in ("resnet20", "resnet18"):
             report["cases"][case] = case_step(case, arguments)
+        elif case in PICTURES:
+            report["cases"][case] = case_pictures(case, arguments)
         else:
             model, steps = ("mlp", 100) if case == "mlp" else ("resnet20", 30)
             report["cases"][case] = case_ranks(model, steps, arguments)

@@ -182,7 +182,7 @@ void Trainer::switch_to(std::size_t k) {
 
 void Trainer::initialise() {
   together(transport_, [&] {
-    config_.model->initialise(config_.seed);
+    config_.model->initialise(config_.seed, first_images(*config_.dataset, config_.model->first_images()));
     if (!config_.init.file.empty() && transport_.rank() == 0) load_initial_file(config_.init, *config_.model);
   });
   const auto share = [&](const Tensor& tensor) {

@@ -78,7 +78,7 @@ void Depthwise<T>::backward_weights(const Geometry& g, const T* x, const T* dy, 
   }
 }
 
-template class Depthwise<float>;
 template class Depthwise<double>;
+template void Depthwise<float>::backward_weights(const Geometry&, const float*, const float*, float*, bool) const;
 
 }  // namespace starling::cpu

@@ -73,10 +73,8 @@ void gather_pixels(const cpu::Geometry& g, const T* x, T* to, Index first, Index
 
 template <class T>
 void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* weight, const Compute<T>* bias, T* y) {
-  if constexpr (!cpu::kIsLow<T>) {
-    if (cpu::Depthwise<T>::takes(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
-  }
   if constexpr (std::is_same_v<T, double>) {
+    if (cpu::takes_depthwise(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).forward(g, x, weight, bias, y);
     threads_.parallel_for(g.images * g.out_height, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_forward(g, x, weight, bias, y, begin, end); });
   } else if constexpr (std::is_same_v<T, float>) {
@@ -115,10 +113,8 @@ void CpuBackend::conv2d_forward(const Conv2dForward& args) {
 
 template <class T>
 void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, const T* weight, T* dx) {
-  if constexpr (!cpu::kIsLow<T>) {
-    if (cpu::Depthwise<T>::takes(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_data(g, dy, weight, dx);
-  }
   if constexpr (std::is_same_v<T, double>) {
+    if (cpu::takes_depthwise(g)) return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_data(g, dy, weight, dx);
     threads_.parallel_for(g.images * g.height, 1,
                           [&](Index begin, Index end) { kernels<T>().conv_backward_data(g, dy, weight, dx, begin, end); });
   } else if constexpr (std::is_same_v<T, float>) {
@@ -148,7 +144,7 @@ void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
 template <class T>
 void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, const T* dy, Compute<T>* dweight, bool accumulate) {
   if constexpr (!cpu::kIsLow<T>) {
-    if (cpu::Depthwise<T>::takes(g)) {
+    if (cpu::takes_depthwise(g)) {
       return cpu::Depthwise<T>(kernels<T>(), threads_, *allocator_).backward_weights(g, x, dy, dweight, accumulate);
     }
   }
@@ -166,7 +162,9 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
         threads_.parallel_for(g.images * g.out_height, 8, [&](Index begin, Index end) { gather_pixels(g, x, rows.data(), begin, end); });
         return dnnl_.matmul(p, dy, rows.data(), nullptr, dweight);
       }
-      if (bf16_products_) return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
+      // Of large windows that oneDNN 2.6 does not know by heart the gradient takes it longer than anything else.
+      const bool slow = cpu::takes_depthwise(g) && g.kernel_h * g.kernel_w > 9;
+      if (bf16_products_ && !slow) return dnnl_.conv_backward_weights(g, x, dy, dweight, accumulate);
     }
     const auto wide_x = widened(x, x_elements(g)), wide_dy = widened(dy, y_elements(g));
     conv2d_backward_weights_of<float>(g, wide_x.data(), wide_dy.data(), dweight, accumulate);

@@ -6,17 +6,18 @@
 
 namespace starling::cpu {
 
-/// Convolutions of every channel alone by own kernels, in fp32 and fp64, on any number of threads with the same bits.
+/// Whether each output channel reads one channel, its own, by a window of not too many pixels.
+inline bool takes_depthwise(const Geometry& g) {
+  return g.groups == g.channels && g.out_channels == g.channels && g.channels > 1 && g.kernel_h * g.kernel_w <= kDepthwiseTaps;
+}
+
+/// Convolutions of every channel alone by own kernels, with the same bits on any number of threads: in fp64, and in fp32 the gradient of
+/// the filters. For fp32's other two passes oneDNN is faster.
 template <class T>
 class Depthwise {
  public:
   Depthwise(const Kernels<T>& kernels, const Threads& threads, CachingAllocator& allocator)
       : kernels_(kernels), threads_(threads), allocator_(allocator) {}
-
-  /// Whether it takes this convolution: each output channel reads one channel, its own, by a window of not too many pixels.
-  static bool takes(const Geometry& g) {
-    return g.groups == g.channels && g.out_channels == g.channels && g.channels > 1 && g.kernel_h * g.kernel_w <= kDepthwiseTaps;
-  }
 
   void forward(const Geometry& g, const T* x, const T* weight, const T* bias, T* y) const;
   void backward_data(const Geometry& g, const T* dy, const T* weight, T* dx) const;

@@ -346,9 +346,11 @@ static void backward_weights(const Geometry& g, const T* x, const T* dy, T* sums
 
 template <class T>
 static void set(Kernels<T>& table) {
-  table.depthwise_pack = pack<T>;
-  table.depthwise_forward = forward<T>;
-  table.depthwise_backward_data = backward_data<T>;
+  if constexpr (sizeof(T) == 8) {
+    table.depthwise_pack = pack<T>;
+    table.depthwise_forward = forward<T>;
+    table.depthwise_backward_data = backward_data<T>;
+  }
   table.depthwise_backward_weights = backward_weights<T>;
 }
 

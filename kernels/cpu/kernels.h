@@ -129,8 +129,8 @@ struct Kernels {
   /// weight[16,3,3,channels] for conv16.
   void (*conv16_pack)(const T* weight, T* packed, Index channels) = nullptr;
 
-  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels, fp32 and fp64. Each call does the block
-  // of
+  // --- Convolutions of every channel alone (depthwise_isa.cpp), groups = channels = out_channels: fp64, and in fp32 the last alone. Each
+  // call does the block of
   // --- kDepthwiseBlock channels from `channel` on; scratch: see cpu_depthwise.cpp.
   /// weight[C,kH,kW] as [block, kH·kW, kDepthwiseBlock], zeros at the end.
   void (*depthwise_pack)(const Geometry& g, const T* weight, T* packed) = nullptr;

@@ -217,23 +217,30 @@ bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_
 
 void CudaBackend::conv2d_forward(const Conv2dForward& args) {
   const LeavesStatistics scope(*this, args.x, args.weight, args.bias, args.y, args.norm.scale, args.norm.shift, args.sum, args.square_sum);
-  if (cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
+  const bool depthwise = takes_depthwise(args.x, args.y, args.window);
+  if (!depthwise && cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
   if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
+  if (depthwise) return depthwise_conv2d_forward(*this, args);
   plain_conv2d_forward(*this, args);
 }
 
 void CudaBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
-  if (cudnn_ && cudnn_->conv2d_backward_data(args, handle())) return;
+  const bool depthwise = takes_depthwise(args.dx, args.dy, args.window);
+  if (!depthwise && cudnn_ && cudnn_->conv2d_backward_data(args, handle())) return;
   if (args.norm) return composed_conv2d_backward_data(*this, args);
+  if (depthwise) return depthwise_conv2d_backward_data(*this, args);
   plain_conv2d_backward_data(*this, args);
 }
 
 void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   Conv2dBackwardWeights weights = args;
   weights.dbias = {};
-  if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
+  const bool depthwise = takes_depthwise(args.x, args.dy, args.window);
+  if (depthwise || !cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
     if (args.norm) {
       composed_conv2d_backward_weights(*this, weights);
+    } else if (depthwise) {
+      depthwise_conv2d_backward_weights(*this, weights);
     } else {
       plain_conv2d_backward_weights(*this, weights);
     }

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -310,6 +311,23 @@ TEST_CASE("apps/data: synthetic images of any size and channel count") {
       dataset->image(Split::kTrain, 3, image.data());
       CHECK(image[bytes] == 0xAB);
       CHECK(dataset->label(Split::kTrain, 3) < 2);
+    }
+  }
+}
+
+TEST_CASE("apps/data: the first images for initial values are the training set's first, normalised") {
+  const NumberedDataset data(7, 3);
+  for (const std::int64_t count : {0, 4, 9}) {
+    const FirstImages images = first_images(data, count);
+    REQUIRE(images.count() == std::min<std::int64_t>(count, 7));
+    for (std::int64_t i = 0; i < images.count(); ++i) {
+      Bytes bytes(90);
+      data.image(Split::kTrain, i, bytes.data());
+      for (std::size_t k = 0; k < 90; ++k) {
+        const ImageInfo info = data.images();
+        const double expected = (bytes[k] / 255.0 - info.mean[k % 3]) / info.std[k % 3];
+        CHECK(images.numbers[static_cast<std::size_t>(i) * 90 + k] == doctest::Approx(expected).epsilon(1e-12));
+      }
     }
   }
 }

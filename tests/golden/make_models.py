@@ -9,7 +9,7 @@ models/<model>.safetensors a whole model whose tensors both sides make from a ha
 models/names.json          names and shapes of tensors, parameter counts
 
 The models are written out here, since torchvision may not be installed: the CIFAR ResNets follow akamaster/pytorch_resnet_cifar10,
-the wide ones xternalz/WideResNet-pytorch, the others torchvision, in architecture and names.
+the wide ones xternalz/WideResNet-pytorch, airbench arXiv 2404.00498, the others torchvision, in architecture and names.
 """
 import json
 import math
@@ -315,6 +315,34 @@ class ConvNext(nn.Module):
         return self.classifier(self.features(x).mean((2, 3)))
 
 
+class AirbenchGroup(nn.Module):
+    def __init__(self, inputs, planes, residual):
+        super().__init__()
+        for i in range(3 if residual else 2):
+            setattr(self, f"conv{i + 1}", nn.Conv2d(planes if i else inputs, planes, 3, padding=1, bias=False))
+            norm = nn.BatchNorm2d(planes, eps=1e-12, momentum=0.4)
+            norm.weight.requires_grad = False
+            setattr(self, f"norm{i + 1}", norm)
+        self.residual = residual
+
+    def forward(self, x):
+        first = F.gelu(self.norm1(F.max_pool2d(self.conv1(x), 2)))
+        x = F.gelu(self.norm2(self.conv2(first)))
+        return F.gelu(self.norm3(self.conv3(x)) + first) if self.residual else x
+
+
+def airbench(large=False, classes=10):
+    class Scale(nn.Module):
+        def forward(self, x):
+            return x / 9
+
+    whiten = nn.Conv2d(3, 24, 2)
+    whiten.weight.requires_grad = False
+    widths = (128, 384, 512) if large else (64, 256, 256)
+    groups = [AirbenchGroup(inputs, planes, large) for inputs, planes in zip((24, *widths), widths)]
+    return nn.Sequential(whiten, nn.GELU(), *groups, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(widths[-1], classes, bias=False), Scale())
+
+
 # --- numbers that both sides can make ------------------------------------------------------------------------------------------
 
 def hashed(seed, count):
@@ -399,6 +427,8 @@ WHOLE = {
     "vgg11_cifar": ((2, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar"}, lambda: Vgg11(5, False, True)),
     "mobilenet_v2": ((4, 3, 49, 40), 0.1, {"type": "mobilenet_v2", "width_mult": 0.25, "dropout": 0.0}, lambda: MobileNetV2(5, 0.25, 0.0)),
     "convnext_tiny": ((2, 3, 70, 64), 0.1, {"type": "convnext_tiny", "stochastic_depth": 0.0}, lambda: ConvNext(classes=5, drop=0.0)),
+    "airbench": ((2, 3, 32, 32), 0.2, {"type": "airbench"}, lambda: airbench(False, 5)),
+    "airbench96": ((2, 3, 32, 34), 0.0, {"type": "airbench", "variant": "96"}, lambda: airbench(True, 5)),
     "vgg11_bn_cifar": ((3, 3, 64, 32), 0.1, {"type": "vgg11", "classifier": "cifar", "batch_norm": True}, lambda: Vgg11(5, True, True)),
 }
 
@@ -412,7 +442,8 @@ def run(model, x, labels, smoothing, out, gradient):
     loss.backward()
     out["output"], out["loss"], out["grad.input"] = output, loss, gradient(x.grad)
     for name, parameter in model.named_parameters():
-        out["grad." + name] = gradient(parameter.grad)
+        if parameter.requires_grad:
+            out["grad." + name] = gradient(parameter.grad)
     for name, value in model.named_buffers():
         out["after." + name] = gradient(value) if value.dim() else value
     model.eval()
@@ -474,10 +505,11 @@ def main():
         counts["vgg11"] = Vgg11()
         counts["mobilenet_v2"] = MobileNetV2()
         counts["convnext_tiny"] = ConvNext()
+        counts["airbench"] = airbench()
     names = {
         "tensors": {name: describe(counts[name]) for name in ("resnet20", "resnet18", "resnet50", "wide_resnet50_2", "wide_resnet", "vgg11",
-                                                               "mobilenet_v2", "convnext_tiny")},
-        "parameter_counts": {name: sum(p.numel() for p in model.parameters()) for name, model in counts.items()},
+                                                               "mobilenet_v2", "convnext_tiny", "airbench")},
+        "parameter_counts": {name: sum(p.numel() for p in model.parameters() if p.requires_grad) for name, model in counts.items()},
     }
     (OUT / "names.json").write_text(json.dumps(names, separators=(",", ":")) + "\n")
 

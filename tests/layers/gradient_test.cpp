@@ -121,6 +121,7 @@ TEST_CASE("layers/gradients: whole models") {
   SUBCASE("convnext_tiny") {
     check_initialised(R"({"type": "convnext_tiny", "layer_scale": 0.5, "stochastic_depth": 0.5})", {32, 32, 1}, 2, 31);
   }
+  SUBCASE("airbench") { check_initialised(R"({"type": "airbench", "variant": "96"})", {25, 25, 1}, 2, 7); }
   SUBCASE("wide_resnet") { check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 2}, 3, 1); }
 }
 

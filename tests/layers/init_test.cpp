@@ -119,3 +119,60 @@ TEST_CASE("layers/init: numbers depend on seed and tensor alone, and differ betw
   const auto rounded = single->parameters()[0]->value.span<float>();
   for (std::size_t i = 0; i < exact.size(); ++i) CHECK(rounded[i] == static_cast<float>(exact[i]));
 }
+
+TEST_CASE("layers/init: mobilenet_v2 and convnext_tiny begin as torchvision's") {
+  const auto mobile = initialised(R"({"type": "mobilenet_v2"})", {32, 32, 3});
+  check_distribution(find(*mobile, "features.0.0.weight"), std::sqrt(2.0 / (32 * 9)), false);
+  check_distribution(find(*mobile, "features.17.conv.1.0.weight"), std::sqrt(2.0 / (960 * 9)), false);  // fan out of all groups
+  check_distribution(find(*mobile, "classifier.1.weight"), 0.01, false);
+  const auto next = initialised(R"({"type": "convnext_tiny"})", {32, 32, 3});
+  check_distribution(find(*next, "features.1.0.block.0.weight"), 0.02, false);
+  check_distribution(find(*next, "features.7.2.block.5.weight"), 0.02, false);
+  CHECK(numbers_of(find(*next, "features.1.0.layer_scale").value) == std::vector<double>(96, 1e-6));
+  CHECK(numbers_of(find(*next, "features.1.0.block.3.bias").value) == std::vector<double>(384, 0.0));
+}
+
+TEST_CASE("layers/init: airbench whitens the patches of the first images, and its convolutions begin as copies of their channels") {
+  const auto model = model_from(R"({"type": "airbench"})", {27, 26, 3});
+  model->allocate(cpu(), DType::kFloat64);
+  CHECK(model->first_images() == 5000);
+  const Shape batch{40, 27, 26, 3};
+  const Tensor images = noise_tensor(5, batch);
+  FirstImages first{batch.without_batch(), numbers_of(images)};
+  // Channels of different size that go together, so that there is something to whiten.
+  for (std::size_t i = 0; i < first.numbers.size(); i += 3) first.numbers[i + 1] = 3 * first.numbers[i] + 0.1 * first.numbers[i + 1];
+  cpu().copy_from_host(first.numbers.data(), images);
+  model->initialise(1, first);
+  const Parameter& weight = find(*model, "0.weight");
+  CHECK_FALSE(weight.trainable);
+  const Tensor y(cpu(), {40, 26, 25, 24}, DType::kFloat64);
+  cpu().conv2d_forward({.x = images, .weight = weight.value, .bias = {}, .y = y, .window = {.kernel = {2, 2}}});
+  const std::vector<double> out = numbers_of(y);
+  double off = 0.0, least = 1e300, most = 0.0;
+  for (std::size_t a = 0; a < 12; ++a) {
+    for (std::size_t b = 0; b < 12; ++b) {
+      double sum = 0.0;
+      for (std::size_t i = 0; i < out.size(); i += 24) sum += out[i + a] * out[i + b];
+      sum /= static_cast<double>(out.size() / 24);
+      if (a != b) off = std::max(off, std::abs(sum));
+      if (a == b) {
+        least = std::min(least, sum);
+        most = std::max(most, sum);
+      }
+    }
+  }
+  CHECK(off < 1e-12);
+  CHECK(most < 1.0);  // λ/(λ + 0.0005)
+  CHECK(least > 0.3);  // the smallest λ is that of what the second channel has of its own
+  const std::vector<double> w = numbers_of(weight.value);
+  for (std::size_t i = 0; i < w.size() / 2; ++i) CHECK(w[w.size() / 2 + i] == -w[i]);
+
+  const std::vector<double> conv = numbers_of(find(*model, "2.conv1.weight").value);  // 64×3×3×24
+  for (std::size_t o = 0; o < 24; ++o) {
+    for (std::size_t i = 0; i < std::size_t{9} * 24; ++i) CHECK(conv[o * 9 * 24 + i] == (i == 4 * 24 + o ? 1.0 : 0.0));
+  }
+  CHECK(std::abs(conv[std::size_t{30} * 9 * 24]) > 0.0);
+  // Without images the filters are what was drawn.
+  model->initialise(1);
+  CHECK(numbers_of(weight.value) != w);
+}

@@ -93,7 +93,9 @@ void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, boo
     for (Parameter* parameter : model.parameters()) cpu().copy(noise_tensor(seed++, parameter->shape), parameter->value);
     for (ModelBuffer* buffer : model.buffers()) cpu().fill(buffer->value, buffer->init.a);
   }
-  for (Parameter* parameter : model.parameters()) cpu().fill(parameter->grad, std::nan(""));  // whatever is not written shows
+  for (Parameter* parameter : model.parameters()) {
+    if (parameter->trainable) cpu().fill(parameter->grad, std::nan(""));  // whatever is not written shows
+  }
   const Tensor input = noise_tensor(5, model.input_shape().with_batch(batch));
   Tensor labels;
   if (classes > 0) {
@@ -155,7 +157,7 @@ void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, boo
   check("input", input, dx);
   for (std::size_t i = 0; i < model.parameters().size(); i += stride) {
     const Parameter& parameter = *model.parameters()[i];
-    check(parameter.name, parameter.value, parameter.grad);
+    if (parameter.trainable) check(parameter.name, parameter.value, parameter.grad);
   }
 }
 

@@ -35,7 +35,9 @@ struct Golden {
     model = make_model(section, image_shape().without_batch());
     label_smoothing = std::stod(file.metadata.at("label_smoothing"));
     model->allocate(cpu(), DType::kFloat64);
-    for (const Parameter* parameter : model->parameters()) cpu().fill(parameter->grad, std::nan(""));
+    for (const Parameter* parameter : model->parameters()) {
+      if (parameter->trainable) cpu().fill(parameter->grad, std::nan(""));
+    }
   }
 
   const FileTensor& raw(const std::string& name) const {
@@ -121,8 +123,10 @@ void compare(Golden& golden, const Tensor& image, const Check& check) {
     tape.backward(loss);
   }
   check("grad.input", stored(Tape::gradient(x), TensorLayout::kConvWeight));
-  for (const Parameter* parameter : golden.model->parameters())
-    check("grad." + parameter->name, stored(parameter->grad, parameter->layout));
+  for (const Parameter* parameter : golden.model->parameters()) {
+    CHECK(parameter->trainable == (golden.file.tensors.count("grad." + parameter->name) != 0));
+    if (parameter->trainable) check("grad." + parameter->name, stored(parameter->grad, parameter->layout));
+  }
   for (const ModelBuffer* buffer : golden.model->buffers()) {
     if (buffer->dtype == DType::kInt64) {
       CHECK(count_of(buffer->value) == golden.numbers<std::int64_t>("after." + buffer->name)[0]);
@@ -217,7 +221,7 @@ TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
 
 TEST_CASE("parity/models: whole models give PyTorch's numbers") {
   for (const char* name : {"resnet20", "resnet18_cifar", "resnet50", "wide_resnet", "wide_resnet_narrow", "vgg11_cifar", "vgg11_bn_cifar",
-                           "mobilenet_v2", "convnext_tiny"}) {
+                           "mobilenet_v2", "convnext_tiny", "airbench", "airbench96"}) {
     CAPTURE(name);
     Golden golden(name);
     fill_hashed(*golden.model);

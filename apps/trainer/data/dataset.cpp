@@ -66,6 +66,30 @@ std::string DatasetInfo::sample_text() const {
   return text;
 }
 
+FirstImages first_images(const Dataset& dataset, std::int64_t count) {
+  const DatasetInfo info = dataset.info();
+  const TensorInfo* image = info.find("image");
+  if (count <= 0 || !image || !image->pixels) return {};
+  FirstImages result{.image = image->shape, .numbers = {}};
+  const auto size = static_cast<std::size_t>(image->shape.elements()), channels = static_cast<std::size_t>(image->shape.back());
+  std::vector<std::vector<std::byte>> sample;
+  std::vector<std::byte*> out;
+  for (const TensorInfo& tensor : info.tensors) {
+    sample.emplace_back(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+    out.push_back(sample.back().data());
+  }
+  const std::byte* pixels = out[static_cast<std::size_t>(image - info.tensors.data())];
+  for (std::int64_t i = 0; i < std::min(count, info.train_samples); ++i) {
+    dataset.read(Dataset::Split::kTrain, i, out);
+    for (std::size_t k = 0; k < size; ++k) {
+      const std::size_t c = k % channels;
+      result.numbers.push_back(
+          math::normalized_pixel<double>(static_cast<std::uint8_t>(pixels[k]), image->pixels->mean[c], image->pixels->std[c]));
+    }
+  }
+  return result;
+}
+
 std::int64_t Dataset::label(Split, std::int64_t) const {
   fail(ExitCode::kUsage, "data", "samples of this data set have no class; \"data.partition\" must be shared");
 }

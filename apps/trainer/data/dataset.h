@@ -16,6 +16,7 @@
 #include "core/registry.h"
 #include "core/tensor.h"
 #include "kernels/math/pixel.h"
+#include "layers/layer.h"
 
 namespace starling {
 
@@ -130,6 +131,10 @@ using DatasetRegistry = Registry<std::unique_ptr<Dataset>, ConfigSection&, std::
 /// config's seed.
 DatasetRegistry& datasets();
 void register_builtin_datasets();
+
+/// Up to `count` of the first training images, normalised, not augmented and in whatever order the data set has them: for
+/// Model::initialise(). None where samples have no images.
+FirstImages first_images(const Dataset& dataset, std::int64_t count);
 
 /// A micro-batch as a task takes it: every tensor of the data set with a batch dimension in front.
 struct Batch {

@@ -1,0 +1,184 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "layers/batch_norm.h"
+#include "layers/builtin.h"
+#include "layers/conv2d.h"
+#include "layers/linear.h"
+#include "layers/stateless.h"
+#include "layers/symmetric_eigen.h"
+
+namespace starling {
+
+namespace {
+
+constexpr std::int64_t kPatch = 2;          // pixels of a patch's side
+constexpr std::int64_t kWhitenFrom = 5000;  // training images
+constexpr double kWhitenEps = 5e-4;         // added to the patches' variances
+
+/// A 2×2 convolution without padding whose filters are not trained: the eigenvectors of the covariance of the first training images'
+/// patches, each divided by the root of its eigenvalue, largest first, and the same negated. So its outputs are uncorrelated and of one
+/// size (arXiv 2404.00498, section 3.2). Its bias is trained. Without images the filters keep their random numbers.
+class Whitening : public Layer {
+ protected:
+  Shape build(const Shape& input) override {
+    if (input.rank() != 3 || input[0] < kPatch || input[1] < kPatch) bad_shape(input, "an image of 2×2 pixels or more");
+    const std::int64_t values = kPatch * kPatch * input[2], filters = 2 * values;
+    const Init init = Init::uniform(1.0 / std::sqrt(static_cast<double>(values)));
+    weight_ = &add_parameter("weight", {filters, kPatch, kPatch, input[2]}, init, TensorLayout::kConvWeight);
+    weight_->product = true;
+    weight_->trainable = false;
+    bias_ = &add_parameter("bias", {filters}, init);
+    return {input[0] - kPatch + 1, input[1] - kPatch + 1, filters};
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    const Shape image = x.shape().without_batch();
+    if (image[0] < kPatch || image[1] < kPatch) bad_shape(image, "an image of 2×2 pixels or more");
+    return functions::conv2d(x, *weight_, bias_, kWindow, pass);
+  }
+  std::int64_t wanted_images() const override { return kWhitenFrom; }
+  void begin_values(const FirstImages& images) override {
+    if (images.count() == 0) return;
+    const std::int64_t height = images.image[0], width = images.image[1], channels = images.image[2], run = kPatch * channels;
+    const auto n = static_cast<std::size_t>(kPatch * run);
+    // A patch in memory order, as the filters have it: two runs of neighbouring numbers.
+    std::vector<double> covariance(n * n, 0.0), patch(n);
+    double patches = 0.0;
+    for (std::int64_t i = 0; i < images.count(); ++i) {
+      const double* image = images.numbers.data() + i * images.image.elements();
+      for (std::int64_t h = 0; h + kPatch <= height; ++h) {
+        for (std::int64_t w = 0; w + kPatch <= width; ++w, ++patches) {
+          for (std::int64_t row = 0; row < kPatch; ++row) {
+            std::copy_n(image + ((h + row) * width + w) * channels, run, patch.begin() + row * run);
+          }
+          for (std::size_t a = 0; a < n; ++a) {
+            for (std::size_t b = a; b < n; ++b) covariance[a * n + b] += patch[a] * patch[b];
+          }
+        }
+      }
+    }
+    for (std::size_t a = 0; a < n; ++a) {
+      for (std::size_t b = a; b < n; ++b) covariance[b * n + a] = covariance[a * n + b] /= patches;
+    }
+    const SymmetricEigen eigen = symmetric_eigen(std::move(covariance), n);
+    change_values(*weight_, [&](std::vector<double>& weight) {
+      for (std::size_t k = 0; k < n; ++k) {
+        const double scale = 1.0 / std::sqrt(eigen.values[k] + kWhitenEps);
+        for (std::size_t i = 0; i < n; ++i) {
+          weight[k * n + i] = scale * eigen.vectors[k * n + i];
+          weight[(n + k) * n + i] = -weight[k * n + i];
+        }
+      }
+    });
+  }
+
+ private:
+  static constexpr Window2d kWindow{.kernel = {kPatch, kPatch}};
+  Parameter* weight_ = nullptr;
+  Parameter* bias_ = nullptr;
+};
+
+std::unique_ptr<BatchNorm> airbench_norm() {
+  return std::make_unique<BatchNorm>(1e-12, 0.4, false);  // a scale of 1
+}
+std::unique_ptr<Conv2d> airbench_convolution(std::int64_t channels) {
+  return std::make_unique<Conv2d>(
+      Conv2dOptions{.out_channels = channels, .window = {.kernel = {3, 3}, .padding = {1, 1}}, .bias = false, .dirac = true});
+}
+
+/// conv → max-pool → norm → GELU → conv → norm → GELU; of three convolutions the last two are a residual, whose sum the last GELU takes.
+class AirbenchGroup : public Layer {
+ public:
+  AirbenchGroup(std::int64_t width, bool residual) : width_(width), residual_(residual) {}
+
+ protected:
+  Shape build(const Shape& input) override {
+    Shape shape = input;
+    for (int i = 0; i < (residual_ ? 3 : 2); ++i) {
+      const std::string number = std::to_string(i + 1);
+      convolutions_.push_back(&add_child("conv" + number, airbench_convolution(width_), shape));
+      shape = convolutions_.back()->output_shape();
+      if (i == 0) {
+        pool_ = &add_child("", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {2, 2}, .stride = {2, 2}}), shape);
+        shape = pool_->output_shape();
+      }
+      norms_.push_back(&add_child("norm" + number, airbench_norm(), shape));
+    }
+    return shape;
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    const auto active = [&](const Variable& v) { return functions::activation(v, Activation::kGelu, pass); };
+    const Variable first = active(norms_[0]->forward(pool_->forward(convolutions_[0]->forward(x, pass), pass), pass));
+    Variable y = active(norms_[1]->forward(convolutions_[1]->forward(first, pass), pass));
+    if (residual_) y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), false, first, pass));
+    return y;
+  }
+
+ private:
+  std::int64_t width_;
+  bool residual_;
+  std::vector<Conv2d*> convolutions_;
+  std::vector<BatchNorm*> norms_;
+  Pool2d* pool_ = nullptr;
+};
+
+struct AirbenchPlan {
+  std::array<std::int64_t, 3> widths;
+  bool residual = false;
+  double output_scale = 1.0 / 9.0;
+};
+
+/// The network of Jordan 2024 (arXiv 2404.00498), with the tensors' names of its nn.Sequential.
+class Airbench : public Layer {
+ public:
+  Airbench(const AirbenchPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
+
+ protected:
+  Shape build(const Shape& input) override {
+    if (input.rank() != 3) bad_shape(input, "an image H×W×C");
+    if (input[0] < 25 || input[1] < 25) bad_shape(input, "an image of 25×25 pixels or more");
+    Shape shape = add_chain("0", std::make_unique<Whitening>(), input);
+    shape = add_chain("", std::make_unique<ActivationLayer>(Activation::kGelu), shape);
+    for (std::size_t group = 0; group < plan_.widths.size(); ++group) {
+      shape = add_chain(std::to_string(2 + group), std::make_unique<AirbenchGroup>(plan_.widths[group], plan_.residual), shape);
+    }
+    shape = add_chain("", std::make_unique<Pool2d>(Pooling::kMax, Window2d{.kernel = {3, 3}, .stride = {3, 3}}), shape);
+    shape = add_chain("", std::make_unique<Flatten>(), shape);
+    return add_chain("7", std::make_unique<Linear>(classes_, false), shape);
+  }
+  Variable compute(const Variable& x, Pass& pass) override {
+    Variable y = x;
+    for (Layer* layer : chain_) y = layer->forward(y, pass);
+    return functions::scaled(y, plan_.output_scale, pass);
+  }
+
+ private:
+  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
+    chain_.push_back(&add_child(name, std::move(layer), input));
+    return chain_.back()->output_shape();
+  }
+
+  AirbenchPlan plan_;
+  std::int64_t classes_;
+  std::vector<Layer*> chain_;
+};
+
+}  // namespace
+
+void builtin::add_airbench(ModelRegistry& registry) {
+  registry.add(
+      "airbench",
+      [](ConfigSection& section, const ModelOutputs& site) {
+        const bool large = section.choice("variant", "94", {"94", "96"},
+                                          "94: widths 64, 256, 256, two convolutions a group; 96: 128, 384, 512, three, the last two a "
+                                          "residual") == "96";
+        AirbenchPlan plan{{64, 256, 256}};
+        if (large) plan = {{128, 384, 512}, true};
+        plan.output_scale = section.number("output_scale", 1.0 / 9.0, Range::positive(), "factor of the logits");
+        return std::make_unique<Airbench>(plan, site.num_classes);
+      },
+      "the CIFAR-10 net of arXiv 2404.00498, whose first filters are computed from the first 5000 training images and stay");
+}
+
+}  // namespace starling

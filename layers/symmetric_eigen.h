@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+namespace starling {
+
+struct SymmetricEigen {
+  std::vector<double> values;   ///< largest first
+  std::vector<double> vectors;  ///< row k belongs to value k; of length 1, its largest component (the first of equal ones) positive
+};
+
+/// Of a symmetric n×n matrix, by Jacobi's rotations (Golub and Van Loan, Matrix Computations, section 8.5). For small matrices.
+SymmetricEigen symmetric_eigen(std::vector<double> matrix, std::size_t n);
+
+}  // namespace starling
