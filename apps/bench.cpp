@@ -123,8 +123,12 @@ int main(int argc, char** argv) {
   scheduler->add_flag("--json", scheduler_settings.json, "one JSON object");
 
   PicturesBench pictures_settings;
-  CLI::App* pictures = app.add_subcommand("pictures", "random crops of picture files or shards on one core, against decoding whole pictures or copying");
-  pictures->add_option("folder", pictures_settings.folder, "has a folder of JPEG or PNG files for each class, or is what starling-prepare has made")->required();
+  CLI::App* pictures =
+      app.add_subcommand("pictures", "random crops of picture files or shards on one core, against decoding whole pictures or copying");
+  pictures
+      ->add_option("folder", pictures_settings.folder,
+                   "has a folder of JPEG or PNG files for each class, or is what starling-prepare has made")
+      ->required();
   pictures->add_option("--pictures", pictures_settings.pictures, "how many, spread over the folder")
       ->capture_default_str()
       ->check(CLI::Range(1, 1'000'000));

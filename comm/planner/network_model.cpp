@@ -101,7 +101,8 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
     reader.error("hosts_bandwidth_gbs", "a list of {} numbers, or empty", model.hosts());
   }
   for (const Json& host : hosts) {
-    if (!host.is_number() || !std::isnormal(host.get<double>()) || host.get<double>() < 0) reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
+    if (!host.is_number() || !std::isnormal(host.get<double>()) || host.get<double>() < 0)
+      reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;

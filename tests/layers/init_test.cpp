@@ -162,7 +162,7 @@ TEST_CASE("layers/init: airbench whitens the patches of the first images, and it
     }
   }
   CHECK(off < 1e-12);
-  CHECK(most < 1.0);  // λ/(λ + 0.0005)
+  CHECK(most < 1.0);   // λ/(λ + 0.0005)
   CHECK(least > 0.3);  // the smallest λ is that of what the second channel has of its own
   const std::vector<double> w = numbers_of(weight.value);
   for (std::size_t i = 0; i < w.size() / 2; ++i) CHECK(w[w.size() / 2 + i] == -w[i]);

@@ -13,7 +13,7 @@ namespace starling {
 struct RunFolder {
   std::string path;
   bool resume = false;
-  std::int64_t resume_step = 0;  ///< of the checkpoint, where there is one
+  std::int64_t resume_step = 0;           ///< of the checkpoint, where there is one
   std::shared_ptr<FolderLock> lock = {};  ///< on the rank that prepared it
 };
 
