@@ -42,6 +42,15 @@ std::string text_of(const std::vector<MetricValue>& metrics) {
   return shares + others;
 }
 
+/// The first step after `step` at which it is due.
+std::int64_t first_due(const Interval& interval, std::int64_t step, std::int64_t steps_per_epoch) {
+  std::int64_t first = INT64_MAX;
+  for (const std::int64_t every : {interval.every_steps, interval.every_epochs * steps_per_epoch}) {
+    if (every > 0) first = std::min(first, step / every * every + every);
+  }
+  return first;
+}
+
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 }  // namespace
@@ -77,6 +86,8 @@ ExitCode TrainingRun::run_steps() {
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();
+  // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
+  if (first_due(config_.checkpoint, step(), steps_per_epoch) < total) checkpoints_.give_used(trainer_.state());
   bool stopped = false;
   trainer_.take_wait_seconds();
   while (step() < total && !stopped) {

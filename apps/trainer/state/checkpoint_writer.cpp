@@ -13,7 +13,7 @@
 namespace starling {
 namespace {
 
-constexpr int kNiceness = 10;
+constexpr int kNiceness = 5;
 
 }  // namespace
 
@@ -27,7 +27,7 @@ CheckpointWriter::~CheckpointWriter() {
 void CheckpointWriter::run(std::function<void()> work) {
   try {
     work_ = std::async(std::launch::async, [work] {
-      // Training computes on all cores: a thread of this niceness takes a tenth of one, or what is idle. Linux keeps it per thread.
+      // Training computes on all cores: a thread of this niceness takes a quarter of one, or what is idle. Linux keeps it per thread.
       ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kNiceness);
       work();
     });

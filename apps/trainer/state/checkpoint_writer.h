@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <utility>
 #include <vector>
 
 #include "apps/trainer/state/checkpoint.h"
@@ -34,8 +35,9 @@ class CheckpointWriter {
   void advance();
   /// Waits for what is under way. Collective.
   void finish();
-  /// What was written last, for its memory; nothing while its file is being written.
+  /// What was written last, or given here, for its memory; nothing while its file is being written.
   SafetensorsFile take_used();
+  void give_used(SafetensorsFile state) { state_ = std::move(state); }
 
  private:
   enum class Part { kNone, kFiles, kCompletion };
