@@ -35,26 +35,32 @@ Tensor PendingNorm::compute() {
   return y;
 }
 
+BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum, const Tensor& square_sum, std::int64_t count,
+                                  Pass& pass) {
+  const auto vector = [&] { return Tensor(pass.backend, sum.shape(), sum.dtype()); };
+  BatchNormFinish finish{.sum = sum,
+                         .square_sum = square_sum,
+                         .gamma = state.gamma->value,
+                         .beta = state.beta->value,
+                         .running_mean = state.running_mean->value,
+                         .running_var = state.running_var->value,
+                         .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
+                         .saved_mean = vector(),
+                         .saved_inv_std = vector(),
+                         .scale = vector(),
+                         .shift = vector(),
+                         .count = count,
+                         .eps = state.eps,
+                         .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
+  pass.backend.batch_norm_finish(finish);
+  return finish;
+}
+
 Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
   const Tensor& input = x.value();
-  const Shape channels{input.shape().back()};
-  const auto vector = [&] { return Tensor(pass.backend, channels, state.running_mean->value.dtype()); };
   const auto& statistics = *x.notes<ChannelStatistics>();
-  const BatchNormFinish finish{.sum = statistics.sum,
-                               .square_sum = statistics.square_sum,
-                               .gamma = state.gamma->value,
-                               .beta = state.beta->value,
-                               .running_mean = state.running_mean->value,
-                               .running_var = state.running_var->value,
-                               .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
-                               .saved_mean = vector(),
-                               .saved_inv_std = vector(),
-                               .scale = vector(),
-                               .shift = vector(),
-                               .count = input.elements() / channels[0],
-                               .eps = state.eps,
-                               .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
-  pass.backend.batch_norm_finish(finish);
+  const BatchNormFinish finish =
+      finish_batch_norm(state, statistics.sum, statistics.square_sum, input.elements() / input.shape().back(), pass);
   BatchNormSaved saved{.x = input, .gamma = finish.gamma, .mean = finish.saved_mean, .inv_std = finish.saved_inv_std, .relu = relu};
 
   if (residual.has_value()) {

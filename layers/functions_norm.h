@@ -26,6 +26,9 @@ struct BatchNormSaved {
 /// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient terms.
 void batch_norm_backward(const BatchNormSaved& saved, Gradients& g);
 
+/// Carries out the step from the sums of `count` values per channel to what the batch norm is (BatchNormFinish), in memory of its own.
+BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum, const Tensor& square_sum, std::int64_t count, Pass& pass);
+
 /// A batch norm in training whose statistics are those of all ranks' batches, of one size each (pass.norms_over). As
 /// torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this rank's batch alone.
 Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);

@@ -95,25 +95,10 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
   RankSums& ranks = *pass.norms_over;
   const Tensor& input = x.value();
   const std::int64_t channels = input.shape().back();
-  const auto vector = [&] { return Tensor(pass.backend, Shape{channels}, state.running_mean->value.dtype()); };
   const SumsOfChannels sums(pass.backend, channels, state.running_mean->value.dtype());
   pass.backend.channel_sums({.x = input, .sum = sums.first, .square_sum = sums.second});
   ranks.sum(sums.both);
-  const BatchNormFinish finish{.sum = sums.first,
-                               .square_sum = sums.second,
-                               .gamma = state.gamma->value,
-                               .beta = state.beta->value,
-                               .running_mean = state.running_mean->value,
-                               .running_var = state.running_var->value,
-                               .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
-                               .saved_mean = vector(),
-                               .saved_inv_std = vector(),
-                               .scale = vector(),
-                               .shift = vector(),
-                               .count = input.elements() / channels * ranks.ranks(),
-                               .eps = state.eps,
-                               .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
-  pass.backend.batch_norm_finish(finish);
+  const BatchNormFinish finish = finish_batch_norm(state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);
   Tensor y(pass.backend, input.shape(), input.dtype());
   pass.backend.scale_shift({.x = input, .scale = finish.scale, .shift = finish.shift, .residual = residual.value(), .y = y, .relu = relu});
   if (!pass.tape) return Variable(std::move(y));
