@@ -8,6 +8,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
+#include "comm/algorithms/updater.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/cpu/update.h"

@@ -24,7 +24,7 @@ CheckpointWriter::~CheckpointWriter() {
   if (work_.valid()) work_.wait();
 }
 
-void CheckpointWriter::run(std::function<void()> work) {
+void CheckpointWriter::run(const std::function<void()>& work) {
   try {
     work_ = std::async(std::launch::async, [work] {
       // Training computes on all cores: a thread of this niceness takes a quarter of one, or what is idle. Linux keeps it per thread.

@@ -41,7 +41,7 @@ class CheckpointWriter {
 
  private:
   enum class Part { kNone, kFiles, kCompletion };
-  void run(std::function<void()> work);
+  void run(const std::function<void()>& work);
 
   World& world_;
   CheckpointFolder folder_;
