@@ -31,13 +31,25 @@ static inline __attribute__((always_inline)) Floats numbers_at(const double* x) 
   return result;
 }
 
+/// Lane j is lane j ^ step of v.
+template <class Vector>
+static inline __attribute__((always_inline)) Vector swapped(Vector v, std::int32_t step) {
+#if defined(__clang__)
+  Vector result = v;
+  for (Index j = 0; j < kLanes; ++j) result[j] = v[j ^ step];
+  return result;
+#else
+  Bits place;
+  for (Index j = 0; j < kLanes; ++j) place[j] = static_cast<std::int32_t>(j);
+  return __builtin_shuffle(v, place ^ step);
+#endif
+}
+
 /// What `choose` leaves of a vector's numbers, taken in pairs, pairs of pairs and so on.
 template <class Vector, class F>
 static inline __attribute__((always_inline)) auto fold(Vector v, F choose) {
-  Bits place;
-  for (Index j = 0; j < kLanes; ++j) place[j] = static_cast<std::int32_t>(j);
 #pragma GCC unroll 4
-  for (std::int32_t step = kLanes / 2; step > 0; step /= 2) v = choose(v, __builtin_shuffle(v, place ^ step));
+  for (std::int32_t step = kLanes / 2; step > 0; step /= 2) v = choose(v, swapped(v, step));
   return v[0];
 }
 
