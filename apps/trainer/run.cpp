@@ -203,7 +203,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   together(transport, [&] {
     if (folder.resume) {
       adopt_choice(config, site, saved_config(state, source), source);
-      check_resumable(state, source, config.resolved, transport.size(), config.compute);
+      check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
       if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
         log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,

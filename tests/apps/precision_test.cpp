@@ -299,8 +299,8 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
       straight[r] = run.numbers();
     }
     RunInPrecision run(json, transport, scale);
-    check_resumable(file, "test", run.config.resolved, 2, DType::kFloat16);
-    CHECK_THROWS_WITH_AS(check_resumable(file, "test", run.config.resolved, 2, DType::kFloat32),
+    check_resumable(file, "test", run.config.resolved, run.config.written, 2, DType::kFloat16);
+    CHECK_THROWS_WITH_AS(check_resumable(file, "test", run.config.resolved, run.config.written, 2, DType::kFloat32),
                          doctest::Contains("precision: the checkpoint was made in fp16"), Error);
     run.trainer->resume(file, "test");
     const LossScaleState restored = run.trainer->loss_scaler()->settle();
@@ -378,7 +378,7 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
     file.metadata["config"] = config_of(saved).dump();
     file.metadata.erase("precision");
     if (!made.empty()) file.metadata["precision"] = made;
-    return test::error_text(ExitCode::kUsage, [&] { check_resumable(file, "state", config_of(given), 2, now); });
+    return test::error_text(ExitCode::kUsage, [&] { check_resumable(file, "state", config_of(given), config_of(given), 2, now); });
   };
   const auto refused_for = [](const std::string& text, const std::string& remedy) {
     CAPTURE(text);
@@ -400,7 +400,7 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
   // Everything else is compared as ever.
   nlohmann::json other = config_of("auto");
   other["batch_size"] = 4;
-  CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, 2, DType::kBFloat16), doctest::Contains("batch_size"), Error);
+  CHECK_THROWS_WITH_AS(check_resumable(file, "state", other, other, 2, DType::kBFloat16), doctest::Contains("batch_size"), Error);
 }
 
 TEST_CASE("device: auto says why it takes the CPU where some rank has a GPU or a driver, and nothing elsewhere") {

@@ -252,9 +252,9 @@ TEST_CASE("trainer/task: a checkpoint of a version without tasks goes on as clas
   REQUIRE(old.erase("task") == 1);
   SafetensorsFile file;
   file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "1"}, {"precision", "fp32"}, {"config", old.dump()}};
-  CHECK_NOTHROW(check_resumable(file, "old", resolved, 1, DType::kFloat32));
+  CHECK_NOTHROW(check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32));
   resolved["task"]["type"] = "test_regression";
-  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_resumable(file, "old", resolved, 1, DType::kFloat32); }), "task.type"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { check_resumable(file, "old", resolved, resolved, 1, DType::kFloat32); }), "task.type"));
 }
 
 TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on the host and on a device") {

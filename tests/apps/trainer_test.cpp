@@ -242,7 +242,7 @@ TEST_CASE("trainer: a checkpoint whose config has the algorithm as a text goes o
     saved["sync"]["algorithm"] = algorithm;
     SafetensorsFile file;
     file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}, {"precision", "fp32"}, {"config", saved.dump()}};
-    check_resumable(file, "saved", given, 2, DType::kFloat32);
+    check_resumable(file, "saved", given, given, 2, DType::kFloat32);
   };
   const nlohmann::json gossip = resolved("gossip"), allreduce = resolved("allreduce"), slow = resolved("slow_average");
   check(gossip, "gossip", gossip);
@@ -250,6 +250,28 @@ TEST_CASE("trainer: a checkpoint whose config has the algorithm as a text goes o
   check(slow, {{"type", "slow_average"}, {"period", 8}}, slow);  // of a version that knew no momentum
   CHECK_THROWS_WITH_AS(check(gossip, "allreduce", gossip), doctest::Contains("sync.algorithm.type"), Error);
   CHECK_THROWS_WITH_AS(check(slow, {{"type", "slow_average"}, {"period", 4}}, slow), doctest::Contains("sync.algorithm.period"), Error);
+}
+
+TEST_CASE("trainer: keys newer than a checkpoint are no hindrance where nobody writes them") {
+  nlohmann::json json = small_config();
+  const auto check = [](const nlohmann::json& saved, const nlohmann::json& given) {
+    const TrainConfig config = read_train_config(given, "test", {2, 2});
+    SafetensorsFile file;
+    file.metadata = {{"format", "starling-checkpoint-1"}, {"ranks", "2"}, {"precision", "fp32"}, {"config", saved.dump()}};
+    check_resumable(file, "saved", config.resolved, config.written, 2, DType::kFloat32);
+  };
+  nlohmann::json old = read_train_config(json, "test", {2, 2}).resolved;
+  REQUIRE(old.erase("clip_norm") == 1);
+  REQUIRE(old["optimizer"].erase("weight_decay") == 1);
+  CHECK_NOTHROW(check(old, json));
+  nlohmann::json clipped = json;
+  clipped["clip_norm"] = 1.0;
+  CHECK_THROWS_WITH_AS(check(old, clipped), doctest::Contains("clip_norm"), Error);
+  nlohmann::json decayed = json;
+  decayed["optimizer"]["weight_decay"] = 0.5;
+  CHECK_THROWS_WITH_AS(check(old, decayed), doctest::Contains("optimizer.weight_decay"), Error);
+  old["clip_norm"] = 2.0;  // what the old run had still counts, written or not
+  CHECK_THROWS_WITH_AS(check(old, json), doctest::Contains("clip_norm"), Error);
 }
 
 }  // namespace

@@ -635,6 +635,7 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   ConfigSection root(given, source);
   TrainConfig config = read_root(root, site);
   config.resolved = root.resolved();
+  config.written = given;
   check_data_size(config, source, site);
   return config;
 }

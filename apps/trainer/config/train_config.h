@@ -123,6 +123,7 @@ struct TrainConfig {
   std::int64_t log_every = 10;
 
   nlohmann::json resolved;
+  nlohmann::json written;       ///< as the user gave it, without defaults
   std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
 
   PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms && !synchronized_norms, synchronized_norms}; }

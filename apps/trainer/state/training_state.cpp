@@ -27,7 +27,8 @@ const std::set<std::string>& changeable_keys() {
 
 constexpr const char* kComplexities = "data.complexity";
 
-/// Keys that older checkpoints do not have, by path, with what they did then.
+/// Keys that older checkpoints do not have, by path, with what they did then. A run may write these out; any other key that a checkpoint
+/// lacks must be left to its default, which is what programs did that did not know it.
 const std::map<std::string, nlohmann::json>& later_keys() {
   static const std::map<std::string, nlohmann::json> keys{{"optimizer.noise_correction", 1.0},
                                                           {"sync.lr_scale", 1.0},
@@ -38,16 +39,23 @@ const std::map<std::string, nlohmann::json>& later_keys() {
   return keys;
 }
 
-void compare(const nlohmann::json& saved, const nlohmann::json& given, const std::string& path, const std::string& source) {
+nlohmann::json child(const nlohmann::json& object, const std::string& name) {
+  return object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
+}
+
+/// `written` is what the user wrote of `given`; null where that is a default.
+void compare(const nlohmann::json& saved, const nlohmann::json& given, const nlohmann::json& written, const std::string& path,
+             const std::string& source) {
   if (changeable_keys().count(path) != 0) return;
+  if (saved.is_null() && written.is_null()) return;
   if (saved.is_object() && given.is_object()) {
     std::set<std::string> names;
     for (const auto& [name, value] : saved.items()) names.insert(name);
     for (const auto& [name, value] : given.items()) names.insert(name);
     if (names.erase("type") != 0 && !path.empty())
-      compare(saved.value("type", nlohmann::json()), given.value("type", nlohmann::json()), path + ".type", source);
+      compare(child(saved, "type"), child(given, "type"), written.is_string() ? written : child(written, "type"), path + ".type", source);
     for (const std::string& name : names) {
-      compare(saved.value(name, nlohmann::json()), given.value(name, nlohmann::json()), path.empty() ? name : path + "." + name, source);
+      compare(child(saved, name), child(given, name), child(written, name), path.empty() ? name : path + "." + name, source);
     }
     return;
   }
@@ -165,8 +173,8 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
   return parse_json(metadata(file, source, "config"), source);
 }
 
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
-                     DType compute) {
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
+                     const nlohmann::json& written_config, int ranks, DType compute) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
     fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
   }
@@ -188,7 +196,7 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
          "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made, name_of(compute), made);
   }
-  compare(saved, resolved_config, "", source);
+  compare(saved, resolved_config, written_config, "", source);
 }
 
 }  // namespace starling

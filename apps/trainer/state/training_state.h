@@ -37,8 +37,9 @@ std::vector<float> load_complexities(const SafetensorsFile& file, const std::str
 std::int64_t steps_in(const SafetensorsFile& file, const std::string& source);
 /// The resolved config of the run that made a checkpoint.
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
-/// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from.
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config, int ranks,
-                     DType compute);
+/// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from. `written_config` is what
+/// the user wrote: a key that neither it nor the checkpoint has is newer than the checkpoint, and does nothing.
+void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
+                     const nlohmann::json& written_config, int ranks, DType compute);
 
 }  // namespace starling
