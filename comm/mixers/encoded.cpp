@@ -109,12 +109,7 @@ class EncodedMixer final : public MessageMixer {
       messages_.add_up(label.bucket, -1.0, {}, left, true);
     }
     const double own = -std::accumulate(weights.begin(), weights.end(), 0.0);
-    if (backend_.device() == DeviceType::kCpu) return messages_.mix(label.bucket, own, weights, encoding_.step, mix);
-    const Tensor differences = scratch(bucket.parameters);
-    messages_.add_up(label.bucket, own, weights, differences, false);
-    mix.self_weight = 1.0;
-    mix.received = {differences};
-    mix.weights = {encoding_.step};
+    messages_.mix(label.bucket, own, weights, encoding_.step, mix);
   }
 
  private:

@@ -33,6 +33,8 @@ struct UpdateCase {
   DType low = DType::kFloat32;
   DType low_gradient = DType::kFloat32;  ///< some blocks' gradients lie in this precision on a GPU
   bool controlled = false;               ///< a clip factor in each step, and the second one skipped
+  bool encoded = false;                  ///< what is received are messages in `code`, in blocks of 32
+  Code code = Code::kNone;
   int steps = 5;
 };
 
@@ -50,6 +52,7 @@ struct Side {
       args.weights.push_back(1.0 / (how.terms + 1.5 + k));
     }
     args.self_weight = how.whole_sum ? 0.0 : 0.37;
+    if (how.encoded) encode_received(how);
     args.gradient_scale = 0.77;
     std::vector<std::uint8_t> decay(n / 32);
     for (std::size_t i = 0; i < decay.size(); ++i) decay[i] = i % 3 != 1;
@@ -68,6 +71,24 @@ struct Side {
     }
     if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
     args.lr = 0.01;
+  }
+
+  /// Both sides get the bytes that the CPU makes of the numbers.
+  void encode_received(const UpdateCase& how) {
+    const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
+    constexpr std::int64_t kBlock = 32;
+    for (Tensor& received : args.received) {
+      const Tensor numbers(*cpu, Shape{how.n}, DTypeOf<T>::value);
+      backend.copy_to_host(received, numbers.raw());
+      const Tensor message(*cpu, Shape{message_bytes(how.code, DTypeOf<T>::value, how.n, kBlock)}, DType::kUInt8);
+      cpu->encode({.x = numbers, .message = message, .code = how.code, .block = kBlock});
+      received = Tensor(backend, message.shape(), DType::kUInt8);
+      backend.copy_from_host(message.raw(), received);
+    }
+    args.encoded = {.weights = args.weights, .code = how.code, .block = kBlock};
+    args.encoded.weights[0] = -0.75;
+    args.sum_received = true;
+    args.weights = {0.7};
   }
 
   Tensor put(const std::vector<T>& values) const {
@@ -126,6 +147,7 @@ void compare(const Reference& reference, const UpdateCase& how) {
   CAPTURE(reference.accum_iter);
   CAPTURE(how.n);
   CAPTURE(how.terms);
+  CAPTURE(static_cast<int>(how.code));
   CAPTURE(how.in_place);
   CAPTURE(how.offset);
   CAPTURE(name_of(how.low_gradient));
@@ -219,6 +241,20 @@ TEST_CASE("cuda/update: gradients that lie in low precision in some blocks") {
 
 TEST_CASE("cuda/update: more neighbours than a launch's parameters hold, and as many") {
   for (const int terms : {16, 17, 40}) compare_all({.n = 32 * 5, .terms = terms, .steps = 2});
+}
+
+TEST_CASE("cuda/update: messages decoded on the way, of every code and any number") {
+  in_every_order([] {
+    for (const Code code : {Code::kInt8, Code::kMinMax8, Code::kBf16}) {
+      for (const int terms : {1, 2, 5}) compare_all({.n = 32 * 5, .terms = terms, .encoded = true, .code = code, .steps = 2});
+    }
+    // Of more terms a CPU adds numbers that are as they are with fused multiply-adds.
+    compare_all({.n = 32 * 5, .terms = 1, .encoded = true, .code = Code::kNone, .steps = 2});
+  });
+  compare_all(
+      {.n = 4096 * 3 + 96, .terms = 3, .in_place = false, .low = DType::kBFloat16, .encoded = true, .code = Code::kInt8, .steps = 2});
+  compare_all({.n = 2048 + 64, .terms = 2, .offset = 1, .encoded = true, .code = Code::kMinMax8, .steps = 2});
+  compare_all({.terms = 20, .controlled = true, .encoded = true, .code = Code::kInt8, .steps = 4});
 }
 
 TEST_CASE("cuda/update: squares of gradients in low precision are summed to the bits of the same numbers in fp32") {

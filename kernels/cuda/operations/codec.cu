@@ -1,7 +1,10 @@
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <limits>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -15,12 +18,6 @@ namespace {
 constexpr int kMost = 8;       ///< messages
 constexpr int kCodeGroup = 4;  ///< numbers that a thread takes at once: 16 bytes of fp32, 4 of codes
 
-struct alignas(4) Codes {
-  std::uint8_t v[kCodeGroup];
-};
-struct alignas(8) Low {
-  BFloat16 v[kCodeGroup];
-};
 template <class T>
 struct Messages {
   const std::uint8_t* of[kMost];
@@ -61,10 +58,10 @@ template <class Code8, class T>
 __device__ __forceinline__ void encode_group(const Code8& code, const T* x, std::uint8_t* codes) {
   T value[kCodeGroup];
   load<kCodeGroup>(x, value);
-  Codes result;
+  std::uint8_t result[kCodeGroup];
 #pragma unroll
-  for (int k = 0; k < kCodeGroup; ++k) result.v[k] = code.encode(static_cast<float>(value[k]));
-  *reinterpret_cast<Codes*>(codes) = result;
+  for (int k = 0; k < kCodeGroup; ++k) result[k] = code.encode(static_cast<float>(value[k]));
+  detail::store_codes(result, codes);
 }
 
 /// A warp for each block.
@@ -113,10 +110,10 @@ __global__ void __launch_bounds__(kThreads) encode_low(const T* x, Index n, BFlo
   for (Index i = (Index{blockIdx.x} * kThreads + threadIdx.x) * kCodeGroup; i < n; i += threads * kCodeGroup) {
     T value[kCodeGroup];
     load<kCodeGroup>(x + i, value);
-    Low result;
+    std::uint16_t result[kCodeGroup];
 #pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k) result.v[k] = static_cast<BFloat16>(static_cast<float>(value[k]));
-    *reinterpret_cast<Low*>(codes + i) = result;
+    for (int k = 0; k < kCodeGroup; ++k) result[k] = std::bit_cast<std::uint16_t>(static_cast<BFloat16>(static_cast<float>(value[k])));
+    detail::store_codes(result, reinterpret_cast<std::uint16_t*>(codes) + i);
   }
 }
 
@@ -130,35 +127,6 @@ __global__ void __launch_bounds__(kThreads) encode_none(const T* x, Index n, T* 
   }
 }
 
-/// What codes stand for, four at a time.
-template <class Code8>
-struct Bytes {
-  template <class T>
-  __device__ static void add(const std::uint8_t* message, Index n, Index i, Index block, T weight, T (&sum)[kCodeGroup]) {
-    const Code8 code = Code8::from(reinterpret_cast<const float*>(message + n) + i / block * Code8::kHead);
-    const Codes codes = *reinterpret_cast<const Codes*>(message + i);
-#pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * static_cast<T>(code.decode(codes.v[k]));
-  }
-};
-struct Halves {
-  template <class T>
-  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kCodeGroup]) {
-    const Low low = *reinterpret_cast<const Low*>(message + i * 2);
-#pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * static_cast<T>(static_cast<float>(low.v[k]));
-  }
-};
-struct Whole {
-  template <class T>
-  __device__ static void add(const std::uint8_t* message, Index, Index i, Index, T weight, T (&sum)[kCodeGroup]) {
-    T value[kCodeGroup];
-    load<kCodeGroup>(reinterpret_cast<const T*>(message) + i, value);
-#pragma unroll
-    for (int k = 0; k < kCodeGroup; ++k) sum[k] += weight * value[k];
-  }
-};
-
 template <class Kind, class T>
 __global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Index n, Index block, T divisor, bool accumulate, T* out) {
   const Index threads = Index{gridDim.x} * kThreads;
@@ -168,7 +136,7 @@ __global__ void __launch_bounds__(kThreads) decode_all(Messages<T> messages, Ind
 #pragma unroll
     for (int m = 0; m < kMost; ++m) {  // unrolled: arguments that are found by a number are copied to memory
       if (m >= messages.terms) break;
-      Kind::add(messages.of[m], n, i, block, messages.weight[m], sum);
+      Kind::add(messages.of[m], n, i, i / block, messages.weight[m], sum);
     }
     if (divisor != T(1)) {
 #pragma unroll
@@ -244,10 +212,10 @@ void CudaBackend::decode(const Decode& args) {
              args.accumulate, out);
     };
     switch (args.code) {
-      case Code::kNone: return with(Whole{});
-      case Code::kBf16: return with(Halves{});
-      case Code::kInt8: return with(Bytes<math::Int8Code>{});
-      case Code::kMinMax8: return with(Bytes<math::MinMax8Code>{});
+      case Code::kNone: return with(detail::WholeMessage{});
+      case Code::kBf16: return with(detail::HalfMessage{});
+      case Code::kInt8: return with(detail::ByteMessage<math::Int8Code>{});
+      case Code::kMinMax8: return with(detail::ByteMessage<math::MinMax8Code>{});
     }
   });
 }

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kMeasureThreads)
           from = values.terms[term];
         }
 #pragma unroll
-        for (int k = 0; k < kLanes; ++k) x[k] = x[k] + from.weight * from.received[at[k]];
+        for (int k = 0; k < kLanes; ++k) x[k] = x[k] + from.weight * static_cast<const T*>(from.received)[at[k]];
       }
     }
 #pragma unroll

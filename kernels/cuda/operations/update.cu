@@ -1,5 +1,6 @@
 #include "kernels/cuda/operations/update.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -107,6 +108,37 @@ struct StepScalars {
   }
 };
 
+/// What the kernels that decode do not take: rules that measure their layers, and so read what was received twice; fp64; 16 bits and more,
+/// whose decoding by itself costs little beside their transfer; addresses that are no multiple of 16.
+bool decodes_before(const OptimizerRule& rule, const UpdateArgs& args) {
+  const auto odd = [](const Tensor& tensor) { return reinterpret_cast<std::uintptr_t>(tensor.raw()) % 16 != 0; };
+  return rule.measures_layers() || args.x.dtype() != DType::kFloat32 ||
+         (args.encoded.code != Code::kInt8 && args.encoded.code != Code::kMinMax8) || odd(args.x) || odd(args.x_out) ||
+         odd(args.gradient) || std::any_of(args.states.begin(), args.states.end(), odd) ||
+         std::any_of(args.received.begin(), args.received.end(), odd) || odd(args.low) || odd(args.gradient_low);
+}
+
+void update_decoded(CudaBackend& backend, const Update& call) {
+  const EncodedTerms& encoded = call.args.encoded;
+  require(encoded.elements == 0 || encoded.elements == call.args.x.elements(), "update",
+          "messages of a larger bucket cannot be decoded before the update of a part of it");
+  UpdateArgs args = call.args;
+  args.sum_received = false;
+  args.encoded = {};
+  args.received = {backend.scratch(args.x.elements(), args.x.dtype())};
+  Decode decode{.out = args.received[0], .code = encoded.code, .block = encoded.block};
+  for (std::size_t k = 0; k < call.args.received.size(); ++k) {
+    const auto term = static_cast<std::size_t>(decode.terms++);
+    decode.messages[term] = call.args.received[k];
+    decode.weight[term] = encoded.weights[k];
+    if (decode.terms < static_cast<int>(decode.messages.size()) && k + 1 < call.args.received.size()) continue;
+    backend.decode(decode);
+    decode.terms = 0;
+    decode.accumulate = true;
+  }
+  backend.update({call.rule, args});
+}
+
 }  // namespace
 
 GpuUpdateLauncher builtin_update(const OptimizerRule& rule) {
@@ -119,7 +151,8 @@ void CudaBackend::update(const Update& call) {
   const OptimizerRule& rule = call.rule;
   const UpdateArgs& args = call.args;
   check_update(rule, args);
-  require(!args.sum_received, "update", "the terms of a sum are summed before a GPU's update");
+  require(!args.sum_received || args.encoded, "update", "the terms of a sum are summed before a GPU's update");
+  if (args.encoded && decodes_before(rule, args)) return update_decoded(*this, call);
   GpuUpdateLauncher launcher = builtin_update(rule);
   if (!launcher) launcher = find_gpu_update(rule);
   if (!launcher) fail_without_gpu_update(rule);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/dtype.h"
+#include "core/operations.h"
 
 // What the kernels of a fused update take (update_kernel.h, measure_kernel.h).
 
@@ -24,7 +25,7 @@ struct alignas(16) UpdateScalars {
 
 template <class T>
 struct UpdateTerm {
-  const T* received = nullptr;
+  const void* received = nullptr;  ///< T, or the bytes of a message
   T weight = 0;
 };
 
@@ -34,13 +35,22 @@ struct UpdateValues {
   UpdateScalars<Step> scalars;
   const UpdateScalars<Step>* from = nullptr;
 };
-template <class Step>
-struct UpdateValues<Step, -1> {
+template <class Step, int kTerms>
+requires(kTerms < 0) struct UpdateValues<Step, kTerms> {
   using Term = UpdateTerm<typename Step::Real>;
   UpdateScalars<Step> scalars;
   const UpdateScalars<Step>* from = nullptr;
   Term terms[kTermsByValue] = {};
   const Term* terms_from = nullptr;
+};
+
+/// A kernel's kTerms where terms are messages of 8-bit codes: what they hold is added up, and the sum mixed with weights[0].
+constexpr int kEncodedTerms = -2;
+struct EncodedBuffers {
+  std::int64_t elements = 0;  ///< of a message
+  std::int64_t first = 0;     ///< of a message's numbers, that of x[0]
+  std::uint32_t block = 0;    ///< in packs
+  bool min_max = false;       ///< MinMax8Code; otherwise Int8Code
 };
 
 /// Where the numbers are.
@@ -59,6 +69,7 @@ struct UpdateBuffers {
   const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
   const double* factors = nullptr;      ///< and each layer's factor
   std::int64_t packs = 0;               ///< of 16 bytes
+  EncodedBuffers encoded;               ///< with kTerms -1 alone
   int terms = 0;
   bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
   bool evict_first = true;        ///< see GpuUpdateContext

@@ -12,6 +12,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "kernels/cuda/device/cache_hints.h"
+#include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/measure_kernel.h"
 #include "kernels/cuda/operations/update_buffers.h"
@@ -110,16 +111,28 @@ constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) || kM
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
 template <class Step, int kTerms>
 constexpr int packs_in_flight() {
-  int reads = 2 + (kTerms < 0 ? 1 : kTerms);
+  int reads = 2 + (kTerms == kEncodedTerms ? 0 : kTerms < 0 ? 1 : kTerms);
   for (unsigned bits = Step::kReads; bits != 0; bits &= bits - 1) ++reads;
   return reads <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
 }
 
+/// What one message holds, decoded as it is added to the packs that begin at `at`.
+template <class Code8, class T, int kPacks>
+__device__ __forceinline__ void add_message(const EncodedBuffers& encoded, const UpdateTerm<T>& term, const std::int64_t (&at)[kPacks],
+                                            Pack<T> (&sum)[kPacks]) {
+#pragma unroll
+  for (int k = 0; k < kPacks; ++k) {
+    const std::int64_t i = encoded.first + at[k];
+    const std::uint32_t block = static_cast<std::uint32_t>(i / Pack<T>::kSize) / encoded.block;
+    ByteMessage<Code8>::add(static_cast<const std::uint8_t*>(term.received), encoded.elements, i, block, term.weight, sum[k].v);
+  }
+}
+
 }  // namespace detail
 
-/// kTerms is the number of neighbours (0, 1, 2), or -1 for any number; kAligned: all addresses are multiples of a pack's size. Every
-/// element is read before it is written, by the same thread; arithmetic in the order of detail::update_block, so that the bits are the
-/// CPU's.
+/// kTerms is the number of neighbours (0, 1, 2), or -1 for any number, or kEncodedTerms for any number of messages; kAligned: all addresses
+/// are multiples of a pack's size. Every element is read before it is written, by the same thread; arithmetic in the order of
+/// detail::update_block, so that the bits are the CPU's.
 template <class Step, int kTerms, bool kAligned>
 __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTerms>)
     update_kernel(const UpdateBuffers<typename Step::Real> buffers, const UpdateValues<Step, kTerms> values) {
@@ -190,6 +203,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
     if constexpr (kTerms < 0) {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
+        received0[k] = {};
 #pragma unroll
         for (int i = 0; i < P::kSize; ++i) x[k].v[i] = self_weight * x[k].v[i];
       }
@@ -201,13 +215,29 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         } else {
           from = values.terms[term];
         }
-        const T weight = from.weight;
+        if constexpr (kTerms == kEncodedTerms) {
+          if (buffers.encoded.min_max) {
+            detail::add_message<math::MinMax8Code>(buffers.encoded, from, at, received0);
+          } else {
+            detail::add_message<math::Int8Code>(buffers.encoded, from, at, received0);
+          }
+        } else {
+          const T weight = from.weight;
 #pragma unroll
-        for (int k = 0; k < kPacks; ++k) received0[k] = detail::load_pack<P, kAligned>(from.received + at[k], hint);
+          for (int k = 0; k < kPacks; ++k)
+            received0[k] = detail::load_pack<P, kAligned>(static_cast<const T*>(from.received) + at[k], hint);
+#pragma unroll
+          for (int k = 0; k < kPacks; ++k) {
+#pragma unroll
+            for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight * received0[k].v[i];
+          }
+        }
+      }
+      if constexpr (kTerms == kEncodedTerms) {
 #pragma unroll
         for (int k = 0; k < kPacks; ++k) {
 #pragma unroll
-          for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight * received0[k].v[i];
+          for (int i = 0; i < P::kSize; ++i) x[k].v[i] = x[k].v[i] + weight0 * received0[k].v[i];
         }
       }
     }
@@ -291,10 +321,19 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
     aligned = aligned && aligned_to(buffers.states[s], 16);
   }
   buffers.terms = static_cast<int>(args.received.size() - mixture.skip);
-  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
-    const T* received = args.received[k].data<T>();
-    if (k - mixture.skip < 2) buffers.received[k - mixture.skip] = received;
-    aligned = aligned && aligned_to(received, 16);
+  if (args.encoded) {
+    buffers.encoded.elements = args.encoded.elements > 0 ? args.encoded.elements : args.x.elements();
+    buffers.encoded.first = args.encoded.first;
+    const std::int64_t block = args.encoded.block > 0 ? args.encoded.block : buffers.encoded.elements;
+    buffers.encoded.block = static_cast<std::uint32_t>(block / Pack<T>::kSize);
+    buffers.encoded.min_max = args.encoded.code == Code::kMinMax8;
+    for (const Tensor& message : args.received) aligned = aligned && aligned_to(message.raw(), 16);
+  } else {
+    for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
+      const T* received = args.received[k].data<T>();
+      if (k - mixture.skip < 2) buffers.received[k - mixture.skip] = received;
+      aligned = aligned && aligned_to(received, 16);
+    }
   }
   buffers.decay = args.decay.data<std::uint8_t>();
   if (args.control) buffers.control = args.control.data<double>();
@@ -337,25 +376,29 @@ void launch_terms(const UpdateBuffers<T>& buffers, const UpdateValues<Step, kTer
 template <class T>
 std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args, const starling::detail::Mixture& mixture) {
   std::vector<UpdateTerm<T>> terms;
-  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) {
-    terms.push_back({args.received[k].data<T>(), static_cast<T>(args.weights[k])});
-  }
+  const std::vector<double>& weights = args.encoded ? args.encoded.weights : args.weights;
+  for (std::size_t k = mixture.skip; k < args.received.size(); ++k) terms.push_back({args.received[k].raw(), static_cast<T>(weights[k])});
   return terms;
 }
 
+/// Steps whose kernels decode: in fp32, and none that reads what was received twice.
+template <class Step>
+constexpr bool kDecodes = sizeof(typename Step::Real) == sizeof(float) && !kMeasuresLayers<Step>;
+
 template <class Launcher, class T, class Rule>
 void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
-  const auto mixture = starling::detail::mixture_of(args);
+  const auto mixture = args.encoded ? starling::detail::Mixture{&args.x, args.self_weight, 0} : starling::detail::mixture_of(args);
   bool aligned = true;
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
   buffers.evict_first = site.evict_first;
-  const int kind = aligned && buffers.terms <= 2 ? buffers.terms : -1;
+  const int kind = args.encoded ? kEncodedTerms : aligned && buffers.terms <= 2 ? buffers.terms : -1;
   rule.template step<T>(args.lr, args.step, [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>, "a step is copied to the device byte by byte");
     UpdateScalars<Step> scalars{step, args.gradient_scale, static_cast<T>(mixture.self_weight), {}};
     for (int k = 0; k < kind; ++k) scalars.weights[k] = static_cast<T>(args.weights[static_cast<std::size_t>(k) + mixture.skip]);
+    if (args.encoded) scalars.weights[0] = static_cast<T>(args.weights[0]);
     if (site.step_type) site.step_type(site.owner, typeid(Step));
     std::vector<UpdateTerm<T>> terms;
     if (kind < 0) terms = terms_of<T>(args, mixture);
@@ -383,6 +426,9 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
       launch_terms<Launcher, kTerms, kAligned>(buffers, values, site);
     };
     switch (kind) {
+      case kEncodedTerms:
+        if constexpr (kDecodes<Step>) return start.template operator()<kEncodedTerms, true>();
+        fail(ExitCode::kInternal, "update", "messages of this kind are decoded before a GPU's update");
       case 0: start.template operator()<0, true>(); break;
       case 1: start.template operator()<1, true>(); break;
       case 2: start.template operator()<2, true>(); break;
