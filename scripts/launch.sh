@@ -6,6 +6,7 @@
 #     --hostfile FILE       the same from a file with lines "A slots=2"
 #     --cores K             cores that each rank gets for itself; default on this machine: cores / ranks, on other hosts: no binding
 #     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
+#     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
 #     --dry-run             print the command, do not run it
 # OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
 # seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
@@ -22,13 +23,14 @@ while [ $# -gt 0 ]; do
     --hostfile) value "$@" && hostfile=$2 && shift ;;
     --cores) value "$@" && number "$1" "$2" && cores=$2 && shift ;;
     --interface) value "$@" && interface=$2 && shift ;;
+    --start-timeout) value "$@" && number "$1" "$2" && export STARLING_START_TIMEOUT_S=$2 && shift ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
-      sed -n '2,12p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'
       exit 0
       ;;
     --) shift && break ;;
-    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --dry-run" ;;
+    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --dry-run" ;;
     *) break ;;
   esac
   shift

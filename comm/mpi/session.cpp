@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/start_watch.h"
 #include "comm/mpi/watch.h"
 
 namespace starling {
@@ -87,6 +88,7 @@ MpiSession::MpiSession() {
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  const detail::StartWatch start;  // until all know each other
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
     fail(ExitCode::kLost, "mpi", "MPI could not be initialised");

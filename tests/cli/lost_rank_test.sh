@@ -66,6 +66,41 @@ verify "and nobody says that it was lost" bash -c "! grep -q 'has ended' .stderr
 check "a run's end is no loss" 0 "done: model" mpirun --enable-recovery --oversubscribe -n 4 "$train" small.json --set steps=5 --output whole
 verify "and nobody says so" bash -c "! grep -q 'has ended' .stderr"
 
+# Before MPI is up: a rank that is killed while it starts, and one that never comes.
+cat >start.sh <<'END'
+#!/usr/bin/env bash
+# The last rank stops before it starts, and may be killed then.
+[ "$OMPI_COMM_WORLD_RANK" != "$((OMPI_COMM_WORLD_SIZE - 1))" ] || exec bash -c "$LAST"
+"$train" small.json --output "$1"
+echo $? >"$1.status.$OMPI_COMM_WORLD_RANK"
+END
+chmod +x start.sh
+begin_without() { # NAME SECONDS WHAT-THE-LAST-RANK-DOES PATTERN: ranks 0 and 1 of three end with 3 within so many seconds
+  local name=$1 seconds=$2 pattern=$4 mpirun r
+  LAST=$3 STARLING_START_TIMEOUT_S=3 mpirun --enable-recovery --oversubscribe -n 3 ./start.sh "$name" >"$name.log" 2>&1 &
+  mpirun=$!
+  for _ in $(seq $((seconds * 20))); do [ -s "$name.status.0" ] && [ -s "$name.status.1" ] && break || sleep 0.05; done
+  for r in 0 1; do
+    verify "$name: rank $r ends with 3" bash -c "cat $name.log $name.status.$r; [ \"\$(cat $name.status.$r)\" = 3 ]"
+  done
+  verify "$name: one line says why" bash -c "cat $name.log; [ \"\$(grep -c '\[start\]' $name.log)\" = 1 ] && grep -q '$pattern' $name.log"
+  kill -KILL $mpirun 2>/dev/null
+  wait $mpirun 2>/dev/null
+}
+export train
+# A process joins, is held until the others have seen it, and dies before it could go on.
+cat >held.sh <<'END'
+#!/usr/bin/env bash
+"$train" small.json --output killed &
+until grep -q "starling-start-$(id -u)-${OMPI_MCA_ess_base_jobid:-$PMIX_NAMESPACE}-2" /proc/net/unix; do :; done
+kill -STOP $!
+sleep 0.6
+kill -KILL $!
+exec sleep 30
+END
+begin_without absent 20 "exec sleep 30" "rank 0: .*after 3 s MPI has not brought the 3 ranks together: 2 has not come"
+begin_without killed 20 "exec bash held.sh" "rank 0: .*rank 2 of this host has ended before all 3"
+
 # Ranks that cannot watch each other's processes are as far apart as hosts: those whose processes have numbers of their own. A stopped
 # process is silent, as a host without its network is.
 if unshare --pid --fork true 2>/dev/null; then

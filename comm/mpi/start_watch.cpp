@@ -1,0 +1,155 @@
+#include "comm/mpi/start_watch.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <pthread.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+
+#include "core/error.h"
+
+namespace starling::detail {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kStartLimit = 120.0;
+constexpr auto kStartLook = milliseconds(100);
+/// A launcher that ends the job by itself goes first; and a rank that has come through may end before this one has.
+constexpr auto kStartGrace = milliseconds(1500);
+constexpr int kMostRanks = 4096;  // asked each time
+
+/// The first of these variables that is set; "" where none is.
+std::string variable(std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (const char* value = std::getenv(name); value && *value) return value;
+  }
+  return {};
+}
+int number(std::initializer_list<const char*> names) {
+  const std::string text = variable(names);
+  return text.empty() ? -1 : std::atoi(text.c_str());
+}
+
+/// A socket of this name, connected or bound; -1 where the other does not exist or this one cannot.
+int socket_of(const std::string& job, int rank, int (*attach)(int, const sockaddr*, socklen_t)) {
+  const int socket = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket < 0) return -1;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = fmt::format("starling-start-{}-{}-{}", ::getuid(), job, rank);
+  const std::size_t length = std::min(name.size(), sizeof address.sun_path - 1);
+  std::copy_n(name.begin(), length, address.sun_path + 1);
+  if (attach(socket, reinterpret_cast<const sockaddr*>(&address), static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length)) ==
+      0)
+    return socket;
+  ::close(socket);
+  return -1;
+}
+
+}  // namespace
+
+StartWatch::StartWatch() {
+  job_ = variable({"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"});
+  if (job_.empty() && std::getenv("SLURM_STEP_ID")) job_ = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
+  rank_ = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"});
+  size_ = number({"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"});
+  local_size_ = number({"OMPI_COMM_WORLD_LOCAL_SIZE"});
+  const std::string limit = variable({"STARLING_START_TIMEOUT_S"});
+  limit_ = limit.empty() ? kStartLimit : std::strtod(limit.c_str(), nullptr);
+  if (job_.empty() || rank_ < 0 || size_ < 2 || size_ > kMostRanks) return;
+  (void)socket_of(job_, rank_, ::bind);  // stays open as long as the process lives
+  seen_.assign(static_cast<std::size_t>(size_), false);
+  absent_.assign(static_cast<std::size_t>(size_), {});
+  // No signal is for this thread.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+StartWatch::~StartWatch() {
+  stop_ = true;
+  if (thread_.joinable()) thread_.join();
+}
+
+void StartWatch::run() {
+  ::pthread_setname_np(::pthread_self(), "start");
+  Clock::time_point next = begin_ + kStartLook;  // most starts are over before the first look
+  while (!stop_) {
+    std::this_thread::sleep_for(milliseconds(10));
+    if (stop_ || Clock::now() < next) continue;
+    look();
+    next = Clock::now() + kStartLook;
+  }
+}
+
+void StartWatch::look() {
+  const auto now = Clock::now();
+  bool lowest = true;  // of those that are here, or were a moment ago: it speaks for all
+  int lost = -1;
+  for (int r = 0; r < size_; ++r) {
+    const auto i = static_cast<std::size_t>(r);
+    const int socket = r == rank_ ? -1 : socket_of(job_, r, ::connect);
+    const bool here = r == rank_ || socket >= 0;
+    if (socket >= 0) ::close(socket);
+    if (here) {
+      seen_[i] = true;
+      absent_[i] = {};
+    } else if (seen_[i] && absent_[i] == Clock::time_point{}) {
+      absent_[i] = now;
+    }
+    const bool gone = !here && seen_[i] && now - absent_[i] > kStartGrace;
+    if (gone && lost < 0) lost = r;
+    if (r < rank_ && seen_[i] && !gone) lowest = false;
+  }
+  if (stop_) return;
+  if (lost >= 0) {
+    end(!lowest ? ""
+                : fmt::format(
+                      "rank {}: [start] rank {} of this host has ended before all {} ranks had come together; look for its last words, or "
+                      "for the kernel's (dmesg) where memory was short, and start again",
+                      rank_, lost, size_));
+  }
+  if (limit_ > 0.0 && std::chrono::duration<double>(now - begin_).count() > limit_) {
+    end(!lowest ? ""
+                : fmt::format(
+                      "rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; look whether each was started and is no "
+                      "--dry-run, and whether the hosts reach each other, or allow more in STARLING_START_TIMEOUT_S",
+                      rank_, limit_, size_, missing_text()));
+  }
+}
+
+std::string StartWatch::missing_text() const {
+  std::vector<int> here, missing;
+  for (int r = 0; r < size_; ++r) (seen_[static_cast<std::size_t>(r)] ? here : missing).push_back(r);
+  if (local_size_ == size_) {
+    if (missing.empty()) return ", though all have begun to";
+    return fmt::format(": {} {} not come", fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have");
+  }
+  return local_size_ < 0 ? fmt::format(": on this host {} have come", fmt::join(here, ", "))
+                         : fmt::format(": of this host's {} have come {}", local_size_, fmt::join(here, ", "));
+}
+
+void StartWatch::end(const std::string& message) {
+  // Those that say nothing leave time to the one that speaks, whose launcher may end them with it.
+  if (message.empty()) {
+    std::this_thread::sleep_for(milliseconds(200));
+  } else {
+    std::fprintf(stderr, "%s\n", message.c_str());
+  }
+  std::fflush(nullptr);
+  std::_Exit(static_cast<int>(ExitCode::kLost));
+}
+
+}  // namespace starling::detail
