@@ -12,6 +12,7 @@
 #include "apps/trainer/state/model_metadata.h"
 #include "comm/agreement.h"
 #include "core/error.h"
+#include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/safetensors.h"
 #include "core/trace.h"
@@ -209,6 +210,7 @@ void TrainingRun::emit_metrics() {
 }
 
 void TrainingRun::test(bool last) {
+  const FlightSpan noted(FlightEvent::kTest, FlightEvent::kTested, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
@@ -296,6 +298,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
 
 void TrainingRun::save_checkpoint() {
   const TraceSpan span("checkpoint", std::to_string(step()));
+  const FlightSpan noted(FlightEvent::kCheckpoint, FlightEvent::kSaved, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();

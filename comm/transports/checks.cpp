@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <iterator>
 
+#include "comm/flight.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 
@@ -79,6 +80,11 @@ void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, do
     return heard;
   };
   const std::string missing = list(true), present = list(false);
+  std::vector<int> not_there;
+  for (const AwaitedRank& other : awaited) {
+    if (other.missing) not_there.push_back(other.rank);
+  }
+  note_flight(FlightEvent::kTimeout, label, not_there);
   char host[256] = {};
   gethostname(host, sizeof host - 1);
   const std::string who =

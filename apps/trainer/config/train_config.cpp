@@ -579,6 +579,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.flight_recorder = root.choice("flight_recorder", "on", {"on", "end", "off"},
+                                       "on: each rank's last events are written when something goes wrong; end: also at the end of a run");
   read_initial_file(root, config);
   config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 

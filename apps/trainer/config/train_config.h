@@ -66,6 +66,7 @@ struct SyncPhase {
 struct TrainConfig {
   std::uint64_t seed = 1;
   std::string device, precision, trace;
+  std::string flight_recorder;  ///< on, end or off
   InitialFile init;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()

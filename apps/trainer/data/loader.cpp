@@ -15,6 +15,7 @@
 #include "apps/trainer/data/batch_maker.h"
 #include "apps/trainer/data/partition.h"
 #include "core/error.h"
+#include "core/flight_recorder.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -237,7 +238,9 @@ void Loader::advance() {
   if (!ready()) {
     const TraceSpan span("wait for data");
     const auto begin = std::chrono::steady_clock::now();
+    FlightRecorder::instance().note(FlightEvent::kLoad);
     state.changed.wait(lock, ready);
+    FlightRecorder::instance().note(FlightEvent::kLoaded);
     state.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (state.ready.empty()) std::rethrow_exception(state.error);
