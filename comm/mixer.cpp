@@ -72,6 +72,13 @@ void Mixer::settle() {
   for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
 }
 
+Mixer::Arrived Mixer::arrived(int bucket) {
+  const Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
+  if (in.round < 0 || in.received.empty()) return {};
+  require(!in.in_flight, "mixer", "what bucket {} is to mix is still under way", bucket);
+  return {&schedule_.round(in.round), &in.received};
+}
+
 void Mixer::resume(std::int64_t step, std::int64_t round) {
   settle();
   const Event loaded = backend_.record();  // what is sent is read on the update stream

@@ -85,10 +85,10 @@ std::string_view symbol_in(const char* path, std::uint64_t address) {
 }
 
 /// One frame's name as the linker has it, or "library.so+0x123".
-void put_frame(SignalText& out, void* address) {
+void put_frame(SignalText& out, const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || !info.dli_fname) {
-    out.hexadecimal(reinterpret_cast<std::uint64_t>(address));
+    (out << "generated code at ").hexadecimal(reinterpret_cast<std::uint64_t>(address));
     return;
   }
   const auto at = reinterpret_cast<std::uint64_t>(address), base = reinterpret_cast<std::uint64_t>(info.dli_fbase);
@@ -110,8 +110,11 @@ void put_frame(SignalText& out, void* address) {
 /// A name without its parameters, and not too long.
 std::string_view shortened(std::string_view name) {
   constexpr std::string_view kUnnamed = "(anonymous namespace)";
+  int depth = 0;  // within <…>
   for (std::size_t i = 0; i < name.size(); ++i) {
-    if (name[i] != '(') continue;
+    if (name[i] == '<') ++depth;
+    if (name[i] == '>') --depth;
+    if (name[i] != '(' || depth > 0) continue;
     if (name.compare(i, kUnnamed.size(), kUnnamed) == 0) {
       i += kUnnamed.size() - 1;
       continue;
@@ -176,7 +179,8 @@ std::size_t stack_text(void* const* frames, int count, char* to, std::size_t roo
   std::array<char, kLine> mangled{};
   const auto put_lines = [&](SignalText& out) {
     for (int i = 0; i < count; ++i) {
-      put_frame(out, frames[i]);
+      // All but the first are where calls return to, which after a call that never returns is the next function.
+      put_frame(out, static_cast<const char*>(frames[i]) - (i > 0 ? 1 : 0));
       out << "\n";
     }
   };

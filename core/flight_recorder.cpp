@@ -62,6 +62,7 @@ std::string_view event_name(FlightEvent event) {
     case FlightEvent::kTest: return "test";
     case FlightEvent::kTested: return "tested";
     case FlightEvent::kLate: return "late";
+    case FlightEvent::kFound: return "found";
     case FlightEvent::kTimeout: return "timeout";
     case FlightEvent::kLost: return "lost";
   }
@@ -105,16 +106,15 @@ void FlightRecorder::put(FlightEvent event, const FlightPlace& place, std::uint1
   if (event == FlightEvent::kStep) step_.store(place.step, std::memory_order_relaxed);
   const std::uint64_t number = next_.fetch_add(1, std::memory_order_relaxed);
   auto& words = slots_[number % kSlots].words;
-  const auto set = [&](std::size_t i, std::uint64_t value) { words[i].store(value, std::memory_order_relaxed); };
+  const auto set = [&](std::size_t i, std::uint64_t value) { words[i].store(value, std::memory_order_release); };
   set(0, 0);
-  std::atomic_thread_fence(std::memory_order_release);
   set(1, static_cast<std::uint64_t>(nanoseconds_of(CLOCK_MONOTONIC)));
   set(2, static_cast<std::uint64_t>(place.step));
   set(3, static_cast<std::uint64_t>(place.round));
   set(4, static_cast<std::uint64_t>(static_cast<std::uint32_t>(place.bucket)) | static_cast<std::uint64_t>(event) << 32 |
              static_cast<std::uint64_t>(place.lane & 0xff) << 40 | static_cast<std::uint64_t>(peers) << 48);
   for (std::size_t i = 0; i < rest.size(); ++i) set(5 + i, rest[i]);
-  words[0].store(number + 1, std::memory_order_release);
+  set(0, number + 1);
 }
 
 bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) noexcept {
@@ -144,10 +144,8 @@ void FlightRecorder::write_file(int descriptor, Reason reason, int exit_code, st
   for (std::uint64_t number = first; number < end; ++number) {
     const auto& words = slots_[number % kSlots].words;
     std::array<std::uint64_t, 8> copy{};
-    copy[0] = words[0].load(std::memory_order_acquire);
-    for (std::size_t i = 1; i < copy.size(); ++i) copy[i] = words[i].load(std::memory_order_relaxed);
-    std::atomic_thread_fence(std::memory_order_acquire);
-    if (copy[0] != number + 1 || words[0].load(std::memory_order_relaxed) != copy[0]) continue;  // being written at this moment
+    for (std::size_t i = 0; i < copy.size(); ++i) copy[i] = words[i].load(std::memory_order_acquire);
+    if (copy[0] != number + 1 || words[0].load(std::memory_order_acquire) != copy[0]) continue;  // being written at this moment
     const auto event = static_cast<FlightEvent>(copy[4] >> 32 & 0xff);
     const auto field = [&](std::string_view name, std::int64_t value) {
       if (value >= 0) out << ",\"" << name << "\":" << value;

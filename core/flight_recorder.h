@@ -29,6 +29,7 @@ enum class FlightEvent : std::uint8_t {
   kTest,        ///< a test begins
   kTested,      ///< and ends
   kLate,        ///< one rank keeps this one waiting for long
+  kFound,       ///< what the kernel says of the rank in `round`: it is stopped, it waits for a disk
   kTimeout,     ///< a wait passed its limit; the ranks are those that were missing
   kLost,        ///< one rank's process has ended, or its host is silent
 };

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -222,11 +223,11 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
     after *= 2;
     note_flight(FlightEvent::kLate, operation.label(), std::span(&rank, 1));
     const double heard = world_->pulse.seconds_since(rank);
-    const std::string doing = world_->pulse.doing(rank);
-    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited,
+    const std::string doing = world_->pulse.doing(rank), state = state_of_rank(rank);
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}{}", rank, world_->pulse.host(rank), waited,
                  with_copies(operation.what(), operation.flow()),
                  heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
-                 doing.empty() ? "" : fmt::format(" ({})", doing));
+                 doing.empty() ? "" : fmt::format(" ({})", doing), state.empty() ? "" : "; " + state);
   }
 }
 

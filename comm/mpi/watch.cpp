@@ -13,10 +13,13 @@
 #include <csignal>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "core/error.h"
 
 #if !defined(SYS_pidfd_open)
@@ -93,6 +96,9 @@ RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pu
       processes_.push_back({other, process, file});
     }
   }
+  std::map<int, int> known;
+  for (const Process& process : processes_) known[process.rank] = process.id;
+  set_rank_processes(std::move(known));
   wake_ = ::eventfd(0, EFD_CLOEXEC);
   // No signal is for this thread.
   sigset_t all, before;

@@ -53,6 +53,7 @@ struct Standing {
   const RecordedEvent* last = nullptr;
   const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
   Ranks timed_out, lost;                 ///< as it noted them
+  std::map<int, std::string> found;      ///< by rank: what the kernel said of its process at last
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
     if (wait->event == FlightEvent::kReaders)
@@ -78,6 +79,7 @@ Standing standing_of(const FlightRecord& record) {
       case FlightEvent::kTested: now.aside = nullptr; break;
       case FlightEvent::kTimeout: now.timed_out = event.ranks; continue;
       case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
+      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = event.what; continue;
       case FlightEvent::kLate: continue;
       default: break;
     }
@@ -203,6 +205,18 @@ class Blame {
     return found;
   }
 
+  /// What others found of its process: "stopped, as rank 0 saw; ".
+  std::string found_of(int rank) const {
+    for (int i = 0; i < ranks(); ++i) {
+      const auto it = at(i).found.find(rank);
+      if (it != at(i).found.end()) return fmt::format("{}, as rank {} saw; ", it->second, i);
+    }
+    return {};
+  }
+
+  /// Its record is of before its end.
+  bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
+
   /// What a rank was doing that waits for nobody.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
@@ -232,27 +246,30 @@ class Blame {
     for (const auto& [rank, culprits] : culprits_) blamed.insert(culprits.begin(), culprits.end());
     if (!lost.empty()) {
       const int first = *lost.begin();
-      return fmt::format(
-          "cause: {} ended or went silent, as {} noticed, and {}", names({lost.begin(), lost.end()}), names(seen_by[first]),
-          record(first) ? "its record says: " + record(first)->text : "left no record: killed, or out of memory, or its host is gone");
+      return fmt::format("cause: {} ended or went silent, as {} noticed, and {}", names({lost.begin(), lost.end()}), names(seen_by[first]),
+                         !record(first)     ? "left no record: killed, or out of memory, or its host is gone"
+                         : was_asked(first) ? "left no record of its end: killed, or out of memory, or its host is gone"
+                                            : "its record says: " + record(first)->text);
     }
     Ranks gone;
     for (const int rank : missing_) {
       if (blamed.count(rank) || blamed.empty()) gone.push_back(rank);
     }
     if (!gone.empty()) {
-      return fmt::format("cause: {} left no record: probably killed or stopped, or {} host is gone{}", names(gone),
-                         verb(gone, "its", "their"), damaged_note());
+      return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone{}", names(gone),
+                         found_of(gone.front()), verb(gone, "its", "their"), damaged_note());
     }
     Ranks roots;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
     }
-    if (!roots.empty()) return fmt::format("cause: rank {}: {}", roots.front(), doing(roots.front()));
+    if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
     if (!blamed.empty()) {
       const Ranks circle = a_circle();
       return fmt::format("cause: {} wait for each other{}", names(circle), divergence_ ? ", as they issued different things" : "");
     }
+    if (!culprits_.empty() && divergence_)
+      return fmt::format("cause: {} wait for what was issued otherwise elsewhere", names(waiting_ranks()));
     if (!culprits_.empty()) {
       return fmt::format("cause: all of {} have started what they wait for: look at the network between them, and for slow ranks",
                          names(waiting_ranks()));
