@@ -9,20 +9,22 @@
 #include <vector>
 
 #include "apps/trainer/report/flight_record.h"
+#include "tests/support/errors.h"
 
 using namespace starling;
+using test::contains;
 
 // Records as ranks would have left them, one thing wrong in each.
 
 namespace {
 
-RecordedEvent event(std::int64_t us, FlightEvent kind, FlightPlace place = {}, std::vector<int> ranks = {}, std::string what = {}) {
+RecordedEvent event_at(std::int64_t us, FlightEvent kind, FlightPlace place = {}, std::vector<int> ranks = {}, std::string what = {}) {
   const auto count = static_cast<std::int64_t>(ranks.size());
   return {0, us, kind, place, std::move(ranks), count, std::move(what)};
 }
 
 /// Pairs of a ring of 4: with step t, a rank mixes with the one beside it, to the right in even steps for even ranks.
-int partner(int rank, std::int64_t step) { return ((rank + step) % 2 == 0 ? rank + 1 : rank + 3) % 4; }
+int partner_of(int rank, std::int64_t step) { return ((rank + step) % 2 == 0 ? rank + 1 : rank + 3) % 4; }
 
 /// Four ranks that have done `steps` steps, one event a millisecond.
 FlightRecords four_ranks(int steps) {
@@ -37,13 +39,13 @@ FlightRecords four_ranks(int steps) {
     record.step = steps - 1;
     record.us = 10'000'000;
     for (int t = 0; t < steps; ++t) {
-      record.events.push_back(event(t * 1000, FlightEvent::kStep, {.step = t}));
+      record.events.push_back(event_at(t * 1000, FlightEvent::kStep, {.step = t}));
       if (t > 0) {
-        record.events.push_back(event(t * 1000 + 200, FlightEvent::kWait, {t - 1, 0, t - 1}, {partner(rank, t - 1)}));
-        record.events.push_back(event(t * 1000 + 300, FlightEvent::kWaited, {t - 1, 0, t - 1}));
+        record.events.push_back(event_at(t * 1000 + 200, FlightEvent::kWait, {t - 1, 0, t - 1}, {partner_of(rank, t - 1)}));
+        record.events.push_back(event_at(t * 1000 + 300, FlightEvent::kWaited, {t - 1, 0, t - 1}));
       }
-      record.events.push_back(event(t * 1000 + 400, FlightEvent::kPublished, {t, 0, t}));
-      record.events.push_back(event(t * 1000 + 500, FlightEvent::kStart, {t, 0, t}, {partner(rank, t)}));
+      record.events.push_back(event_at(t * 1000 + 400, FlightEvent::kPublished, {t, 0, t}));
+      record.events.push_back(event_at(t * 1000 + 500, FlightEvent::kStart, {t, 0, t}, {partner_of(rank, t)}));
     }
     for (std::size_t i = 0; i < record.events.size(); ++i) record.events[i].number = static_cast<std::int64_t>(i);
     records.of.push_back(std::move(record));
@@ -51,7 +53,7 @@ FlightRecords four_ranks(int steps) {
   return records;
 }
 
-void add(FlightRecords& records, int rank, const RecordedEvent& more) {
+void add_event(FlightRecords& records, int rank, const RecordedEvent& more) {
   FlightRecord& record = *records.of[static_cast<std::size_t>(rank)];
   record.events.push_back(more);
   record.events.back().number = static_cast<std::int64_t>(record.events.size()) - 1;
@@ -59,29 +61,28 @@ void add(FlightRecords& records, int rank, const RecordedEvent& more) {
 }
 /// The rank waits for its partner of step t from us on, and does not come out.
 void waits_in(FlightRecords& records, int rank, int t, std::int64_t us) {
-  add(records, rank, event(us, FlightEvent::kStep, {.step = t + 1}));
-  add(records, rank, event(us + 100, FlightEvent::kWait, {t, 0, t}, {partner(rank, t)}));
+  add_event(records, rank, event_at(us, FlightEvent::kStep, {.step = t + 1}));
+  add_event(records, rank, event_at(us + 100, FlightEvent::kWait, {t, 0, t}, {partner_of(rank, t)}));
 }
-void starts(FlightRecords& records, int rank, int t, std::int64_t us) {
-  add(records, rank, event(us, FlightEvent::kStart, {t, 0, t}, {partner(rank, t)}));
+void starts_exchange(FlightRecords& records, int rank, int t, std::int64_t us) {
+  add_event(records, rank, event_at(us, FlightEvent::kStart, {t, 0, t}, {partner_of(rank, t)}));
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
 TEST_CASE("blame: a rank that stands still is the cause, through another that waits for it") {
   FlightRecords records = four_ranks(3);
-  add(records, 2, event(3000, FlightEvent::kStep, {.step = 3}));  // and nothing after it
-  for (const int rank : {0, 1, 3}) add(records, rank, event(3000, FlightEvent::kStep, {.step = 3}));
+  add_event(records, 2, event_at(3000, FlightEvent::kStep, {.step = 3}));  // and nothing after it
+  for (const int rank : {0, 1, 3}) add_event(records, rank, event_at(3000, FlightEvent::kStep, {.step = 3}));
   for (const int rank : {0, 1, 3}) {
-    add(records, rank, event(3050, FlightEvent::kWait, {2, 0, 2}, {partner(rank, 2)}));
-    add(records, rank, event(3060, FlightEvent::kWaited, {2, 0, 2}));
-    starts(records, rank, 3, 3100);
+    add_event(records, rank, event_at(3050, FlightEvent::kWait, {2, 0, 2}, {partner_of(rank, 2)}));
+    add_event(records, rank, event_at(3060, FlightEvent::kWaited, {2, 0, 2}));
+    starts_exchange(records, rank, 3, 3100);
   }
   waits_in(records, 1, 3, 4'000'000);  // its partner is 2
   for (const int rank : {0, 3}) {
-    add(records, rank, event(4'000'000, FlightEvent::kStep, {.step = 4}));
-    starts(records, rank, 4, 4'000'200);
+    add_event(records, rank, event_at(4'000'000, FlightEvent::kStep, {.step = 4}));
+    starts_exchange(records, rank, 4, 4'000'200);
   }
   waits_in(records, 0, 4, 5'000'000);  // its partner is 1
   const std::string text = blame(records);
@@ -99,7 +100,7 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
   waits_in(records, 1, 2, 3'000);
   waits_in(records, 3, 2, 3'000);
   records.of[2].reset();
-  REQUIRE(partner(3, 2) == 2);
+  REQUIRE(partner_of(3, 2) == 2);
   const std::string text = blame(records);
   CAPTURE(text);
   CHECK(contains(text, "rank 3 waits for rank 2"));
@@ -112,11 +113,11 @@ TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause
   waits_in(records, 3, 2, 3'000);
   SUBCASE("lost") {
     records.of[2].reset();
-    add(records, 0, event(4'000, FlightEvent::kLost, {}, {2}));
+    add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
     CHECK(contains(blame(records), "cause: rank 2 ended or went silent, as rank 0 noticed, and left no record: killed"));
   }
   SUBCASE("crash") {
-    add(records, 0, event(4'000, FlightEvent::kLost, {}, {2}));
+    add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
     records.of[2]->reason = "crash";
     records.of[2]->us = 3'500;
     records.of[2]->text = "[crash] SIGSEGV";
@@ -137,9 +138,9 @@ TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause
 TEST_CASE("blame: where ranks issued exchanges in another order, it says which") {
   FlightRecords records = four_ranks(3);
   const auto issue = [&](int rank, int bucket, std::int64_t us) {
-    add(records, rank, event(us, FlightEvent::kStart, {3, bucket, 3}, {partner(rank, 3)}));
+    add_event(records, rank, event_at(us, FlightEvent::kStart, {3, bucket, 3}, {partner_of(rank, 3)}));
   };
-  REQUIRE(partner(1, 3) == 2);
+  REQUIRE(partner_of(1, 3) == 2);
   issue(1, 0, 3'100);
   issue(1, 1, 3'200);
   issue(2, 1, 3'110);
@@ -158,10 +159,10 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
   FlightRecords records = four_ranks(3);
   for (int rank = 0; rank < 4; ++rank) {
     if (rank == 2) continue;
-    starts(records, rank, 3, 3'100);
+    starts_exchange(records, rank, 3, 3'100);
     waits_in(records, rank, 3, 4'000);
   }
-  add(records, 2, event(3'000, FlightEvent::kCall, {.round = 9}, {}, "a barrier"));
+  add_event(records, 2, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, "a barrier"));
   const std::string text = blame(records);
   CAPTURE(text);
   CHECK(contains(text, "cause: ranks 1 and 2 wait for each other, as they issued different things"));
@@ -171,7 +172,7 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
 TEST_CASE("blame: different collective calls of one number") {
   FlightRecords records = four_ranks(1);
   for (int rank = 0; rank < 4; ++rank)
-    add(records, rank, event(3'000, FlightEvent::kCall, {.round = 9}, {}, rank == 3 ? "a barrier" : "a sum of numbers"));
+    add_event(records, rank, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, rank == 3 ? "a barrier" : "a sum of numbers"));
   CHECK(contains(blame(records), "rank 0 called a sum of numbers (call 9) where rank 3 called a barrier (call 9)"));
 }
 
@@ -188,7 +189,7 @@ TEST_CASE("blame: a rank that waits for its data") {
   for (auto& e : records.of[2]->events) {
     if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
   }
-  add(records, 2, event(3'000, FlightEvent::kLoad));
+  add_event(records, 2, event_at(3'000, FlightEvent::kLoad));
   CHECK(contains(blame(records), "cause: rank 2: in step 2 it waits for its data loader since"));
 }
 

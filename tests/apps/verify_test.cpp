@@ -13,6 +13,7 @@
 
 using namespace starling;
 using nlohmann::json;
+using test::contains;
 using test::TrainerRun;
 
 namespace {
@@ -54,7 +55,6 @@ std::vector<std::string> said(const json& config, int ranks, const std::function
   for (const std::string& text : texts) CHECK(text == texts[0]);
   return texts;
 }
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
@@ -67,16 +67,16 @@ TEST_CASE("verify: a bit that flips in one of the equal replicas is found, and t
       },
       &named)[0];
   CAPTURE(text);
-  CHECK(has(text, "after step 3 rank 2 on host "));
-  CHECK(has(text, "is not what the other 3 ranks hold, in '"));
-  CHECK(has(text, "weight'"));
+  CHECK(contains(text, "after step 3 rank 2 on host "));
+  CHECK(contains(text, "is not what the other 3 ranks hold, in '"));
+  CHECK(contains(text, "weight'"));
   CHECK(named == 2);
   const std::string state = said(verified_run("allreduce"), 3, [](Trainer& trainer, int rank) {
     if (rank == 0) flip(trainer.buckets()[0].states.at(0), 0, 31);
   })[0];
   CAPTURE(state);
-  CHECK(has(state, "rank 0 on host"));
-  CHECK(has(state, "state 0 of the optimizer, bucket 0"));
+  CHECK(contains(state, "rank 0 on host"));
+  CHECK(contains(state, "state 0 of the optimizer, bucket 0"));
   CHECK(said(verified_run("allreduce"), 3, [](Trainer&, int) {})[0].empty());
 }
 
@@ -89,14 +89,14 @@ TEST_CASE("verify: of two ranks nobody can know which is wrong, and of two pairs
       },
       &named)[0];
   CAPTURE(two);
-  CHECK(has(two, "rank 0 on host"));
-  CHECK(has(two, "and rank 1 on host"));
-  CHECK(has(two, "cannot be known which is right"));
+  CHECK(contains(two, "rank 0 on host"));
+  CHECK(contains(two, "and rank 1 on host"));
+  CHECK(contains(two, "cannot be known which is right"));
   CHECK(named == -1);
   const std::string four = said(verified_run("allreduce"), 4, [](Trainer& trainer, int rank) {
     if (rank % 2 == 1) flip(trainer.buckets()[0].parameters, 0, 3);
   })[0];
-  CHECK(has(four, "cannot be known which is right"));
+  CHECK(contains(four, "cannot be known which is right"));
 }
 
 TEST_CASE("verify: all algorithms that keep ranks equal do") {
@@ -118,8 +118,8 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
     flip(arrived.received->at(0), 0, 0);
   })[0];
   CAPTURE(wrong);
-  CHECK(has(wrong, "after step 3 rank 3 on host "));
-  CHECK(has(wrong, "holds other numbers of bucket 0 than rank "));
+  CHECK(contains(wrong, "after step 3 rank 3 on host "));
+  CHECK(contains(wrong, "holds other numbers of bucket 0 than rank "));
   const std::string mean = said(verified_run("gossip", "complete"), 3, [](Trainer& trainer, int rank) {
     if (rank != 1) return;
     const Mixer::Arrived arrived = trainer.mixer().arrived(1);
@@ -128,7 +128,7 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
     flip(arrived.received->at(0), 7, 22);
   })[0];
   CAPTURE(mean);
-  CHECK(has(mean, "the mix after step 3 does not keep the mean over the ranks in bucket 1"));
+  CHECK(contains(mean, "the mix after step 3 does not keep the mean over the ranks in bucket 1"));
 }
 
 TEST_CASE("verify: looking changes no bit of a run") {

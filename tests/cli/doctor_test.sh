@@ -104,7 +104,7 @@ check "an unknown subcommand" 2 "blam" "$doctor" blam
 # A bit flips in step 25 (counted from 0) in one of three replicas.
 check "a wrong bit is found at the next check, and the rank named" 3 "\[verify\] after step 30 rank 1 on host .* is not what the other 2 ranks hold, in '[^']*'" \
   faulty bit 3 bit --set sync.verify=10
-verify "by one line" bash -c '[ "$(grep -c "\[verify\]" .out)" = 1 ]'
+verify "by one line" bash -c '[ "$(grep -c "\[verify\]" .stderr)" = 1 ]'
 check "the doctor tells it" 0 "^cause: .*after step 30 rank 1 on host" blame bit
 check "before a checkpoint" 3 "\[verify\] after step 40 rank 1 on host" faulty saves 3 bit --set sync.verify=checkpoint --set checkpoint.every_steps=20
 verify "which is then not made" bash -c 'test -e saves/checkpoints/step-20/DONE -a ! -e saves/checkpoints/step-40/DONE'
