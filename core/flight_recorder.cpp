@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
@@ -31,6 +31,20 @@ std::string_view reason_name(FlightRecorder::Reason reason) {
     case FlightRecorder::Reason::kEnd: return "end";
   }
   return "?";
+}
+
+/// With those above it, which another host may not have; by what a signal handler may call.
+void make_folder(const char* path) {
+  if (::mkdir(path, 0777) == 0 || errno != ENOENT) return;
+  std::array<char, 4096> part{};
+  std::copy_n(path, std::min(std::strlen(path), part.size() - 1), part.begin());
+  for (std::size_t i = 1; part[i] != '\0'; ++i) {
+    if (part[i] != '/') continue;
+    part[i] = '\0';
+    ::mkdir(part.data(), 0777);
+    part[i] = '/';
+  }
+  ::mkdir(part.data(), 0777);
 }
 
 template <std::size_t N>
@@ -121,7 +135,7 @@ bool FlightRecorder::write(Reason reason, int exit_code, std::string_view text) 
   if (!on() || !open_.load(std::memory_order_acquire)) return false;
   const bool last = reason == Reason::kCrash || reason == Reason::kError || reason == Reason::kOther;
   if (last ? ended_.exchange(true) : ended_.load()) return false;
-  ::mkdir(folder_.data(), 0777);
+  make_folder(folder_.data());
   // Beside the last one, so that there is a whole file at any time.
   const int descriptor = ::open(temporary_.data(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (descriptor < 0) return false;

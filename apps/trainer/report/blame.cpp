@@ -170,7 +170,10 @@ class Blame {
 
   std::string waits() const {
     std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
+    // Where all have started what one waits for, that is worth a word only if nothing else is wrong.
+    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(), [](const auto& entry) { return !entry.second.empty(); });
     for (const auto& [rank, culprits] : culprits_) {
+      if (some_to_blame && culprits.empty()) continue;
       const Ranks& for_whom = culprits.empty() ? partners(rank, *at(rank).wait) : culprits;
       auto& [waiting, begin] = groups[{for_whom, at(rank).wait_text()}];
       begin = waiting.empty() ? at(rank).wait->us : std::min(begin, at(rank).wait->us);
@@ -289,23 +292,29 @@ class Blame {
     return all;
   }
 
-  /// Follows who is to blame from the first waiting rank until one comes again.
+  /// Ranks that wait for each other: two that do, or those on the way from the first that waits until one comes again.
   Ranks a_circle() const {
+    const auto waits_for = [&](int rank, int other) {
+      const auto it = culprits_.find(rank);
+      return it != culprits_.end() && std::find(it->second.begin(), it->second.end(), other) != it->second.end();
+    };
     Ranks path;
-    int rank = culprits_.begin()->first;
-    for (const auto& [start, culprits] : culprits_) {
-      if (!culprits.empty()) {
-        rank = start;
+    for (const auto& [rank, culprits] : culprits_) {
+      for (const int other : culprits) {
+        if (waits_for(other, rank)) return {std::min(rank, other), std::max(rank, other)};
+      }
+      if (path.empty() && !culprits.empty()) path = {rank};
+    }
+    while (true) {
+      const auto it = culprits_.find(path.back());
+      if (it == culprits_.end() || it->second.empty()) break;
+      const auto before = std::find(path.begin(), path.end(), it->second.front());
+      if (before != path.end()) {
+        path.erase(path.begin(), before);
         break;
       }
+      path.push_back(it->second.front());
     }
-    while (std::find(path.begin(), path.end(), rank) == path.end()) {
-      path.push_back(rank);
-      const auto it = culprits_.find(rank);
-      if (it == culprits_.end() || it->second.empty()) return path;
-      rank = it->second.front();
-    }
-    path.erase(path.begin(), std::find(path.begin(), path.end(), rank));
     std::sort(path.begin(), path.end());
     return path;
   }
