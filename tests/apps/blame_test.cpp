@@ -95,6 +95,49 @@ TEST_CASE("blame: a rank that stands still is the cause, through another that wa
   CHECK(std::count(text.begin(), text.end(), '\n') == 3);
 }
 
+TEST_CASE("blame: what a rank does once the others have given up on it is no excuse") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'000);
+  for (auto& e : records.of[2]->events) {
+    if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
+  }
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kFound, {.round = 2}, {}, "stopped"));
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
+  starts_exchange(records, 2, 2, 8'010'000);
+  waits_in(records, 2, 2, 8'020'000);
+  starts_exchange(records, 2, 3, 8'030'000);
+  add_event(records, 2, event_at(8'040'000, FlightEvent::kWait, {3, 0, 3}, {1}));
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
+  CHECK(contains(text, "cause: rank 2: stopped, as rank 3 saw; in step"));
+  CHECK(contains(text, "its last event is \"ready of bucket 0\""));
+}
+
+TEST_CASE("blame: a rank that was stopped in a wait for what others have done") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 2, 1, 2'900);
+  for (const int rank : {0, 1, 3}) {
+    starts_exchange(records, rank, 3, 3'000);
+    waits_in(records, rank, 3, 3'100);
+  }
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "cause: rank 2: in step 2 it waits since"));
+  CHECK(contains(text, "for the exchange of step 1, bucket 0, in which all others have done their part"));
+}
+
+TEST_CASE("blame: a rank that was stopped with its exchange begun") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'000);
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
+  add_event(records, 2, event_at(3'000, FlightEvent::kStep, {.step = 3}));
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
+  CHECK(contains(text, "cause: rank 2: in step 3 it waits for nobody"));
+}
+
 TEST_CASE("blame: of a rank without a record it is said, and that it is probably the cause") {
   FlightRecords records = four_ranks(3);
   waits_in(records, 1, 2, 3'000);

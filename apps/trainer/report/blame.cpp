@@ -52,8 +52,9 @@ struct Standing {
   const RecordedEvent* load = nullptr;  ///< the loader's, likewise
   const RecordedEvent* last = nullptr;
   const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
-  Ranks timed_out, lost;                 ///< as it noted them
-  std::map<int, std::string> found;      ///< by rank: what the kernel said of its process at last
+  std::int64_t step = -1;
+  Ranks timed_out, lost;             ///< as it noted them
+  std::map<int, std::string> found;  ///< by rank: what the kernel said of its process at last
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
     if (wait->event == FlightEvent::kReaders)
@@ -62,10 +63,23 @@ struct Standing {
   }
 };
 
-Standing standing_of(const FlightRecord& record) {
-  Standing now;
+/// When a rank gave up on others, and with that the job; the far future where this one did not.
+std::int64_t gave_up_at(const FlightRecord& record) {
   for (const RecordedEvent& event : record.events) {
+    if (event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost) return event.us;
+  }
+  return INT64_MAX;
+}
+
+/// Of what happened after `end` only what was noticed counts: a rank that is woken to be ended does a little more.
+Standing standing_of(const FlightRecord& record, std::int64_t end) {
+  Standing now;
+  now.step = record.step;
+  for (const RecordedEvent& event : record.events) {
+    const bool noticed = event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
+    if (event.us > end && !noticed) continue;
     switch (event.event) {
+      case FlightEvent::kStep: now.step = event.place.step; break;
       case FlightEvent::kWait:
       case FlightEvent::kReaders:
       case FlightEvent::kCall: now.wait = &event; break;
@@ -98,7 +112,10 @@ class Blame {
  public:
   explicit Blame(const FlightRecords& records) : records_(records) {
     for (const auto& record : records.of) {
-      standing_.push_back(record ? standing_of(*record) : Standing());
+      if (record) gave_up_ = std::min(gave_up_, gave_up_at(*record));
+    }
+    for (const auto& record : records.of) {
+      standing_.push_back(record ? standing_of(*record, gave_up_) : Standing());
       if (!record) continue;
       end_ = std::max(end_, record->us);
     }
@@ -143,6 +160,7 @@ class Blame {
   /// Whether rank `other` has done what `rank` waits for, as far as its record says.
   bool has_done_its_part(int rank, const RecordedEvent& wait, int other) const {
     for (const RecordedEvent& event : record(other)->events) {
+      if (event.us > gave_up_) break;
       switch (wait.event) {
         case FlightEvent::kCall:
           if (event.event == FlightEvent::kCall && event.place.round >= wait.place.round) return true;
@@ -165,7 +183,8 @@ class Blame {
     for (const int other : partners(rank, wait)) {
       if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
     }
-    return found;
+    // All have started it: then the rank itself knows best whose part has not come.
+    return found.empty() ? at(rank).timed_out : found;
   }
 
   std::string waits() const {
@@ -220,11 +239,13 @@ class Blame {
   /// Its record is of before its end.
   bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
 
-  /// What a rank was doing that waits for nobody.
+  /// What a rank was doing that waits for nobody who is to blame.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
-    const std::string step = record(rank)->step >= 0 ? fmt::format("in step {}", record(rank)->step) : "before its first step";
+    const std::string step = at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
     if (now.load) return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
+    if (now.wait)
+      return fmt::format("{} it waits {} for {}, in which all others have done their part", step, since(now.wait->us), now.wait_text());
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
@@ -262,15 +283,17 @@ class Blame {
       return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone{}", names(gone),
                          found_of(gone.front()), verb(gone, "its", "their"), damaged_note());
     }
-    Ranks roots;
+    Ranks roots, in_waits;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
+      const auto it = culprits_.find(rank);
+      if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
     }
     if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
-    if (!blamed.empty()) {
-      const Ranks circle = a_circle();
+    if (const Ranks circle = a_circle(); circle.size() > 1)
       return fmt::format("cause: {} wait for each other{}", names(circle), divergence_ ? ", as they issued different things" : "");
-    }
+    if (!in_waits.empty())
+      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()), doing(in_waits.front()));
     if (!culprits_.empty() && divergence_)
       return fmt::format("cause: {} wait for what was issued otherwise elsewhere", names(waiting_ranks()));
     if (!culprits_.empty()) {
@@ -292,7 +315,8 @@ class Blame {
     return all;
   }
 
-  /// Ranks that wait for each other: two that do, or those on the way from the first that waits until one comes again.
+  /// Ranks that wait for each other: two that do, or those on the way from the first that waits until one comes again; none where
+  /// that way ends.
   Ranks a_circle() const {
     const auto waits_for = [&](int rank, int other) {
       const auto it = culprits_.find(rank);
@@ -305,9 +329,9 @@ class Blame {
       }
       if (path.empty() && !culprits.empty()) path = {rank};
     }
-    while (true) {
+    while (!path.empty()) {
       const auto it = culprits_.find(path.back());
-      if (it == culprits_.end() || it->second.empty()) break;
+      if (it == culprits_.end() || it->second.empty()) return {};
       const auto before = std::find(path.begin(), path.end(), it->second.front());
       if (before != path.end()) {
         path.erase(path.begin(), before);
@@ -408,7 +432,7 @@ class Blame {
     Ranks behind, ahead;
     for (int i = 0; i < ranks(); ++i) {
       if (!record(i)) continue;
-      const std::int64_t step = record(i)->step;
+      const std::int64_t step = at(i).step;
       if (step < least) behind.clear();
       if (step > most) ahead.clear();
       least = std::min(least, step);
@@ -425,7 +449,7 @@ class Blame {
 
   const FlightRecords& records_;
   std::vector<Standing> standing_;
-  std::int64_t end_ = 0;
+  std::int64_t end_ = 0, gave_up_ = INT64_MAX;  ///< when the last record was written, and when the first rank gave up on others
   Ranks missing_;
   std::map<int, Ranks> culprits_;  ///< by rank that waits: those that have not done what it waits for
   std::optional<Divergence> divergence_;
