@@ -1,5 +1,6 @@
 #include "comm/mixer.h"
 
+#include "comm/flight.h"
 #include "comm/mixers/bf16.h"
 #include "comm/mixers/encoded.h"
 #include "core/error.h"
@@ -50,6 +51,7 @@ const Mix& Mixer::receive(int bucket, std::int64_t step, std::int64_t round) {
     settle(bucket);
     const Exchange& exchange = schedule_.round(round);
     if (exchange.kind != Exchange::Kind::kNone) terms(exchange, in.received, label, mix_);
+    note_flight(FlightEvent::kMixed, label);
   }
   const Bucket& of = (*buckets_)[static_cast<std::size_t>(bucket)];
   if (of.spare) wait_("readers of", bucket, [&] { wait_until_writable(of, label); });
@@ -61,12 +63,20 @@ void Mixer::publish(int bucket, std::int64_t step, std::int64_t round) {
     const StreamScope scope(backend_, StreamKind::kUpdate);
     release({step, bucket, incoming_[static_cast<std::size_t>(bucket)].round});
   }
+  note_flight(FlightEvent::kPublished, {step, bucket, round});
   if (!start_at_begin_ && round >= 0) start_round(bucket, step, round);
   mix_.received.clear();  // may be other ranks' memory
 }
 
 void Mixer::settle() {
   for (std::size_t b = 0; b < incoming_.size(); ++b) settle(static_cast<int>(b));
+}
+
+Mixer::Arrived Mixer::arrived(int bucket) {
+  const Incoming& in = incoming_[static_cast<std::size_t>(bucket)];
+  if (in.round < 0 || in.received.empty()) return {};
+  require(!in.in_flight, "mixer", "what bucket {} is to mix is still under way", bucket);
+  return {&schedule_.round(in.round), &in.received};
 }
 
 void Mixer::resume(std::int64_t step, std::int64_t round) {

@@ -69,6 +69,13 @@ class Mixer {
   void publish(int bucket, std::int64_t step, std::int64_t round);
   /// Waits for all that is under way; what it brought stays until it is received.
   void settle();
+  /// After settle(): what came for a bucket and is still to be mixed, as the transport brought it. No exchange: nothing. Not of kinds that
+  /// encode what travels.
+  struct Arrived {
+    const Exchange* exchange = nullptr;
+    const std::vector<Tensor>* received = nullptr;
+  };
+  Arrived arrived(int bucket);
   /// After a resume at step t: starts again the round that was under way, which step t receives.
   void resume(std::int64_t step, std::int64_t round);
   /// Of this rank for exchanges, since the last call.

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <string>
 
+#include "comm/flight.h"
 #include "comm/scheduler.h"
 #include "core/error.h"
 
@@ -80,6 +81,7 @@ void BucketScheduler::end_backward() {
 void BucketScheduler::hand_over() {
   while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0) {
     span_.reset();
+    note_flight(FlightEvent::kReady, {step_, next_, -1});
     algorithm_.bucket_ready(next_++);
     begin_span();
   }

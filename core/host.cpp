@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -29,6 +31,29 @@ int cores_of_rank(int local_size) {
 std::string host_name() {
   char name[256] = {};
   return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
+}
+
+namespace {
+
+/// The state in a "stat" file of /proc, which follows the program's name in brackets.
+char state_in(const std::string& path) {
+  std::ifstream file(path);
+  std::string text;
+  std::getline(file, text);
+  const std::size_t end = text.rfind(") ");
+  return end == std::string::npos || end + 2 >= text.size() ? '\0' : text[end + 2];
+}
+
+}  // namespace
+
+ProcessState process_state(int process) {
+  const std::string folder = "/proc/" + std::to_string(process);
+  ProcessState state{state_in(folder + "/stat"), 0};
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder + "/task", error), end; !error && it != end; it.increment(error)) {
+    if (state_in(it->path().string() + "/stat") == 'D') ++state.on_disk;
+  }
+  return state;
 }
 
 std::uint64_t peak_resident_bytes() {

@@ -31,8 +31,10 @@
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
 #include "core/console.h"
+#include "core/crash.h"
 #include "core/device_trace.h"
 #include "core/file_io.h"
+#include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/log.h"
 #include "core/plugins.h"
@@ -178,6 +180,22 @@ SafetensorsFile read_newest_checkpoint(const CheckpointFolder& checkpoints, Worl
   }
 }
 
+/// What an earlier run of the folder left stays beside the new one's. Collective.
+void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (config.flight_recorder == "off") recorder.switch_off();
+  const std::string path = folder.path + "/flight";
+  if (world.rank() == 0) {
+    std::error_code error;  // without success the old files are replaced one by one
+    if (std::filesystem::exists(path, error)) {
+      std::filesystem::remove_all(path + ".before", error);
+      std::filesystem::rename(path, path + ".before", error);
+    }
+  }
+  recorder.open(world.rank(), world.size(), host_name(), path);
+  world.barrier();
+}
+
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
                Transport& transport) {
   RunFolder folder;
@@ -195,6 +213,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
+  open_flight_recorder(config, folder, transport);
   const std::string chosen = folder.resume ? "" : choose_by_measurement(config, site, trace, backend, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
@@ -246,6 +265,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     device_trace->finish();
     Tracer::install(nullptr);
   }
+  if (config.flight_recorder == "end")
+    FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result), "the end of the run");
   if (any_traces > 0.0) write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
     if (result == ExitCode::kStopped)
@@ -345,11 +366,16 @@ int train_main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   std::signal(SIGPIPE, SIG_IGN);  // and so is a reader who went, or another rank whose connection is closed
   MpiSession session;
+  FlightRecorder& recorder = FlightRecorder::instance();
+  recorder.set_rank(session.rank());
+  install_crash_reports();
   try {
     return static_cast<int>(run_ranks(options, session));
   } catch (const AgreedError& error) {
     // Every rank is here or on its way; the lowest one concerned speaks for all.
     const int speaker = std::max(error.rank(), 0);
+    const bool own = error.rank() < 0 || error.rank() == session.rank();
+    recorder.write(own ? FlightRecorder::Reason::kError : FlightRecorder::Reason::kOther, static_cast<int>(error.code()), error.what());
     if (session.rank() == speaker) print_failure(error.what(), session.size() > 1 ? error.rank() : 0);
     if (error.code() != ExitCode::kDiverged || session.size() == 1) return static_cast<int>(error.code());
     // After divergence ranks notice at different steps, with exchanges in flight that nobody will complete.
@@ -358,6 +384,7 @@ int train_main(int argc, char** argv) {
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     if (session.size() > 1) session.abort(failure.code(), fmt::format("rank {}: {}", session.rank(), failure.what()));
+    recorder.write(FlightRecorder::Reason::kError, static_cast<int>(failure.code()), failure.what());
     print_failure(failure.what(), 0);
     return static_cast<int>(failure.code());
   }

@@ -12,6 +12,7 @@
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
 #include "core/error.h"
+#include "core/flight_recorder.h"
 #include "core/log.h"
 #include "core/trace.h"
 
@@ -245,6 +246,7 @@ double Trainer::rate(std::int64_t step) const {
 
 void Trainer::issue_step() {
   const TraceSpan span("step", std::to_string(step_ + 1));
+  FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
   const std::int64_t epoch_now = step_ / length_.steps_per_epoch;
   if (epoch_now != loader_epoch_) {
     // Micro-batches that do not fill a group at an epoch's end are dropped.

@@ -70,6 +70,8 @@ class Trainer {
   const StepGraphs& graphs() const { return graphs_; }
   /// How exchanges go: "direct", "peer memory + NCCL …", "mpi".
   std::string carried_by() const { return mixer_->name(); }
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  Mixer& mixer() { return *mixer_; }
   TrainConfig& config() { return config_; }
   Backend& backend() { return backend_; }
   Transport& transport() { return transport_; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -10,8 +11,10 @@
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/model_metadata.h"
+#include "apps/trainer/verify.h"
 #include "comm/agreement.h"
 #include "core/error.h"
+#include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/safetensors.h"
 #include "core/trace.h"
@@ -105,8 +108,11 @@ ExitCode TrainingRun::run_steps() {
       emit_metrics();
     }
     stopped = !last && stop_agreed();
+    const bool saves = last || stopped || config_.checkpoint.due(step(), steps_per_epoch);
+    if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
+      verify_replicas(trainer_);
     if (last || config_.evaluate.due(step(), steps_per_epoch)) test(last);
-    if (last || stopped || config_.checkpoint.due(step(), steps_per_epoch)) save_checkpoint();
+    if (saves) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
@@ -186,6 +192,8 @@ void TrainingRun::post_metrics() {
 void TrainingRun::emit_metrics() {
   const std::vector<double> values = metrics_sum_.take();
   double loss_sum = 0.0, loss_count = 0.0, seconds = 0.0, wait = 0.0, data_wait = 0.0, diverged = -1.0, overflowed = -1.0;
+  double slowest = -1.0, fastest = std::numeric_limits<double>::infinity();
+  std::int64_t slowest_rank = 0;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(transport_.size()); ++rank) {
     const double* field = values.data() + kFields * rank;
     loss_sum += field[kLossSum];
@@ -193,6 +201,10 @@ void TrainingRun::emit_metrics() {
     seconds = std::max(seconds, field[kSeconds]);
     wait = std::max(wait, field[kWait]);
     data_wait = std::max(data_wait, field[kDataWait]);
+    const double own = std::max(field[kSeconds] - field[kWait], 0.0);
+    if (own > slowest) slowest_rank = static_cast<std::int64_t>(rank);
+    slowest = std::max(slowest, own);
+    fastest = std::min(fastest, own);
     if (field[kDivergedStep] >= 0 && (diverged < 0 || field[kDivergedStep] < diverged)) diverged = field[kDivergedStep];
     if (field[kScaleStep] >= 0 && (overflowed < 0 || field[kScaleStep] < overflowed)) overflowed = field[kScaleStep];
   }
@@ -202,6 +214,11 @@ void TrainingRun::emit_metrics() {
   posted_.step_ms = 1e3 * seconds / steps;
   posted_.wait_ms = 1e3 * wait / steps;
   posted_.data_wait_ms = 1e3 * data_wait / steps;
+  if (transport_.size() > 1) {
+    posted_.slowest_rank = slowest_rank;
+    posted_.slowest_rank_ms = 1e3 * slowest / steps;
+    posted_.fastest_rank_ms = 1e3 * fastest / steps;
+  }
   posted_.images_per_second =
       steps * static_cast<double>(config_.batch_size * config_.accumulate * transport_.size()) / std::max(seconds, 1e-9);
   if (writer_) writer_->write(posted_);
@@ -209,6 +226,7 @@ void TrainingRun::emit_metrics() {
 }
 
 void TrainingRun::test(bool last) {
+  const FlightSpan noted(FlightEvent::kTest, FlightEvent::kTested, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
@@ -296,6 +314,7 @@ void TrainingRun::tell(const EvaluationResult& result, bool last) {
 
 void TrainingRun::save_checkpoint() {
   const TraceSpan span("checkpoint", std::to_string(step()));
+  const FlightSpan noted(FlightEvent::kCheckpoint, FlightEvent::kSaved, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();

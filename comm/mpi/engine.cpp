@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <exception>
 
+#include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -36,6 +38,9 @@ std::vector<std::shared_ptr<MpiOperation>>& graveyard() {
 std::chrono::steady_clock::duration seconds(double value) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
 }
+
+/// A collective call of the control plane; all else belongs to a lane of exchanges.
+bool is_call(const MpiOperation& operation) { return operation.label().step < 0 && operation.label().bucket < 0; }
 
 MpiPulse& pulse_of_session() {
   require(MpiPulse::instance() != nullptr, "mpi", "a transport over MPI needs an MpiSession of several ranks");
@@ -85,6 +90,7 @@ MpiEngine::~MpiEngine() {
 Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
   throw_if_failed();
   const Ticket ticket = ++last_ticket_;
+  note_start(*operation);
   tickets_.emplace(ticket, operation);
   {
     const std::scoped_lock lock(mutex_);
@@ -98,6 +104,20 @@ Ticket MpiEngine::start(std::shared_ptr<MpiOperation> operation) {
   }
   wake_.notify_one();
   return ticket;
+}
+
+void MpiEngine::note_start(const MpiOperation& operation) {
+  if (is_call(operation))
+    FlightRecorder::instance().note(FlightEvent::kCall, {.round = ++calls_}, operation.what());
+  else
+    note_flight(FlightEvent::kStart, operation.label(), operation.partners());
+}
+
+void MpiEngine::note_through(const MpiOperation& operation) const {
+  if (is_call(operation))
+    FlightRecorder::instance().note(FlightEvent::kCalled, {.round = calls_}, operation.what());  // there is one at a time
+  else
+    note_flight(FlightEvent::kArrived, operation.label());
 }
 
 bool MpiEngine::done(Ticket ticket) {
@@ -136,6 +156,8 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
     }
   } hand_back{*this};
 
+  const bool noted = !is_call(operation);
+  if (noted) note_flight(FlightEvent::kWait, operation.label(), operation.partners());
   const auto begin = Clock::now();
   auto moved_at = begin;
   auto next_question = moved_at + kAskAfter;
@@ -155,6 +177,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
     }
     if (failed_) throw_if_failed();
     if (operation.finished()) {
+      if (noted) note_flight(FlightEvent::kWaited, operation.label());
       for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
       return true;
     }
@@ -198,12 +221,13 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
     if (waited < after || std::find(late.begin(), late.end(), rank) != late.end()) continue;
     late.push_back(rank);
     after *= 2;
+    note_flight(FlightEvent::kLate, operation.label(), std::span(&rank, 1));
     const double heard = world_->pulse.seconds_since(rank);
-    const std::string doing = world_->pulse.doing(rank);
-    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}", rank, world_->pulse.host(rank), waited,
+    const std::string doing = world_->pulse.doing(rank), state = state_of_rank(rank);
+    log::warning("rank {} on host {} is late: waited {:.1f} s for {}; {}{}{}", rank, world_->pulse.host(rank), waited,
                  with_copies(operation.what(), operation.flow()),
                  heard < 0 ? std::string("never heard of it") : fmt::format("last heard of it {:.1f} s ago", heard),
-                 doing.empty() ? "" : fmt::format(" ({})", doing));
+                 doing.empty() ? "" : fmt::format(" ({})", doing), state.empty() ? "" : "; " + state);
   }
 }
 
@@ -225,7 +249,12 @@ bool MpiEngine::drive() {
     }
     bool moved = false;
     for (const auto& operation : active_) moved |= operation->advance();
-    if (moved) std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
+    if (moved) {
+      std::erase_if(active_, [this](const auto& operation) {
+        if (operation->finished()) note_through(*operation);
+        return operation->finished();
+      });
+    }
     world_->pulse.poll();
     return moved;
   } catch (const std::exception& error) {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -38,6 +39,8 @@ class MpiEngine {
   void run();
   /// Moves everything on once, under mpi_lock(). True if something moved.
   bool drive();
+  void note_start(const MpiOperation& operation);
+  void note_through(const MpiOperation& operation) const;
   void throw_if_failed();
   /// `flow`, where there is one, gets its looks meanwhile.
   bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
@@ -50,6 +53,7 @@ class MpiEngine {
   std::vector<std::shared_ptr<MpiOperation>> active_;  ///< under mpi_lock()
   std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
   Ticket last_ticket_ = 0;
+  std::int64_t calls_ = 0;          ///< of the control plane so far, equal on all ranks
   std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
 
   std::mutex mutex_;  ///< of the following

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "core/error.h"
+#include "core/flight_recorder.h"
 
 namespace starling::detail {
 namespace {
@@ -28,6 +29,7 @@ std::string text_of(std::int64_t step, std::int64_t bucket) {
 /// Another rank has failed and said why; it has MPI end the job. Should that not reach this process, it ends itself a moment later.
 [[noreturn]] void end_quietly(int code) {
   let_signals_end_this_process();
+  FlightRecorder::instance().write(FlightRecorder::Reason::kOther, code, "another rank ended the job");
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }

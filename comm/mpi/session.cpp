@@ -22,6 +22,7 @@
 #include "comm/mpi/pulse.h"
 #include "comm/mpi/start_watch.h"
 #include "comm/mpi/watch.h"
+#include "core/flight_recorder.h"
 
 namespace starling {
 namespace {
@@ -133,7 +134,12 @@ std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) co
 }
 
 void MpiSession::abort(ExitCode code, const std::string& message) {
+  const auto record = [&] {
+    FlightRecorder::instance().write(message.empty() ? FlightRecorder::Reason::kOther : FlightRecorder::Reason::kError,
+                                     static_cast<int>(code), message);
+  };
   if (!active_) {
+    record();
     if (!message.empty()) std::fprintf(stderr, "%s\n", message.c_str());
     std::fflush(nullptr);
     std::_Exit(static_cast<int>(code));
@@ -149,6 +155,7 @@ void MpiSession::abort(ExitCode code, const std::string& message) {
     }).detach();
   } catch (const std::system_error&) {  // no thread to be had: what follows ends by itself in nearly every case
   }
+  record();
   // A mistake in the config fails on all ranks at once: the lowest rank speaks first, and ends the others before their turn comes.
   detail::let_signals_end_this_process();
   for (int i = 0; i < std::min(rank_, 8) * 6; ++i) {

@@ -13,9 +13,13 @@
 #include <csignal>
 #include <cstdint>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <string_view>
+#include <utility>
 
+#include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "core/error.h"
 
 #if !defined(SYS_pidfd_open)
@@ -31,6 +35,8 @@ using std::chrono::milliseconds;
 constexpr auto kGrace = milliseconds(250);
 constexpr auto kLook = milliseconds(200);  // between hosts: at answers, and at others' questions
 constexpr double kQuestions = 5.0;         // within the limit, and one a second at least
+
+constexpr ExchangeLabel kNoExchange{-1, -1, -1};
 
 /// A process of this host as the other ranks know it. Ranks with the same kernel and the same numbers of processes can watch each other.
 struct Place {
@@ -90,6 +96,9 @@ RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pu
       processes_.push_back({other, process, file});
     }
   }
+  std::map<int, int> known;
+  for (const Process& process : processes_) known[process.rank] = process.id;
+  set_rank_processes(std::move(known));
   wake_ = ::eventfd(0, EFD_CLOEXEC);
   // No signal is for this thread.
   sigset_t all, before;
@@ -138,6 +147,7 @@ void RankWatch::report(const Process& process) {
     if (const std::unique_lock lock(mpi_lock(), milliseconds(20)); lock.owns_lock()) pulse_.poll();  // ends this process on a goodbye
     std::this_thread::sleep_for(milliseconds(10));
   } while (Clock::now() < until);
+  note_flight(FlightEvent::kLost, kNoExchange, std::span(&process.rank, 1));
   lost_(
       fmt::format("[transport] rank {} on host {} has ended: process {} is gone and said nothing{}; look for its last words, or for the "
                   "kernel's (dmesg) where memory was short, and continue with --resume latest",
@@ -163,6 +173,7 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   const double silent = std::chrono::duration<double>(now - state.silent_since).count();
   const double silence = heard < 0 ? silent : std::min(heard, silent);
   if (silence <= limit) return;
+  note_flight(FlightEvent::kLost, kNoExchange, std::span(&watched_, 1));
   lost_(
       fmt::format("[transport] rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g}){}; look whether the "
                   "host and its network are up, and continue with --resume latest",

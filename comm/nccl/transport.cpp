@@ -13,6 +13,7 @@
 
 #include "comm/agreement.h"
 #include "comm/capture.h"
+#include "comm/flight.h"
 #include "comm/mixers/messages.h"
 #include "comm/nccl/watchdog.h"
 #include "comm/transports/checks.h"
@@ -271,6 +272,7 @@ class NcclTransport final : public Transport {
     const Lane lane = work.label.lane;  // one communicator and one stream run all in the order of issue, so those under way are of one lane
     require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
             "with NCCL a lane's exchanges start when no other lane has any under way");
+    if (!captured) note_flight(FlightEvent::kStart, work.label, partners_of(work.sum ? nullptr : &work.exchange, size_, rank_));
     const Event computed = mark(StreamKind::kCompute);
     Event updated;
     if (!work.sum || backend_.stream() == StreamKind::kUpdate) updated = mark(StreamKind::kUpdate);

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
 #include "comm/transports/checks.h"
@@ -153,8 +155,11 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
       if (!late && waited() >= late_after) {
         late = true;
         late_after *= 2;
+        note_flight(FlightEvent::kLate, label, std::span(&r, 1));
         const detail::Pulse& pulse = control_of(r).pulse;
-        log::warning("rank {} is late: waited {:.1f} s for {}; {:.1f} s ago it {}", r, waited(), what(), pulse.seconds_ago(), pulse.text());
+        const std::string state = state_of_rank(r);
+        log::warning("rank {} is late: waited {:.1f} s for {}; {:.1f} s ago it {}{}", r, waited(), what(), pulse.seconds_ago(),
+                     pulse.text(), state.empty() ? "" : "; " + state);
       }
     }
     if (late) log::warning("rank {} came after {:.1f} s", r, waited());

@@ -1,8 +1,11 @@
 #include "comm/shared/shared_mixer.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
+#include "comm/flight.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -107,6 +110,11 @@ Ticket SharedMixer::start(const Exchange& exchange, const Bucket& bucket, const 
   for (const int reader : readers) {
     if (std::find(contents.readers.begin(), contents.readers.end(), reader) == contents.readers.end()) contents.readers.push_back(reader);
   }
+  if (!readers.empty() || !operation.read.empty()) {
+    std::vector<int> with;
+    std::set_union(readers.begin(), readers.end(), operation.read.begin(), operation.read.end(), std::back_inserter(with));
+    note_flight(FlightEvent::kStart, label, with);
+  }
   tell_published(now);
   if (operation.read.empty() && !operation.has_messages) return 0;
   operations_.emplace(++last_, std::move(operation));
@@ -120,7 +128,12 @@ void SharedMixer::wait(Ticket ticket) {
   const auto it = operations_.find(ticket);
   require(it != operations_.end(), "mixer", "ticket {} is not under way", ticket);
   const Operation& operation = it->second;
+  if (!operation.read.empty()) note_flight(FlightEvent::kWait, operation.label, operation.read);
   await_published(operation);
+  if (!operation.read.empty()) {
+    note_flight(FlightEvent::kWaited, operation.label);
+    note_flight(FlightEvent::kArrived, operation.label);
+  }
   if (operation.has_messages) transport_.wait(operation.messages);
   operations_.erase(it);
 }
@@ -138,7 +151,9 @@ void SharedMixer::wait_until_writable(const Bucket& bucket, const ExchangeLabel&
   Progress& now = side.now;
   if (now.count == 0) return;
   Progress::Contents& contents = now.contents[1 - side.active(bucket)];
+  if (!contents.readers.empty()) note_flight(FlightEvent::kReaders, label, contents.readers);
   await_readers(contents, now, label);
+  if (!contents.readers.empty()) note_flight(FlightEvent::kWaited, label);
   contents.readers.clear();
 }
 

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <iterator>
 
+#include "comm/flight.h"
+#include "comm/rank_processes.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 
@@ -66,6 +68,13 @@ void fail_wait(int rank, const std::string& what, const ExchangeLabel& label, do
     if ((a.seconds_ago < 0) != (b.seconds_ago < 0)) return a.seconds_ago < 0;
     return a.seconds_ago > b.seconds_ago;
   });
+  std::vector<int> not_there;
+  for (AwaitedRank& other : awaited) {
+    if (!other.missing) continue;
+    not_there.push_back(other.rank);
+    if (const std::string state = state_of_rank(other.rank); !state.empty()) other.doing += (other.doing.empty() ? "" : "; ") + state;
+  }
+  note_flight(FlightEvent::kTimeout, label, not_there);
   const auto list = [&](bool missing) {
     std::string heard;
     std::size_t count = 0;

@@ -8,6 +8,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/tasks/metric.h"
+#include "apps/trainer/verify.h"
 #include "comm/growth.h"
 #include "core/config_doc.h"
 #include "core/error.h"
@@ -462,6 +463,21 @@ AlgorithmPlan read_first_algorithm(ConfigSection& algorithm, TrainConfig& config
   return algorithm_of(nullptr);
 }
 
+/// `sync.verify`: a word, or a number of steps.
+void read_verify(ConfigSection& sync, TrainConfig& config, bool describing) {
+  if (!describing && sync.has("verify") && sync.raw("verify", "text or number", "").is_number()) {
+    config.verify_every = sync.integer("verify", 0, Range::closed(1, 1e9), "");
+  } else {
+    config.verify_checkpoints =
+        sync.choice("verify", "off", {"off", "checkpoint"},
+                    "ranks compare what must be equal between them, before each checkpoint, or, for a number, every so many steps; where "
+                    "something differs the run ends with status 3 and the odd rank's name") == "checkpoint";
+  }
+  if (describing || (!config.verify_checkpoints && config.verify_every == 0)) return;
+  if (const std::string why = why_not_verified(config.algorithm, config.mixer); !why.empty())
+    sync.error("verify", "has nothing to compare: {}; allowed: off", why);
+}
+
 void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   const double clip_norm = root.number("clip_norm", 0.0, Range::at_least(0.0), "largest gradient norm; 0: no clipping");
   config.clip = {clip_norm,
@@ -511,6 +527,7 @@ void read_sync(ConfigSection& root, TrainConfig& config, const RankLayout& site)
                                         "factor on the learning rate in steps whose gradient is a rank's own, not a mean over all");
   if (!scale_word.empty()) config.lr_scale = std::sqrt(static_cast<double>(site.ranks));
   if (!root.describing()) check_algorithm(sync, config.algorithm, config, site);
+  read_verify(sync, config, root.describing());
   config.max_ctas = static_cast<int>(
       sync.integer("max_ctas", 0, Range::closed(0, 64), "on GPUs: thread blocks that NCCL's kernels may take; 0: NCCL's choice"));
 
@@ -579,6 +596,8 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
+  config.flight_recorder = root.choice("flight_recorder", "on", {"on", "end", "off"},
+                                       "on: each rank's last events are written when something goes wrong; end: also at the end of a run");
   read_initial_file(root, config);
   config.log_every = root.integer("log_every", 10, Range::closed(1, 1e9), "steps between lines of metrics.jsonl");
 

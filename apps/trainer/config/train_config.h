@@ -66,6 +66,7 @@ struct SyncPhase {
 struct TrainConfig {
   std::uint64_t seed = 1;
   std::string device, precision, trace;
+  std::string flight_recorder;  ///< on, end or off
   InitialFile init;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
@@ -108,6 +109,8 @@ struct TrainConfig {
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
   int max_ctas = 0;  ///< see NcclSettings
+  bool verify_checkpoints = false;  ///< sync.verify: before each checkpoint,
+  std::int64_t verify_every = 0;    ///< or every so many steps; 0: not
   bool in_backward = true, overlap = true, allow_unused = false;
   TransportPlan transport;
   MixerKind mixer;  ///< sync.exchange

@@ -1,5 +1,7 @@
 #include "apps/trainer/data/loader.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -15,6 +17,9 @@
 #include "apps/trainer/data/batch_maker.h"
 #include "apps/trainer/data/partition.h"
 #include "core/error.h"
+#include "core/flight_recorder.h"
+#include "core/host.h"
+#include "core/log.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -25,6 +30,7 @@ constexpr std::size_t kSlots = 3;
 /// A step takes seconds at most; an exchange that it waits for ends within sync.timeout_s, whose default is half of this.
 constexpr std::chrono::seconds kUploadLimit{600};
 constexpr std::chrono::microseconds kUploadLook{100};
+constexpr std::chrono::seconds kLoaderLate{10};  // after which a loader is called late, at first; then after twice as long, and so on
 
 EpochInputs inputs_of(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {
   return {.seed = settings.seed,
@@ -237,7 +243,15 @@ void Loader::advance() {
   if (!ready()) {
     const TraceSpan span("wait for data");
     const auto begin = std::chrono::steady_clock::now();
-    state.changed.wait(lock, ready);
+    FlightRecorder::instance().note(FlightEvent::kLoad);
+    for (auto limit = kLoaderLate; !state.changed.wait_for(lock, limit, ready); limit *= 2) {
+      const int on_disk = process_state(::getpid()).on_disk;
+      log::warning(
+          "the data loader is late: waited {:.0f} s for batch {} of epoch {}{}; look at the disk or the network that data.path is on",
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), state.next_to_give.batch,
+          state.next_to_give.epoch, on_disk == 0 ? "" : fmt::format(", {} of this process's threads wait for a disk", on_disk));
+    }
+    FlightRecorder::instance().note(FlightEvent::kLoaded);
     state.waited += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   }
   if (state.ready.empty()) std::rethrow_exception(state.error);

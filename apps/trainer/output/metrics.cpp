@@ -72,6 +72,9 @@ void MetricsWriter::write(const MetricsLine& line) {
   put("step_ms", line.step_ms, "step_ms");
   put("wait_ms", line.wait_ms, "wait_ms");
   put("data_wait_ms", line.data_wait_ms, "data_wait_ms");
+  if (line.slowest_rank) json["slowest_rank"] = *line.slowest_rank;
+  put("slowest_rank_ms", line.slowest_rank_ms, "slowest_rank_ms");
+  put("fastest_rank_ms", line.fastest_rank_ms, "fastest_rank_ms");
   for (const MetricValue& metric : line.test) put(("test_" + metric.name).c_str(), metric.value, ("test/" + metric.name).c_str());
   put("consensus_distance", line.consensus_distance, "consensus_distance");
   if (!line.bucket_consensus.empty()) json["consensus_distance_per_bucket"] = line.bucket_consensus;

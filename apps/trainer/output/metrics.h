@@ -15,6 +15,8 @@ struct MetricsLine {
   std::int64_t step = 0;
   double epoch = 0.0;
   std::optional<double> loss, lr, images_per_second, step_ms, wait_ms, data_wait_ms;
+  std::optional<std::int64_t> slowest_rank;  ///< of several: the one that worked longest, waits for others not counted
+  std::optional<double> slowest_rank_ms, fastest_rank_ms;
   std::vector<MetricValue> test;  ///< an evaluation's
   std::optional<double> consensus_distance;
   std::vector<double> bucket_consensus;  ///< per bucket, with an evaluation

@@ -11,6 +11,9 @@
 #include <string>
 #include <thread>
 
+#include "core/flight_recorder.h"
+#include "core/log.h"
+
 namespace starling {
 namespace {
 
@@ -18,6 +21,20 @@ std::atomic<bool> stop{false};
 std::atomic<bool> end_at_next{false};  ///< SIGTERM, SIGINT or SIGHUP came once
 
 void receive(int signal) {
+  if (signal == SIGQUIT) {
+    FlightRecorder& recorder = FlightRecorder::instance();
+    if (recorder.write(FlightRecorder::Reason::kAsked, 0, "SIGQUIT")) {
+      log::warning("the last events are in {}; training goes on", recorder.file());
+    } else if (recorder.file().empty()) {  // not training: it ends the process as ever
+      std::signal(SIGQUIT, SIG_DFL);
+      sigset_t quit;
+      ::sigemptyset(&quit);
+      ::sigaddset(&quit, SIGQUIT);
+      ::pthread_sigmask(SIG_UNBLOCK, &quit, nullptr);
+      std::raise(SIGQUIT);
+    }
+    return;
+  }
   stop.store(true);
   if (signal != SIGUSR1 && end_at_next.exchange(true)) ::_exit(128 + signal);
 }
@@ -29,7 +46,7 @@ void receive(int signal) {
 void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) ::sigaddset(&signals, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGQUIT}) ::sigaddset(&signals, signal);
   struct sigaction hangup {};
   const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;  // nohup
   if (!ignored) ::sigaddset(&signals, SIGHUP);

@@ -21,7 +21,7 @@ const std::set<std::string>& changeable_keys() {
   static const std::set<std::string> keys{"steps",         "epochs",      "log_every",      "evaluate",       "checkpoint",
                                           "data.path",     "device",      "plugins",        "threads",        "tensorboard",
                                           "trace",         "precision",   "sync.transport", "sync.timeout_s", "sync.heartbeat_s",
-                                          "sync.max_ctas", "cuda_graphs", "data.cache"};
+                                          "sync.max_ctas", "cuda_graphs", "data.cache", "flight_recorder", "sync.verify"};
   return keys;
 }
 

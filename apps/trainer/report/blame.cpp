@@ -1,0 +1,462 @@
+#include <fmt/chrono.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <ctime>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "apps/trainer/report/flight_record.h"
+
+namespace starling {
+namespace {
+
+using Ranks = std::vector<int>;
+
+bool same_exchange(const FlightPlace& a, const FlightPlace& b) {
+  return a.lane == b.lane && a.step == b.step && a.bucket == b.bucket && a.round == b.round;
+}
+
+/// As errors of exchanges name them.
+std::string exchange_text(const FlightPlace& place) {
+  if (place.step < 0) return fmt::format("the mean of tensor {}", place.bucket);
+  if (place.bucket < 0) return fmt::format("the numbers of step {}", place.step);
+  return fmt::format("the exchange of step {}, bucket {}", place.step, place.bucket);
+}
+
+std::string call_text(const RecordedEvent& event) { return fmt::format("{} (call {})", event.what, event.place.round); }
+
+std::string clock_text(std::int64_t us) {
+  const std::time_t seconds = us / 1'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return fmt::format("{:%H:%M:%S}.{:03}", local, us / 1000 % 1000);
+}
+
+/// "rank 1", "ranks 1 and 2", "ranks 0, 1 and 3".
+std::string names(const Ranks& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i == 12 && ranks.size() > 13) return text + fmt::format(" and {} more", ranks.size() - i);
+    text += (i == 0 ? "" : i + 1 == ranks.size() ? " and " : ", ") + std::to_string(ranks[i]);
+  }
+  return text;
+}
+const char* verb(const Ranks& ranks, const char* one, const char* several) { return ranks.size() == 1 ? one : several; }
+
+/// What one rank was at when its record was written.
+struct Standing {
+  const RecordedEvent* wait = nullptr;  ///< kWait, kReaders or kCall that did not end; null: it was not waiting for ranks
+  const RecordedEvent* load = nullptr;  ///< the loader's, likewise
+  const RecordedEvent* last = nullptr;
+  const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
+  std::int64_t step = -1;
+  Ranks timed_out, lost;             ///< as it noted them
+  std::map<int, std::string> found;  ///< by rank: what the kernel said of its process at last
+  std::string wait_text() const {
+    if (wait->event == FlightEvent::kCall) return call_text(*wait);
+    if (wait->event == FlightEvent::kReaders)
+      return fmt::format("the readers of step {}, bucket {}", wait->place.step - 1, wait->place.bucket);
+    return exchange_text(wait->place);
+  }
+};
+
+/// When a rank gave up on others, and with that the job; the far future where this one did not.
+std::int64_t gave_up_at(const FlightRecord& record) {
+  for (const RecordedEvent& event : record.events) {
+    if (event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost) return event.us;
+  }
+  return INT64_MAX;
+}
+
+/// Of what happened after `end` only what was noticed counts: a rank that is woken to be ended does a little more.
+Standing standing_of(const FlightRecord& record, std::int64_t end) {
+  Standing now;
+  now.step = record.step;
+  for (const RecordedEvent& event : record.events) {
+    const bool noticed = event.event == FlightEvent::kTimeout || event.event == FlightEvent::kLost || event.event == FlightEvent::kFound;
+    if (event.us > end && !noticed) continue;
+    switch (event.event) {
+      case FlightEvent::kStep: now.step = event.place.step; break;
+      case FlightEvent::kWait:
+      case FlightEvent::kReaders:
+      case FlightEvent::kCall: now.wait = &event; break;
+      case FlightEvent::kWaited:
+      case FlightEvent::kCalled: now.wait = nullptr; break;
+      case FlightEvent::kLoad: now.load = &event; break;
+      case FlightEvent::kLoaded: now.load = nullptr; break;
+      case FlightEvent::kCheckpoint:
+      case FlightEvent::kTest: now.aside = &event; break;
+      case FlightEvent::kSaved:
+      case FlightEvent::kTested: now.aside = nullptr; break;
+      case FlightEvent::kTimeout: now.timed_out = event.ranks; continue;
+      case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
+      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = event.what; continue;
+      case FlightEvent::kLate: continue;
+      default: break;
+    }
+    now.last = &event;
+  }
+  return now;
+}
+
+/// Where two ranks issued different things.
+struct Divergence {
+  std::int64_t us = 0;
+  std::string text;
+};
+
+class Blame {
+ public:
+  explicit Blame(const FlightRecords& records) : records_(records) {
+    for (const auto& record : records.of) {
+      if (record) gave_up_ = std::min(gave_up_, gave_up_at(*record));
+    }
+    for (const auto& record : records.of) {
+      standing_.push_back(record ? standing_of(*record, gave_up_) : Standing());
+      if (!record) continue;
+      end_ = std::max(end_, record->us);
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) missing_.push_back(i);
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && at(i).wait) culprits_[i] = culprits_of(i);
+    }
+    divergence_ = find_divergence();
+  }
+
+  std::string text() const { return waits() + "\n" + cause() + "\n" + order() + "\n"; }
+
+ private:
+  int ranks() const { return static_cast<int>(records_.of.size()); }
+  const FlightRecord* record(int rank) const {
+    const auto& of = records_.of[static_cast<std::size_t>(rank)];
+    return of ? &*of : nullptr;
+  }
+  const Standing& at(int rank) const { return standing_[static_cast<std::size_t>(rank)]; }
+  double age(std::int64_t us) const { return 1e-6 * static_cast<double>(std::max<std::int64_t>(end_ - us, 0)); }
+  std::string since(std::int64_t us) const { return fmt::format("since {}, {:.3g} s before the last record", clock_text(us), age(us)); }
+
+  /// All that an event is about, also where the recorder kept some of them.
+  Ranks partners(int rank, const RecordedEvent& event) const {
+    Ranks all = event.ranks;
+    if (event.event == FlightEvent::kCall || event.rank_count >= ranks() - 1) {
+      all.clear();
+      for (int i = 0; i < ranks(); ++i) {
+        if (i != rank) all.push_back(i);
+      }
+    }
+    std::erase_if(all, [&](int i) { return i < 0 || i >= ranks(); });
+    return all;
+  }
+  bool is_partner(int rank, const RecordedEvent& event, int other) const {
+    const Ranks all = partners(rank, event);
+    return std::find(all.begin(), all.end(), other) != all.end();
+  }
+
+  /// Whether rank `other` has done what `rank` waits for, as far as its record says.
+  bool has_done_its_part(int rank, const RecordedEvent& wait, int other) const {
+    for (const RecordedEvent& event : record(other)->events) {
+      if (event.us > gave_up_) break;
+      switch (wait.event) {
+        case FlightEvent::kCall:
+          if (event.event == FlightEvent::kCall && event.place.round >= wait.place.round) return true;
+          break;
+        case FlightEvent::kReaders:
+          if (event.event == FlightEvent::kPublished && event.place.bucket == wait.place.bucket && event.place.step >= wait.place.step - 1)
+            return true;
+          break;
+        default:
+          if (event.event == FlightEvent::kStart && same_exchange(event.place, wait.place) && is_partner(other, event, rank)) return true;
+      }
+    }
+    // Exchanges aside of steps begin in different steps: only a rank that waits for nobody can be behind.
+    return wait.place.lane != 0 && at(other).wait;
+  }
+
+  Ranks culprits_of(int rank) const {
+    const RecordedEvent& wait = *at(rank).wait;
+    Ranks found;
+    for (const int other : partners(rank, wait)) {
+      if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
+    }
+    // All have started it: then the rank itself knows best whose part has not come.
+    return found.empty() ? at(rank).timed_out : found;
+  }
+
+  std::string waits() const {
+    std::map<std::tuple<Ranks, std::string>, std::pair<Ranks, std::int64_t>> groups;
+    // Where all have started what one waits for, that is worth a word only if nothing else is wrong.
+    const bool some_to_blame = std::any_of(culprits_.begin(), culprits_.end(), [](const auto& entry) { return !entry.second.empty(); });
+    for (const auto& [rank, culprits] : culprits_) {
+      if (some_to_blame && culprits.empty()) continue;
+      const Ranks& for_whom = culprits.empty() ? partners(rank, *at(rank).wait) : culprits;
+      auto& [waiting, begin] = groups[{for_whom, at(rank).wait_text()}];
+      begin = waiting.empty() ? at(rank).wait->us : std::min(begin, at(rank).wait->us);
+      waiting.push_back(rank);
+    }
+    if (groups.empty()) return "waits: no rank waits for another";
+    std::vector<std::pair<std::int64_t, std::string>> lines;
+    for (const auto& [key, group] : groups) {
+      const auto& [for_whom, what] = key;
+      lines.emplace_back(group.second, fmt::format("{} {} for {} {} ({})", names(group.first), verb(group.first, "waits", "wait"),
+                                                   names(for_whom), since(group.second), what));
+    }
+    std::sort(lines.begin(), lines.end());
+    std::string text = "waits: " + lines.front().second;
+    for (std::size_t i = 1; i < std::min<std::size_t>(lines.size(), 6); ++i) text += "; " + lines[i].second;
+    if (lines.size() > 6) text += fmt::format("; and {} more waits", lines.size() - 6);
+    return text;
+  }
+
+  /// Ranks that failed by themselves, the first one first: not those that noticed another's loss, or were ended.
+  Ranks failed_by_themselves() const {
+    Ranks found;
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) continue;
+      const std::string& reason = record(i)->reason;
+      if (reason == "crash" ||
+          (reason == "error" && at(i).timed_out.empty() && at(i).lost.empty() && record(i)->exit != static_cast<int>(ExitCode::kLost))) {
+        found.push_back(i);
+      }
+    }
+    std::sort(found.begin(), found.end(), [&](int a, int b) { return record(a)->us < record(b)->us; });
+    return found;
+  }
+
+  /// What others found of its process: "stopped, as rank 0 saw; ".
+  std::string found_of(int rank) const {
+    for (int i = 0; i < ranks(); ++i) {
+      const auto it = at(i).found.find(rank);
+      if (it != at(i).found.end()) return fmt::format("{}, as rank {} saw; ", it->second, i);
+    }
+    return {};
+  }
+
+  /// Its record is of before its end.
+  bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
+
+  /// What a rank was doing that waits for nobody who is to blame.
+  std::string doing(int rank) const {
+    const Standing& now = at(rank);
+    const std::string step = at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
+    if (now.load) return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
+    if (now.wait)
+      return fmt::format("{} it waits {} for {}, in which all others have done their part", step, since(now.wait->us), now.wait_text());
+    if (!now.last) return "it has recorded nothing";
+    std::string what(event_name(now.last->event));
+    if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
+    const char* aside = !now.aside ? "" : now.aside->event == FlightEvent::kTest ? ", in a test" : ", in a checkpoint";
+    return fmt::format("{}{} it waits for nobody; its last event is \"{}\" {}", step, aside, what, since(now.last->us));
+  }
+
+  std::string cause() const {
+    if (const Ranks failed = failed_by_themselves(); !failed.empty()) {
+      const FlightRecord& first = *record(failed.front());
+      return fmt::format("cause: rank {} on host {} {} at {}: {}", first.rank, first.host, first.reason == "crash" ? "crashed" : "failed",
+                         clock_text(first.us), first.text);
+    }
+    std::set<int> lost, blamed;
+    std::map<int, Ranks> seen_by;
+    for (int i = 0; i < ranks(); ++i) {
+      for (const int other : at(i).lost) {
+        lost.insert(other);
+        seen_by[other].push_back(i);
+      }
+    }
+    for (const auto& [rank, culprits] : culprits_) blamed.insert(culprits.begin(), culprits.end());
+    if (!lost.empty()) {
+      const int first = *lost.begin();
+      return fmt::format("cause: {} ended or went silent, as {} noticed, and {}", names({lost.begin(), lost.end()}), names(seen_by[first]),
+                         !record(first)     ? "left no record: killed, or out of memory, or its host is gone"
+                         : was_asked(first) ? "left no record of its end: killed, or out of memory, or its host is gone"
+                                            : "its record says: " + record(first)->text);
+    }
+    Ranks gone;
+    for (const int rank : missing_) {
+      if (blamed.count(rank) || blamed.empty()) gone.push_back(rank);
+    }
+    if (!gone.empty()) {
+      return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone{}", names(gone),
+                         found_of(gone.front()), verb(gone, "its", "their"), damaged_note());
+    }
+    Ranks roots, in_waits;
+    for (const int rank : blamed) {
+      if (!at(rank).wait) roots.push_back(rank);
+      const auto it = culprits_.find(rank);
+      if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
+    }
+    if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
+    if (const Ranks circle = a_circle(); circle.size() > 1)
+      return fmt::format("cause: {} wait for each other{}", names(circle), divergence_ ? ", as they issued different things" : "");
+    if (!in_waits.empty())
+      return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()), doing(in_waits.front()));
+    if (!culprits_.empty() && divergence_)
+      return fmt::format("cause: {} wait for what was issued otherwise elsewhere", names(waiting_ranks()));
+    if (!culprits_.empty()) {
+      return fmt::format("cause: all of {} have started what they wait for: look at the network between them, and for slow ranks",
+                         names(waiting_ranks()));
+    }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && record(i)->reason == "error")
+        return fmt::format("cause: rank {} on host {} failed at {}: {}", i, record(i)->host, clock_text(record(i)->us), record(i)->text);
+    }
+    return missing_.empty() ? "cause: none, nothing went wrong"
+                            : fmt::format("cause: {} left no record{}", names(missing_), damaged_note());
+  }
+  std::string damaged_note() const { return records_.damaged.empty() ? "" : " that can be read"; }
+
+  Ranks waiting_ranks() const {
+    Ranks all;
+    for (const auto& [rank, culprits] : culprits_) all.push_back(rank);
+    return all;
+  }
+
+  /// Ranks that wait for each other: two that do, or those on the way from the first that waits until one comes again; none where
+  /// that way ends.
+  Ranks a_circle() const {
+    const auto waits_for = [&](int rank, int other) {
+      const auto it = culprits_.find(rank);
+      return it != culprits_.end() && std::find(it->second.begin(), it->second.end(), other) != it->second.end();
+    };
+    Ranks path;
+    for (const auto& [rank, culprits] : culprits_) {
+      for (const int other : culprits) {
+        if (waits_for(other, rank)) return {std::min(rank, other), std::max(rank, other)};
+      }
+      if (path.empty() && !culprits.empty()) path = {rank};
+    }
+    while (!path.empty()) {
+      const auto it = culprits_.find(path.back());
+      if (it == culprits_.end() || it->second.empty()) return {};
+      const auto before = std::find(path.begin(), path.end(), it->second.front());
+      if (before != path.end()) {
+        path.erase(path.begin(), before);
+        break;
+      }
+      path.push_back(it->second.front());
+    }
+    std::sort(path.begin(), path.end());
+    return path;
+  }
+
+  std::vector<const RecordedEvent*> exchanges_between(int rank, int other) const {
+    std::vector<const RecordedEvent*> found;
+    for (const RecordedEvent& event : record(rank)->events) {
+      if (event.event == FlightEvent::kStart && event.place.lane == 0 && is_partner(rank, event, other)) found.push_back(&event);
+    }
+    // What a full ring begins with may be the second of several with one label.
+    const bool cut = !record(rank)->events.empty() && record(rank)->events.front().number > 0;
+    if (cut && !found.empty()) {
+      const FlightPlace first = found.front()->place;
+      found.erase(found.begin(), std::find_if(found.begin(), found.end(), [&](const auto* e) { return !same_exchange(e->place, first); }));
+    }
+    return found;
+  }
+
+  void compare_exchanges(int i, int j, std::optional<Divergence>& first) const {
+    const auto mine = exchanges_between(i, j), theirs = exchanges_between(j, i);
+    if (mine.empty() || theirs.empty()) return;
+    const auto find = [](const auto& list, const RecordedEvent* like) {
+      return static_cast<std::size_t>(
+          std::find_if(list.begin(), list.end(), [&](const auto* e) { return same_exchange(e->place, like->place); }) - list.begin());
+    };
+    std::size_t a = 0, b = find(theirs, mine.front());
+    if (b == theirs.size()) {
+      b = 0;
+      a = find(mine, theirs.front());
+    }
+    const bool from_the_start = record(i)->events.front().number == 0 && record(j)->events.front().number == 0;
+    if (a == mine.size()) {
+      if (!from_the_start) return;  // nothing in common: one is more than a record behind
+      a = b = 0;
+    }
+    for (; a < mine.size() && b < theirs.size(); ++a, ++b) {
+      if (same_exchange(mine[a]->place, theirs[b]->place)) continue;
+      const std::int64_t us = std::max(mine[a]->us, theirs[b]->us);
+      if (!first || us < first->us) {
+        first = {us, fmt::format("{}rank {} issued {} where rank {} issued {}",
+                                 a > 0 ? fmt::format("after {} ", exchange_text(mine[a - 1]->place)) : "", i, exchange_text(mine[a]->place),
+                                 j, exchange_text(theirs[b]->place))};
+      }
+      return;
+    }
+  }
+
+  void compare_calls(int i, int j, std::optional<Divergence>& first) const {
+    std::map<std::int64_t, const RecordedEvent*> calls;
+    for (const RecordedEvent& event : record(i)->events) {
+      if (event.event == FlightEvent::kCall) calls[event.place.round] = &event;
+    }
+    for (const RecordedEvent& event : record(j)->events) {
+      if (event.event != FlightEvent::kCall) continue;
+      const auto it = calls.find(event.place.round);
+      if (it == calls.end() || it->second->what == event.what) continue;
+      const std::int64_t us = std::max(event.us, it->second->us);
+      if (!first || us < first->us)
+        first = {us, fmt::format("rank {} called {} where rank {} called {}", i, call_text(*it->second), j, call_text(event))};
+      return;
+    }
+  }
+
+  std::optional<Divergence> find_divergence() const {
+    std::optional<Divergence> first;
+    for (int i = 0; i < ranks(); ++i) {
+      for (int j = i + 1; j < ranks(); ++j) {
+        if (!record(i) || !record(j)) continue;
+        compare_exchanges(i, j, first);
+        compare_calls(i, j, first);
+      }
+    }
+    if (first) return first;
+    // Two that wait for each other, one in a call and one in an exchange.
+    for (const auto& [i, culprits] : culprits_) {
+      for (const int j : culprits) {
+        const auto back = culprits_.find(j);
+        if (back == culprits_.end() || std::find(back->second.begin(), back->second.end(), i) == back->second.end()) continue;
+        const auto verb_of = [&](int rank) { return at(rank).wait->event == FlightEvent::kCall ? "called" : "waits for"; };
+        return Divergence{at(i).wait->us, fmt::format("rank {} {} {} where rank {} {} {}", i, verb_of(i), at(i).wait_text(), j, verb_of(j),
+                                                      at(j).wait_text())};
+      }
+    }
+    return first;
+  }
+
+  std::string order() const {
+    std::string note = missing_.empty() ? "" : fmt::format("; of {} nothing is known", names(missing_));
+    if (divergence_) return fmt::format("order: ranks part at {}: {}{}", clock_text(divergence_->us), divergence_->text, note);
+    std::int64_t least = INT64_MAX, most = -1;
+    Ranks behind, ahead;
+    for (int i = 0; i < ranks(); ++i) {
+      if (!record(i)) continue;
+      const std::int64_t step = at(i).step;
+      if (step < least) behind.clear();
+      if (step > most) ahead.clear();
+      least = std::min(least, step);
+      most = std::max(most, step);
+      if (step == least) behind.push_back(i);
+      if (step == most) ahead.push_back(i);
+    }
+    if (least == most)
+      return fmt::format("order: all ranks issued the same, and {}{}",
+                         most < 0 ? "none has begun a step" : fmt::format("are in step {}", most), note);
+    return fmt::format("order: all ranks issued the same; {} {} in step {}, {} in step {}{}", names(behind), verb(behind, "is", "are"),
+                       least, names(ahead), most, note);
+  }
+
+  const FlightRecords& records_;
+  std::vector<Standing> standing_;
+  std::int64_t end_ = 0, gave_up_ = INT64_MAX;  ///< when the last record was written, and when the first rank gave up on others
+  Ranks missing_;
+  std::map<int, Ranks> culprits_;  ///< by rank that waits: those that have not done what it waits for
+  std::optional<Divergence> divergence_;
+};
+
+}  // namespace
+
+std::string blame(const FlightRecords& records) { return Blame(records).text(); }
+
+}  // namespace starling

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/error.h"
+#include "core/flight_recorder.h"
+
+namespace starling {
+
+/// One line of a rank's flight record.
+struct RecordedEvent {
+  std::int64_t number = 0, us = 0;  ///< us: of the wall clock
+  FlightEvent event = FlightEvent::kStep;
+  FlightPlace place;
+  std::vector<int> ranks;
+  std::int64_t rank_count = 0;  ///< more than `ranks` where the recorder had no room for all
+  std::string what;
+};
+
+/// What a rank's file has: docs/outputs.md.
+struct FlightRecord {
+  int rank = 0, ranks = 1;
+  std::string host, reason, text;
+  std::int64_t process = 0, us = 0, step = -1;
+  int exit = 0;
+  std::vector<RecordedEvent> events;
+};
+
+/// Throws Error(kUsage) with file and line where it is not as it was written.
+FlightRecord read_flight_record(const std::string& path);
+
+/// All ranks' records of a run.
+struct FlightRecords {
+  std::vector<std::optional<FlightRecord>> of;  ///< by rank; empty: there is none, or it is damaged
+  std::vector<Error> damaged;
+};
+/// `run`: the run's folder, or the folder with the records. Error(kUsage) where there is no record at all, or where they are of different
+/// runs.
+FlightRecords read_flight_records(const std::string& run);
+
+/// Who waits for whom, what came first, and where ranks issued different things: three lines.
+std::string blame(const FlightRecords& records);
+
+}  // namespace starling

@@ -1,0 +1,295 @@
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/report/flight_record.h"
+#include "tests/support/errors.h"
+
+using namespace starling;
+using test::contains;
+
+// Records as ranks would have left them, one thing wrong in each.
+
+namespace {
+
+RecordedEvent event_at(std::int64_t us, FlightEvent kind, FlightPlace place = {}, std::vector<int> ranks = {}, std::string what = {}) {
+  const auto count = static_cast<std::int64_t>(ranks.size());
+  return {0, us, kind, place, std::move(ranks), count, std::move(what)};
+}
+
+/// Pairs of a ring of 4: with step t, a rank mixes with the one beside it, to the right in even steps for even ranks.
+int partner_of(int rank, std::int64_t step) { return ((rank + step) % 2 == 0 ? rank + 1 : rank + 3) % 4; }
+
+/// Four ranks that have done `steps` steps, one event a millisecond.
+FlightRecords four_ranks(int steps) {
+  FlightRecords records;
+  for (int rank = 0; rank < 4; ++rank) {
+    FlightRecord record;
+    record.rank = rank;
+    record.ranks = 4;
+    record.host = "a";
+    record.reason = "error";
+    record.exit = 3;
+    record.step = steps - 1;
+    record.us = 10'000'000;
+    for (int t = 0; t < steps; ++t) {
+      record.events.push_back(event_at(t * 1000, FlightEvent::kStep, {.step = t}));
+      if (t > 0) {
+        record.events.push_back(event_at(t * 1000 + 200, FlightEvent::kWait, {t - 1, 0, t - 1}, {partner_of(rank, t - 1)}));
+        record.events.push_back(event_at(t * 1000 + 300, FlightEvent::kWaited, {t - 1, 0, t - 1}));
+      }
+      record.events.push_back(event_at(t * 1000 + 400, FlightEvent::kPublished, {t, 0, t}));
+      record.events.push_back(event_at(t * 1000 + 500, FlightEvent::kStart, {t, 0, t}, {partner_of(rank, t)}));
+    }
+    for (std::size_t i = 0; i < record.events.size(); ++i) record.events[i].number = static_cast<std::int64_t>(i);
+    records.of.push_back(std::move(record));
+  }
+  return records;
+}
+
+void add_event(FlightRecords& records, int rank, const RecordedEvent& more) {
+  FlightRecord& record = *records.of[static_cast<std::size_t>(rank)];
+  record.events.push_back(more);
+  record.events.back().number = static_cast<std::int64_t>(record.events.size()) - 1;
+  if (more.event == FlightEvent::kStep) record.step = more.place.step;
+}
+/// The rank waits for its partner of step t from us on, and does not come out.
+void waits_in(FlightRecords& records, int rank, int t, std::int64_t us) {
+  add_event(records, rank, event_at(us, FlightEvent::kStep, {.step = t + 1}));
+  add_event(records, rank, event_at(us + 100, FlightEvent::kWait, {t, 0, t}, {partner_of(rank, t)}));
+}
+void starts_exchange(FlightRecords& records, int rank, int t, std::int64_t us) {
+  add_event(records, rank, event_at(us, FlightEvent::kStart, {t, 0, t}, {partner_of(rank, t)}));
+}
+
+}  // namespace
+
+TEST_CASE("blame: a rank that stands still is the cause, through another that waits for it") {
+  FlightRecords records = four_ranks(3);
+  add_event(records, 2, event_at(3000, FlightEvent::kStep, {.step = 3}));  // and nothing after it
+  for (const int rank : {0, 1, 3}) add_event(records, rank, event_at(3000, FlightEvent::kStep, {.step = 3}));
+  for (const int rank : {0, 1, 3}) {
+    add_event(records, rank, event_at(3050, FlightEvent::kWait, {2, 0, 2}, {partner_of(rank, 2)}));
+    add_event(records, rank, event_at(3060, FlightEvent::kWaited, {2, 0, 2}));
+    starts_exchange(records, rank, 3, 3100);
+  }
+  waits_in(records, 1, 3, 4'000'000);  // its partner is 2
+  for (const int rank : {0, 3}) {
+    add_event(records, rank, event_at(4'000'000, FlightEvent::kStep, {.step = 4}));
+    starts_exchange(records, rank, 4, 4'000'200);
+  }
+  waits_in(records, 0, 4, 5'000'000);  // its partner is 1
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "rank 1 waits for rank 2 since"));
+  CHECK(contains(text, "rank 0 waits for rank 1 since"));
+  CHECK(contains(text, "6 s before the last record (the exchange of step 3, bucket 0)"));
+  CHECK(contains(text, "cause: rank 2: in step 3 it waits for nobody; its last event is \"step\""));
+  CHECK(contains(text, "order: all ranks issued the same; rank 2 is in step 3, rank 0 in step 5"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 3);
+}
+
+TEST_CASE("blame: what a rank does once the others have given up on it is no excuse") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'000);
+  for (auto& e : records.of[2]->events) {
+    if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
+  }
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kFound, {.round = 2}, {}, "stopped"));
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
+  starts_exchange(records, 2, 2, 8'010'000);
+  waits_in(records, 2, 2, 8'020'000);
+  starts_exchange(records, 2, 3, 8'030'000);
+  add_event(records, 2, event_at(8'040'000, FlightEvent::kWait, {3, 0, 3}, {1}));
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
+  CHECK(contains(text, "cause: rank 2: stopped, as rank 3 saw; in step"));
+  CHECK(contains(text, "its last event is \"ready of bucket 0\""));
+}
+
+TEST_CASE("blame: a rank that was stopped in a wait for what others have done") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 2, 1, 2'900);
+  for (const int rank : {0, 1, 3}) {
+    starts_exchange(records, rank, 3, 3'000);
+    waits_in(records, rank, 3, 3'100);
+  }
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "cause: rank 2: in step 2 it waits since"));
+  CHECK(contains(text, "for the exchange of step 1, bucket 0, in which all others have done their part"));
+}
+
+TEST_CASE("blame: a rank that was stopped with its exchange begun") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'000);
+  add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
+  add_event(records, 2, event_at(3'000, FlightEvent::kStep, {.step = 3}));
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
+  CHECK(contains(text, "cause: rank 2: in step 3 it waits for nobody"));
+}
+
+TEST_CASE("blame: of a rank without a record it is said, and that it is probably the cause") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 1, 2, 3'000);
+  waits_in(records, 3, 2, 3'000);
+  records.of[2].reset();
+  REQUIRE(partner_of(3, 2) == 2);
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "rank 3 waits for rank 2"));
+  CHECK(contains(text, "cause: rank 2 left no record: probably killed or stopped"));
+  CHECK(contains(text, "of rank 2 nothing is known"));
+}
+
+TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause, not what followed") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'000);
+  SUBCASE("lost") {
+    records.of[2].reset();
+    add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
+    CHECK(contains(blame(records), "cause: rank 2 ended or went silent, as rank 0 noticed, and left no record: killed"));
+  }
+  SUBCASE("crash") {
+    add_event(records, 0, event_at(4'000, FlightEvent::kLost, {}, {2}));
+    records.of[2]->reason = "crash";
+    records.of[2]->us = 3'500;
+    records.of[2]->text = "[crash] SIGSEGV";
+    CHECK(contains(blame(records), "cause: rank 2 on host a crashed at"));
+    CHECK(contains(blame(records), ": [crash] SIGSEGV"));
+  }
+  SUBCASE("the first error of two") {
+    for (const int rank : {1, 2}) {
+      records.of[static_cast<std::size_t>(rank)]->exit = 5;
+      records.of[static_cast<std::size_t>(rank)]->us = rank == 2 ? 3'000 : 3'600;
+      records.of[static_cast<std::size_t>(rank)]->text = fmt::format("disk {} is full", rank);
+    }
+    CHECK(contains(blame(records), "cause: rank 2 on host a failed at"));
+    CHECK(contains(blame(records), "disk 2 is full"));
+  }
+}
+
+TEST_CASE("blame: where ranks issued exchanges in another order, it says which") {
+  FlightRecords records = four_ranks(3);
+  const auto issue = [&](int rank, int bucket, std::int64_t us) {
+    add_event(records, rank, event_at(us, FlightEvent::kStart, {3, bucket, 3}, {partner_of(rank, 3)}));
+  };
+  REQUIRE(partner_of(1, 3) == 2);
+  issue(1, 0, 3'100);
+  issue(1, 1, 3'200);
+  issue(2, 1, 3'110);
+  issue(2, 0, 3'210);
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "order: ranks part at"));
+  // Their common exchange before was the one of step 1.
+  CHECK(
+      contains(text,
+               "after the exchange of step 1, bucket 0 rank 1 issued the exchange of step 3, bucket 0 where rank 2 issued the exchange of "
+               "step 3, bucket 1"));
+}
+
+TEST_CASE("blame: two ranks that wait for each other in different things") {
+  FlightRecords records = four_ranks(3);
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank == 2) continue;
+    starts_exchange(records, rank, 3, 3'100);
+    waits_in(records, rank, 3, 4'000);
+  }
+  add_event(records, 2, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, "a barrier"));
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "cause: ranks 1 and 2 wait for each other, as they issued different things"));
+  CHECK(contains(text, "rank 1 waits for the exchange of step 3, bucket 0 where rank 2 called a barrier (call 9)"));
+}
+
+TEST_CASE("blame: different collective calls of one number") {
+  FlightRecords records = four_ranks(1);
+  for (int rank = 0; rank < 4; ++rank)
+    add_event(records, rank, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, rank == 3 ? "a barrier" : "a sum of numbers"));
+  CHECK(contains(blame(records), "rank 0 called a sum of numbers (call 9) where rank 3 called a barrier (call 9)"));
+}
+
+TEST_CASE("blame: a ring that begins in the midst of what the other has is lined up with it") {
+  FlightRecords records = four_ranks(6);
+  auto& events = records.of[1]->events;
+  events.erase(events.begin(), events.begin() + 12);
+  CHECK(contains(blame(records), "order: all ranks issued the same"));
+}
+
+TEST_CASE("blame: a rank that waits for its data") {
+  FlightRecords records = four_ranks(3);
+  waits_in(records, 3, 2, 3'500);
+  for (auto& e : records.of[2]->events) {
+    if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
+  }
+  add_event(records, 2, event_at(3'000, FlightEvent::kLoad));
+  CHECK(contains(blame(records), "cause: rank 2: in step 2 it waits for its data loader since"));
+}
+
+TEST_CASE("blame: nothing wrong") {
+  FlightRecords records = four_ranks(3);
+  for (auto& record : records.of) record->reason = "end";
+  CHECK(blame(records) ==
+        "waits: no rank waits for another\ncause: none, nothing went wrong\norder: all ranks issued the same, and are in step 2\n");
+}
+
+TEST_CASE("flight records: what is damaged is named, the rest is read") {
+  const std::string folder = fmt::format("{}/starling-blame-{}", std::filesystem::temp_directory_path().string(), ::getpid());
+  std::filesystem::remove_all(folder);
+  const auto write = [&](int rank, const std::function<std::string(std::string)>& change) {
+    FlightRecorder recorder;
+    recorder.open(rank, 3, "a", folder + "/flight");
+    recorder.note(FlightEvent::kStep, {.step = 4});
+    const std::vector<int> peers{0, 1};
+    recorder.note(FlightEvent::kStart, {4, 0, 3}, peers);
+    REQUIRE(recorder.write(FlightRecorder::Reason::kError, 3, "why"));
+    if (!change) return;
+    const std::string path = fmt::format("{}/flight/rank-{}.jsonl", folder, rank);
+    std::ifstream in(path);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    std::ofstream(path, std::ios::trunc) << change(text);
+  };
+  write(0, {});
+  write(1, {});
+  const FlightRecords whole = read_flight_records(folder);
+  REQUIRE(whole.of.size() == 3);
+  CHECK(whole.damaged.empty());
+  REQUIRE(whole.of[1]);
+  CHECK_FALSE(whole.of[2]);
+  CHECK(whole.of[1]->text == "why");
+  REQUIRE(whole.of[1]->events.size() == 2);
+  CHECK(whole.of[1]->events[1].ranks == std::vector<int>{0, 1});
+  CHECK(whole.of[1]->events[1].place.round == 3);
+  const std::vector<std::pair<std::function<std::string(std::string)>, std::string>> faults{
+      {[](std::string text) { return text.substr(0, text.size() / 2); }, "damaged"},
+      {[](std::string text) { return text.substr(0, text.rfind("{\"end\"")); }, "breaks off"},
+      {[](const std::string&) { return std::string(); }, "breaks off"},
+      {[](std::string text) { return text.replace(text.find("start"), 5, "sta\1t"), text; }, "line 3"},
+      {[](std::string text) { return text.replace(text.find("\"format\":1"), 10, "\"format\":2"); }, "does not know"},
+      {[](std::string text) { return text.erase(text.find("{\"n\":0"), text.find("{\"n\":1") - text.find("{\"n\":0")); }, "1 events"},
+      {[](std::string text) { return text.replace(text.find("\"rank\":2"), 8, "\"rank\":1"); }, "another rank's"}};
+  for (const auto& [change, why] : faults) {
+    write(2, change);
+    const FlightRecords records = read_flight_records(folder);
+    REQUIRE(records.damaged.size() == 1);
+    CAPTURE(records.damaged[0].what());
+    CHECK(contains(records.damaged[0].what(), "rank-2.jsonl"));
+    CHECK(contains(records.damaged[0].what(), why));
+    CHECK_FALSE(records.of[2]);
+    CHECK(records.of[1]);
+  }
+  CHECK_THROWS_WITH_AS(read_flight_records(folder + "/none"), doctest::Contains("is no folder"), Error);
+  std::filesystem::create_directories(folder + "/empty");
+  CHECK_THROWS_WITH_AS(read_flight_records(folder + "/empty"), doctest::Contains("no rank has left a flight record"), Error);
+  std::filesystem::remove_all(folder);
+}
