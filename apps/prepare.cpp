@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,7 +16,6 @@
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/prepare.h"
-#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 
@@ -172,12 +170,7 @@ int run_prepare(int argc, char** argv) {
   example->add_option("--seed", tree.seed, "of what is random")->capture_default_str();
   example->add_option("--threads", options.threads, "that draw (default: all cores)")->check(CLI::Range(1, 1024));
   refuse_unknown_subcommand(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
-  }
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   install_stop_signals();
   if (*check) return static_cast<int>(run_check(folder, options.threads));
@@ -192,12 +185,5 @@ int run_prepare(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  starling::take_standard_files();
-  try {
-    return starling::run_prepare(argc, argv);
-  } catch (...) {
-    const starling::Error failure = starling::as_error(std::current_exception());
-    fmt::print(stderr, "starling-prepare: {}\n", failure.what());
-    return static_cast<int>(failure.code());
-  }
+  return starling::run_program("starling-prepare", [&] { return starling::run_prepare(argc, argv); });
 }

@@ -49,6 +49,7 @@ right = [[top["class"] for top in row["top"]].index(row["file"].split("/")[2]) i
 assert sum(place == 0 for place in right) / 100 == summary["test_accuracy"], (right, summary["test_accuracy"])
 assert sum(place < 5 for place in right) / 100 == summary["test_top5"], (right, summary["test_top5"])
 PYTHON
+verify "as the mean of two views" bash -c 'grep -q "\"tta\": \"mirror\"" short/config.json'
 check "the model file alone" 0 '"test_top5"' "$train" --evaluate short --confusion confusion.csv
 verify "its confusion matrix has 100 classes" test "$(wc -l <confusion.csv)" = 101
 
