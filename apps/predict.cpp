@@ -123,7 +123,7 @@ ExitCode predict(const PredictOptions& options) {
     const std::vector<PreparedPicture> pictures = prepare(*model, files, begin, end, threads);
     std::vector<std::uint8_t> batch;
     for (const PreparedPicture& picture : pictures) batch.insert(batch.end(), picture.bytes.begin(), picture.bytes.end());
-    const std::vector<float> logits = model->logits(std::span<const std::uint8_t>(batch));
+    const std::vector<float> logits = model->scores(std::span<const std::uint8_t>(batch));
     std::size_t row = 0;
     for (std::size_t i = 0; i < pictures.size(); ++i) {
       if (const auto& fault = pictures[i].fault) {
@@ -149,12 +149,7 @@ int run_predict(int argc, char** argv) {
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
   app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")
       ->allow_extra_args(false);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
-  }
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
   return static_cast<int>(predict(options));
 }
 
@@ -162,12 +157,5 @@ int run_predict(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  starling::take_standard_files();
-  try {
-    return starling::run_predict(argc, argv);
-  } catch (...) {
-    const starling::Error failure = starling::as_error(std::current_exception());
-    fmt::print(stderr, "starling-predict: {}\n", failure.what());
-    return static_cast<int>(failure.code());
-  }
+  return starling::run_program("starling-predict", [&] { return starling::run_predict(argc, argv); });
 }

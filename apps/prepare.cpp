@@ -7,7 +7,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,8 +14,8 @@
 #include "apps/trainer/output/arguments.h"
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/output/terminal.h"
+#include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/prepare.h"
-#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 
@@ -104,8 +103,23 @@ ExitCode run_check(const std::string& folder, int threads) {
   return ExitCode::kOk;
 }
 
+ExitCode run_example(const ExampleTree& tree) {
+  Watcher watcher("picture");
+  const ExampleReport report = write_example_tree(tree, watcher.watch());
+  watcher.finish();
+  if (report.stopped) {
+    print_last(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination, report.pictures));
+    return ExitCode::kStopped;
+  }
+  print_last(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n", report.pictures, tree.classes,
+                         static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
+  return ExitCode::kOk;
+}
+
 int run_prepare(int argc, char** argv) {
-  CLI::App app{"Makes shards of folders of pictures, which training reads faster than files, and checks them.", "starling-prepare"};
+  CLI::App app{
+      "Makes shards of folders of pictures, which training reads faster than files, and checks them; draws pictures to try that with.",
+      "starling-prepare"};
   app.require_subcommand(1);
   PrepareOptions options;
   options.threads = usable_cores();
@@ -142,16 +156,26 @@ int run_prepare(int argc, char** argv) {
   CLI::App* check = app.add_subcommand("check", "compares every record of DEST with its checksum");
   check->add_option("DEST", folder, "folder of shards")->required();
   check->add_option("--threads", options.threads, "that read (default: all cores)")->check(CLI::Range(1, 1024));
+
+  ExampleTree tree;
+  CLI::App* example = app.add_subcommand("example", "draws pictures, DEST/train/<class>/… and DEST/val/<class>/…, to try a config with");
+  example->add_option("DEST", tree.destination, "folder that is empty or new")->required();
+  example->add_option("--classes", tree.classes, "kinds of pictures")->check(CLI::Range(1, 100'000))->capture_default_str();
+  example->add_option("--train", tree.train, "pictures of a class to train on")->check(CLI::Range(1, 100'000))->capture_default_str();
+  example->add_option("--val", tree.val, "pictures of a class for tests")->check(CLI::Range(1, 100'000))->capture_default_str();
+  example->add_option("--width", tree.width, "of two pictures in three; the third stands")
+      ->check(CLI::Range(8, 8192))
+      ->capture_default_str();
+  example->add_option("--height", tree.height, "of those")->check(CLI::Range(8, 8192))->capture_default_str();
+  example->add_option("--seed", tree.seed, "of what is random")->capture_default_str();
+  example->add_option("--threads", options.threads, "that draw (default: all cores)")->check(CLI::Range(1, 1024));
   refuse_unknown_subcommand(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
-  }
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   install_stop_signals();
   if (*check) return static_cast<int>(run_check(folder, options.threads));
+  tree.threads = options.threads;
+  if (*example) return static_cast<int>(run_example(tree));
   options.interpolation = interpolation_of(filter);
   options.skip_bad = on_bad == "skip";
   return static_cast<int>(run_images(options));
@@ -161,12 +185,5 @@ int run_prepare(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  starling::take_standard_files();
-  try {
-    return starling::run_prepare(argc, argv);
-  } catch (...) {
-    const starling::Error failure = starling::as_error(std::current_exception());
-    fmt::print(stderr, "starling-prepare: {}\n", failure.what());
-    return static_cast<int>(failure.code());
-  }
+  return starling::run_program("starling-prepare", [&] { return starling::run_prepare(argc, argv); });
 }

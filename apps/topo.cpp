@@ -1,15 +1,8 @@
 // starling-topo: what a topology does, without a cluster.
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
-#include <cstdio>
-#include <exception>
-#include <new>
 
 #include "apps/topo/commands.h"
 #include "apps/trainer/output/arguments.h"
-#include "core/console.h"
-#include "core/error.h"
 
 namespace starling {
 namespace {
@@ -26,12 +19,7 @@ int run(int argc, char** argv) {
   const CLI::App* measure_command = add_measure(app, measure_options);
   add_plan(app, plan_options);
   refuse_unknown_subcommand(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
-  }
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
   refuse_odd_numbers(app);
   if (measure_command->parsed()) return measure(measure_options);
   if (show_command->parsed()) {
@@ -48,17 +36,5 @@ int run(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  starling::take_standard_files();
-  try {
-    return starling::run(argc, argv);
-  } catch (const starling::Error& error) {
-    fmt::print(stderr, "starling-topo: {}\n", error.what());
-    return static_cast<int>(error.code());
-  } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "starling-topo: [memory] out of memory; use fewer ranks\n");
-    return static_cast<int>(starling::ExitCode::kMemory);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "starling-topo: [internal] {}\n", error.what());
-    return static_cast<int>(starling::ExitCode::kInternal);
-  }
+  return starling::run_program("starling-topo", [&] { return starling::run(argc, argv); });
 }

@@ -42,7 +42,8 @@ struct ClipSettings {
 /// How some of the parameters are updated otherwise than the rest.
 struct RuleGroup {
   const OptimizerRule* rule = nullptr;
-  double lr_scale = 1.0;  ///< factor on the learning rate
+  double lr_scale = 1.0;                                               ///< factor on the learning rate
+  std::int64_t until_step = std::numeric_limits<std::int64_t>::max();  ///< from this step on the rate is 0
 };
 
 /// What an algorithm works on; all outlive it.
@@ -60,6 +61,8 @@ struct AlgorithmSite {
   /// Gossip: a step's exchanges start when the next step begins, not as its buckets are updated, so that a graph holds whole exchanges.
   bool start_at_begin = false;
   std::vector<RuleGroup> groups = {};  ///< of Bucket::runs, `rule` being the first; empty: `rule` alone
+  /// Called behind each update of a bucket's parameters by the run's rule, on the update stream: changes them before anybody is sent them.
+  std::function<void(int bucket)> after_update = {};
 };
 
 /// One step's numbers, the same on all ranks.

@@ -10,6 +10,7 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "core/autograd.h"
 #include "core/error.h"
@@ -70,6 +71,15 @@ std::unique_ptr<Model> described_model(const ModelDescription& description, cons
   return make_model(section, description.image, std::max<std::int64_t>(1, static_cast<std::int64_t>(description.classes.size())));
 }
 
+/// evaluate.tta of the run; models of before that key were tested without.
+std::vector<TestView> described_views(const ModelDescription& description, const std::string& source) {
+  const nlohmann::json config = parse_json(description.config, source);
+  const auto evaluate = config.find("evaluate");
+  if (evaluate == config.end() || !evaluate->is_object() || !evaluate->contains("tta")) return test_views("none");
+  ConfigSection section(*evaluate, source + ": starling.config: evaluate");
+  return test_views(section.choice("tta", "none", test_view_names(), ""));
+}
+
 class LoadedModel final : public InferenceModel {
  public:
   LoadedModel(const std::string& path, const InferenceOptions& options) : source_(model_path(path)), formats_(formats_of(options)) {
@@ -79,6 +89,7 @@ class LoadedModel final : public InferenceModel {
     const SafetensorsFile file = read_safetensors(source_);
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
+    views_ = described_views(description_, source_);
     if (classes().empty()) {
       for (std::int64_t i = 0; i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
     }
@@ -123,6 +134,20 @@ class LoadedModel final : public InferenceModel {
     return logits(std::span<const float>(batch));
   }
 
+  std::vector<float> scores(std::span<const std::uint8_t> images) override {
+    if (views_.size() == 1) return logits(images);
+    need_pictures();
+    const std::int64_t samples = samples_of(images.size(), "bytes");
+    std::vector<float> mean(static_cast<std::size_t>(samples * output().elements()), 0.0F);
+    for (const TestView& view : views_) {
+      std::vector<std::uint8_t> shown(images.begin(), images.end());
+      for (std::int64_t i = 0; i < samples; ++i) show(view, {shown.data() + i * input().elements(), input()[0], input()[1], input()[2]});
+      const std::vector<float> of_view = logits(std::span<const std::uint8_t>(shown));
+      for (std::size_t k = 0; k < mean.size(); ++k) mean[k] += static_cast<float>(view.weight) * of_view[k];
+    }
+    return mean;
+  }
+
   std::vector<std::uint8_t> read_picture(const std::string& file) const override {
     need_pictures();
     const Shape& image = input();
@@ -162,6 +187,7 @@ class LoadedModel final : public InferenceModel {
   ModelDescription description_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
+  std::vector<TestView> views_;
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };
 

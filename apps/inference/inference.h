@@ -43,6 +43,8 @@ class InferenceModel {
   virtual std::vector<float> logits(std::span<const float> batch) = 0;
   /// The same of bytes (0 to 255), which are normalised as in training.
   virtual std::vector<float> logits(std::span<const std::uint8_t> images) = 0;
+  /// Of bytes too: the mean over the views that the run's tests show of an image (evaluate.tta); without those the same as logits().
+  virtual std::vector<float> scores(std::span<const std::uint8_t> images) = 0;
   /// A picture file, JPEG or PNG, as images take it: resized and cut as test images were in training. Error(kUsage) names the file.
   virtual std::vector<std::uint8_t> read_picture(const std::string& file) const = 0;
 };

@@ -99,7 +99,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     load_model_tensors(read_safetensors(file), file, "", *config.model);
     config.model->refresh_low();
   });
-  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute);
+  EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute, 1, config.views);
   const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world, classes);
   together(world, [&] {
     if (world.rank() != 0) return;

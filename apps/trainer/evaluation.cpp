@@ -9,6 +9,31 @@
 
 namespace starling {
 
+namespace {
+
+/// The batch's outputs; of several views their weighted mean, in the format of losses.
+TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader, Pass& pass) {
+  TaskOutput output = task.predict(model, first, pass);
+  const std::vector<TestView>& views = loader.views();
+  if (views.size() == 1) return output;
+  const Tensor of_first = output.outputs.value();
+  const DType wide = of_first.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
+  const Tensor mean(pass.backend, of_first.shape(), wide);
+  for (std::size_t view = 0; view < views.size(); ++view) {
+    if (view > 0) output = task.predict(model, loader.shown(view), pass);
+    Tensor numbers = output.outputs.value();
+    if (numbers.dtype() != wide) {
+      numbers = Tensor(pass.backend, of_first.shape(), wide);
+      pass.backend.cast({.x = output.outputs.value(), .y = numbers});
+    }
+    pass.backend.weighted_sum({.in = {numbers}, .weight = {views[view].weight}, .terms = 1, .out = mean, .accumulate = view > 0});
+  }
+  output.outputs = Variable(mean);
+  return output;
+}
+
+}  // namespace
+
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
@@ -24,11 +49,12 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   double rows = 0.0, samples = 0.0;
   while (const Batch* batch = loader.next()) {
     Pass pass{backend};
-    const TaskOutput output = task.predict(model, *batch, pass);
+    const auto samples_now = static_cast<double>(batch->samples);
+    const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
     for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
     if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
     rows += static_cast<double>(output.outputs.shape()[0]);
-    samples += static_cast<double>(batch->samples);
+    samples += samples_now;
   }
   std::vector<double> sums;
   for (const Tensor& total : totals) {

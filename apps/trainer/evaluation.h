@@ -22,7 +22,8 @@ struct EvaluationResult {
   std::vector<double> confusion;
 };
 
-/// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank.
+/// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank. Where the loader shows an image in several
+/// views, what is measured is the mean of its outputs.
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion = false);
 
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;

@@ -27,9 +27,13 @@ std::size_t group_of(const TrainConfig& config, const Parameter& parameter) {
   return 0;
 }
 
-std::vector<RuleGroup> rule_groups(const TrainConfig& config) {
+/// For an algorithm whose step 0 is the run's `first`.
+std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length, std::int64_t first) {
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
-  for (const ParameterGroup& group : config.groups) groups.push_back({group.rule.get(), group.lr_scale});
+  for (const ParameterGroup& group : config.groups) {
+    groups.push_back({group.rule.get(), group.lr_scale});
+    if (group.until_epoch > 0.0) groups.back().until_step = step_of_epoch(group.until_epoch, length.steps_per_epoch) - first;
+  }
   return groups;
 }
 
@@ -63,8 +67,9 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
 
   size_loader(0);
   evaluation_loader_ = std::make_unique<EvaluationLoader>(*config.dataset, config.batch_size, transport.rank(), transport.size(), backend,
-                                                          config.compute, loader_settings().threads);
+                                                          config.compute, loader_settings().threads, config.views);
   if (config.ema) average_ = std::make_unique<ModelAverage>(*config.ema, backend, buckets_, *config.model);
+  if (config.lookahead) lookahead_ = std::make_unique<Lookahead>(*config.lookahead, backend, buckets_, *config.model);
   resident_bytes_ = backend.memory_stats().in_use;
 }
 
@@ -118,6 +123,10 @@ void Trainer::open_part(std::size_t k) {
   encoding.dtype = config_.dtype;
   const bool whole = config_.mixer.encodes && !plan.encoding;  // another part's exchanges are those that are encoded
   mixer_ = (whole ? mixers().make("fp32", "sync.exchange") : config_.mixer).make(backend_, transport_, encoding);
+  std::function<void(int)> after_update;
+  if (config_.lookahead) {
+    after_update = [this](int bucket) { lookahead_->after_update(static_cast<std::size_t>(bucket), step_ + 1, length_.total_steps); };
+  }
   algorithm_ = make_algorithm(plan, {.backend = backend_,
                                      .transport = transport_,
                                      .mixer = *mixer_,
@@ -129,7 +138,8 @@ void Trainer::open_part(std::size_t k) {
                                      .overlap = config_.overlap,
                                      .check_overflow = scaler_ != nullptr,
                                      .start_at_begin = graphs_.start_at_begin(),
-                                     .groups = rule_groups(config_)});
+                                     .groups = rule_groups(config_, length_, first),
+                                     .after_update = std::move(after_update)});
   scheduler_ = std::make_unique<BucketScheduler>(plan_, buckets_, *algorithm_, config_.allow_unused);
   graphs_.attach(*algorithm_, *mixer_, tape_, buckets_);
 }
@@ -200,6 +210,7 @@ void Trainer::initialise() {
     }
   }
   config_.model->refresh_low();
+  if (lookahead_) lookahead_->begin();
   if (config_.sampler->complexity() != Sampler::Complexity::kNone) {
     complexities_ = agree_on_complexities(*config_.dataset, config_.sampler->complexity(), transport_.world());
     config_.sampler->set_complexities(complexities_);
@@ -225,6 +236,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
     counters = load_state(file, source, *config_.model, buckets_, *config_.rule);
     if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
     if (average_) average_->load(file, source);
+    if (lookahead_) lookahead_->load(file, source);
   });
   if (by_complexity) config_.sampler->set_complexities(complexities_);
   config_.model->refresh_low();
@@ -276,6 +288,7 @@ void Trainer::issue_step() {
   }
   loader_->upload_ahead();
   ++step_;
+  if (lookahead_) lookahead_->after_step(step_, length_.total_steps);
   if (average_) average_->after_step(step_);
   if (scaler_) scaler_->posted(algorithm_->control(), step_);
 }
@@ -328,6 +341,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
       save_state(*config_.model, buckets_, *config_.rule, counters, config_.resolved, transport_.size(), config_.compute, std::move(used));
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
+  if (lookahead_) lookahead_->save(file);
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }

@@ -11,6 +11,7 @@
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/evaluation.h"
 #include "apps/trainer/norm_sums.h"
+#include "apps/trainer/state/lookahead.h"
 #include "apps/trainer/state/loss_record.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/state/model_average.h"
@@ -121,6 +122,7 @@ class Trainer {
   std::unique_ptr<EvaluationLoader> evaluation_loader_;
   std::unique_ptr<Loader> norm_loader_;    ///< of batches that statistics are measured on; made at the first test
   std::unique_ptr<ModelAverage> average_;  ///< `ema`
+  std::unique_ptr<Lookahead> lookahead_;
   Tape tape_;
   StepGraphs graphs_;
   LossRecord losses_;

@@ -117,13 +117,14 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
     args.layers = layers_of(0);
     run_update(backend, work.rule ? *work.rule : site_.rule, args);
   } else {
-    for (std::size_t run = 0; run < b.runs.size(); ++run) update_run(b.runs[run], layers_of(run));
+    for (std::size_t run = 0; run < b.runs.size(); ++run) update_run(b.runs[run], layers_of(run), info);
   }
   args.received.clear();  // may be other ranks' memory
   if (!work.numbers) b.flip();
+  if (site_.after_update && !work.rule && !work.numbers) site_.after_update(bucket);
 }
 
-void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
+void Updater::update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info) {
   const RuleGroup& group = site_.groups[run.group];
   const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
   UpdateArgs args = args_;
@@ -137,7 +138,7 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers) {
   }
   args.decay = args.decay.slice(run.first / kDecayBlock, Shape{run.elements / kDecayBlock});
   args.layers = layers;
-  args.lr = args_.lr * group.lr_scale;
+  args.lr = info.step < group.until_step ? args_.lr * group.lr_scale : 0.0;
   run_update(site_.backend, *group.rule, args);
 }
 

@@ -62,7 +62,7 @@ class Updater {
   /// Entries of UpdateArgs::decay for as many numbers as a bucket's, or a state's that has its own size.
   Tensor decay_of(const Bucket& bucket, std::int64_t elements);
   /// What args_ says, of one group's part of the bucket.
-  void update_run(const BucketRun& run, const UpdateLayers& layers);
+  void update_run(const BucketRun& run, const UpdateLayers& layers, const StepInfo& info);
 
   AlgorithmSite site_;
   double gradient_share_;

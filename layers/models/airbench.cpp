@@ -4,6 +4,7 @@
 
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
 #include "layers/stateless.h"
@@ -19,7 +20,7 @@ constexpr double kWhitenEps = 5e-4;         // added to the patches' variances
 
 /// A 2×2 convolution without padding whose filters are not trained: the eigenvectors of the covariance of the first training images'
 /// patches, each divided by the root of its eigenvalue, largest first, and the same negated. So its outputs are uncorrelated and of one
-/// size (arXiv 2404.00498, section 3.2). Its bias is trained. Without images the filters keep their random numbers.
+/// size (arXiv 2404.00498, section 3.2). Its bias begins with 0 and is trained. Without images the filters keep their random numbers.
 class Whitening : public Layer {
  protected:
   Shape build(const Shape& input) override {
@@ -29,7 +30,7 @@ class Whitening : public Layer {
     weight_ = &add_parameter("weight", {filters, kPatch, kPatch, input[2]}, init, TensorLayout::kConvWeight);
     weight_->product = true;
     weight_->trainable = false;
-    bias_ = &add_parameter("bias", {filters}, init);
+    bias_ = &add_parameter("bias", {filters}, Init::constant(0.0));
     return {input[0] - kPatch + 1, input[1] - kPatch + 1, filters};
   }
   Variable compute(const Variable& x, Pass& pass) override {
@@ -130,7 +131,7 @@ struct AirbenchPlan {
 };
 
 /// The network of Jordan 2024 (arXiv 2404.00498), with the tensors' names of its nn.Sequential.
-class Airbench : public Layer {
+class Airbench : public Chain {
  public:
   Airbench(const AirbenchPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
 
@@ -147,21 +148,11 @@ class Airbench : public Layer {
     shape = add_chain("", std::make_unique<Flatten>(), shape);
     return add_chain("7", std::make_unique<Linear>(classes_, false), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    return functions::scaled(y, plan_.output_scale, pass);
-  }
+  Variable compute(const Variable& x, Pass& pass) override { return functions::scaled(run_chain(x, pass), plan_.output_scale, pass); }
 
  private:
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
-
   AirbenchPlan plan_;
   std::int64_t classes_;
-  std::vector<Layer*> chain_;
 };
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include <array>
 
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/layer_norm.h"
 #include "layers/layer_scale.h"
@@ -70,7 +71,7 @@ struct ConvNextPlan {
 
 /// The networks of Liu et al. 2022 (arXiv 2201.03545), with torchvision's names and initialisation: 4×4 patches, four stages of blocks with
 /// norm and 2×2 convolution of stride 2 between them, the mean over the pixels, norm, and a linear layer.
-class ConvNext : public Layer {
+class ConvNext : public Chain {
  public:
   ConvNext(const ConvNextPlan& plan, std::int64_t classes) : plan_(plan), classes_(classes) {}
 
@@ -101,11 +102,6 @@ class ConvNext : public Layer {
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
     return add_chain("classifier", std::make_unique<Sequential>(std::move(classifier)), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    return y;
-  }
 
  private:
   static std::unique_ptr<Sequential> chain(std::unique_ptr<Layer> first, std::unique_ptr<Layer> second) {
@@ -114,14 +110,9 @@ class ConvNext : public Layer {
     layers.push_back(std::move(second));
     return std::make_unique<Sequential>(std::move(layers));
   }
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
 
   ConvNextPlan plan_;
   std::int64_t classes_;
-  std::vector<Layer*> chain_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
 #include "layers/sequential.h"
@@ -69,7 +70,7 @@ std::int64_t scaled_width(std::int64_t channels, double factor) {
 }
 
 /// MobileNetV2 of Sandler et al. 2018 (arXiv 1801.04381, table 2), with torchvision's names and initialisation.
-class MobileNetV2 : public Layer {
+class MobileNetV2 : public Chain {
  public:
   MobileNetV2(double width, double dropout, std::int64_t classes) : width_(width), dropout_(dropout), classes_(classes) {}
 
@@ -97,21 +98,10 @@ class MobileNetV2 : public Layer {
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
     return add_chain("classifier", std::make_unique<Sequential>(std::move(classifier)), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    return y;
-  }
 
  private:
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
-
   double width_, dropout_;
   std::int64_t classes_;
-  std::vector<Layer*> chain_;
 };
 
 }  // namespace

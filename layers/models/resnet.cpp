@@ -1,5 +1,6 @@
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
 #include "layers/stateless.h"
@@ -98,7 +99,7 @@ struct Plan {
   std::int64_t inner = 1;  ///< factor of the width inside bottlenecks
 };
 
-class ResNet : public Layer {
+class ResNet : public Chain {
  public:
   ResNet(Plan plan, std::int64_t classes) : plan_(std::move(plan)), classes_(classes) {}
 
@@ -124,22 +125,12 @@ class ResNet : public Layer {
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
     return add_chain("fc", std::make_unique<Linear>(classes_, true, plan_.linear_init), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = stem_.forward(x, true, {}, pass);
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    return y;
-  }
+  Variable compute(const Variable& x, Pass& pass) override { return run_chain(stem_.forward(x, true, {}, pass), pass); }
 
  private:
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
-
   Plan plan_;
   std::int64_t classes_;
   ConvNorm stem_;
-  std::vector<Layer*> chain_;  // all that follows the stem
 };
 
 }  // namespace

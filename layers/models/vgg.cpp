@@ -1,5 +1,6 @@
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
 #include "layers/sequential.h"
@@ -11,7 +12,7 @@ namespace {
 
 /// The network of 11 layers of Simonyan and Zisserman 2014 (arXiv 1409.1556, configuration A), with torchvision's names and
 /// initialisation: 3×3 convolutions with ReLU, five max poolings, then the classifier.
-class Vgg : public Layer {
+class Vgg : public Chain {
  public:
   Vgg(bool batch_norm, bool small_classifier, double dropout, std::int64_t classes)
       : batch_norm_(batch_norm), small_classifier_(small_classifier), dropout_(dropout), classes_(classes) {}
@@ -32,11 +33,6 @@ class Vgg : public Layer {
     }
     layers.push_back(linear(classes_));
     return add_chain("classifier", std::make_unique<Sequential>(std::move(layers)), flat);
-  }
-  Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    return y;
   }
 
  private:
@@ -69,15 +65,10 @@ class Vgg : public Layer {
   static std::unique_ptr<Linear> linear(std::int64_t features) {
     return std::make_unique<Linear>(features, true, Linear::WeightInit::kSmallNormal, true);
   }
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
 
   bool batch_norm_, small_classifier_;
   double dropout_;
   std::int64_t classes_;
-  std::vector<Layer*> chain_;
 };
 
 }  // namespace

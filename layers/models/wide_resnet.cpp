@@ -1,5 +1,6 @@
 #include "layers/batch_norm.h"
 #include "layers/builtin.h"
+#include "layers/chain.h"
 #include "layers/conv2d.h"
 #include "layers/linear.h"
 #include "layers/stateless.h"
@@ -53,7 +54,7 @@ class PreactivationBlock : public Layer {
 
 /// The wide residual networks of Zagoruyko and Komodakis 2016 (arXiv 1605.07146), WRN-depth-width: three groups of (depth - 4)/6 blocks
 /// with 16, 32 and 64 times `width` channels. Tensors have the names of the usual PyTorch port (block1.layer.0.convShortcut).
-class WideResNet : public Layer {
+class WideResNet : public Chain {
  public:
   WideResNet(std::int64_t depth, std::int64_t width, double dropout, std::int64_t classes)
       : blocks_((depth - 4) / 6), width_(width), dropout_(dropout), classes_(classes) {}
@@ -75,22 +76,14 @@ class WideResNet : public Layer {
     return linear_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    Variable y = x;
-    for (Layer* layer : chain_) y = layer->forward(y, pass);
-    y = norm_->forward_fused(y, true, {}, pass);
+    const Variable y = norm_->forward_fused(run_chain(x, pass), true, {}, pass);  // of the first convolution and the blocks
     return linear_->forward(pool_->forward(y, pass), pass);
   }
 
  private:
-  Shape add_chain(const std::string& name, std::unique_ptr<Layer> layer, const Shape& input) {
-    chain_.push_back(&add_child(name, std::move(layer), input));
-    return chain_.back()->output_shape();
-  }
-
   std::int64_t blocks_, width_;
   double dropout_;
   std::int64_t classes_;
-  std::vector<Layer*> chain_;  // the first convolution and the blocks
   BatchNorm* norm_ = nullptr;
   GlobalAvgPool* pool_ = nullptr;
   Linear* linear_ = nullptr;

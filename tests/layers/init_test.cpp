@@ -145,6 +145,7 @@ TEST_CASE("layers/init: airbench whitens the patches of the first images, and it
   model->initialise(1, first);
   const Parameter& weight = find(*model, "0.weight");
   CHECK_FALSE(weight.trainable);
+  CHECK(numbers_of(find(*model, "0.bias").value) == std::vector<double>(24, 0.0));
   const Tensor y(cpu(), {40, 26, 25, 24}, DType::kFloat64);
   cpu().conv2d_forward({.x = images, .weight = weight.value, .bias = {}, .y = y, .window = {.kernel = {2, 2}}});
   const std::vector<double> out = numbers_of(y);

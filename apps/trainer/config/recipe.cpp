@@ -35,6 +35,45 @@ void read_average(ConfigSection& root, TrainConfig& config) {
   }
 }
 
+void read_lookahead(ConfigSection& root, TrainConfig& config) {
+  const char* doc =
+      "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where it is not given. Goes with gossip and "
+      "allreduce";
+  if (!root.has("lookahead") && !root.describing()) {
+    root.raw("lookahead", "object", doc);
+    return;
+  }
+  ConfigSection lookahead = root.section("lookahead", doc);
+  LookaheadSettings settings;
+  settings.every = lookahead.integer("every", 5, Range::closed(1, 1e9), "steps between meetings of the model and the slow numbers");
+  settings.decay =
+      lookahead.number("decay", 0.5, Range::half_open(0.0, 1.0), "share of the slow numbers that stays at a meeting: 1 - α of the paper");
+  settings.power = lookahead.number("power", 0.0, Range::closed(0.0, 100.0), "with it the share is decay·(step / steps)^power: it grows");
+  if (root.describing()) return;
+  lookahead.finish();
+  config.lookahead = settings;
+  if (config.rule->evaluated().state >= 0)
+    root.error("lookahead", "averages the parameters, but {} averages its steps already; leave it out", config.optimizer);
+  const auto check = [&](const AlgorithmPlan& plan) {
+    if (plan.name != "gossip" && plan.name != "allreduce")
+      root.error("lookahead", "does not go with {}, which keeps numbers of its own about the parameters; allowed: gossip, allreduce",
+                 plan.label());
+  };
+  check(config.algorithm);
+  for (const SyncPhase& phase : config.phases) check(phase.algorithm);
+}
+
+void read_views(ConfigSection& evaluate, TrainConfig& config) {
+  const std::string tta = evaluate.choice(
+      "tta", "none", test_view_names(),
+      "what tests and starling-predict show of an image, before the mean of the outputs is taken; mirror: it and its mirror image; "
+      "mirror_translate: both, and both moved by a pixel to either side with half the weight each");
+  if (evaluate.describing()) return;
+  config.views = test_views(tta);
+  if (config.views.size() > 1 && !config.data.find("image"))
+    evaluate.error("tta", "is {}, which is for images, and this data set has none; allowed here: none", tta);
+}
+
 void read_batch_norm(ConfigSection& sync, TrainConfig& config, int ranks) {
   const std::string statistics =
       sync.choice("batch_norm", "local", {"local", "sync", "recalibrate"},

@@ -194,7 +194,8 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
   if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
   if (root.has("epochs") || root.describing())
-    config.epochs = root.required_integer("epochs", Range::closed(1, 1e9), "length of the run in epochs; this or `steps`");
+    config.epochs = root.required_number("epochs", Range{0.0, 1e9, true, false}, "length of the run in epochs; this or `steps`");
+  if (config.epochs == std::floor(config.epochs) && config.epochs > 0.0) root.resolve("epochs", static_cast<std::int64_t>(config.epochs));
   if (root.has("steps") || root.describing()) {
     config.steps = root.required_integer("steps", Range::closed(1, 1e12), "length of the run in updates, instead of `epochs`");
   }
@@ -214,9 +215,9 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
   nlohmann::json keys = optimizer.resolved();
   for (const char* key : {"type", "lr", "decay"}) keys.erase(key);
   const char* doc =
-      "[{\"match\", \"lr_scale\", \"weight_decay\", …}, …]: parameters whose names a regular expression finds, with keys of the optimizer "
-      "that "
-      "differ for them; the first that does wins";
+      "[{\"match\", \"lr_scale\", \"until_epoch\", \"weight_decay\", …}, …]: parameters whose names a regular expression finds, with keys "
+      "of "
+      "the optimizer that differ for them; the first that does wins; after until_epoch they stay as they are";
   for (ConfigSection& given : optimizer.sections("groups", false, doc)) {
     ParameterGroup group;
     const std::string match = given.required_text("match", "regular expression, found anywhere in a parameter's name: bn|bias");
@@ -226,6 +227,9 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
       given.error("match", "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", match, error.what());
     }
     group.lr_scale = given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
+    group.until_epoch = given.number("until_epoch", 0.0, Range::at_least(0.0), "from there on these parameters stay as they are; 0: never");
+    if (group.until_epoch > 0.0 && config.rule->needs_constant_rate())
+      given.error("until_epoch", "is {}, but {} needs one rate in all steps; leave it out", group.until_epoch, type);
     nlohmann::json own = keys;
     group.own_decay = given.has("weight_decay");
     if (group.own_decay) {
@@ -613,12 +617,14 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   if (!root.describing()) read_mixing(root, config);
   read_average(root, config);
   read_sync(root, config, site);
+  read_lookahead(root, config);
   if (config.cuda_graphs == GraphChoice::kOn && config.device == "cuda" && !root.describing()) {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
       root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
   }
   ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
   config.evaluate = read_interval(evaluate, "test");
+  read_views(evaluate, config);
   evaluate.finish();
   ConfigSection checkpoint = root.section("checkpoint", "saved states of the run; one more comes at the end");
   config.checkpoint = read_interval(checkpoint, "save");
@@ -735,15 +741,18 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
 }
 
 std::int64_t SyncPhase::first_step(const RunLength& length) const {
-  return epoch > 0.0 ? static_cast<std::int64_t>(std::ceil(epoch * static_cast<double>(length.steps_per_epoch) * (1.0 - 1e-12)))
-                     : step;  // 1.1 of 10 is 11
+  return epoch > 0.0 ? step_of_epoch(epoch, length.steps_per_epoch) : step;
+}
+
+std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch) {
+  return static_cast<std::int64_t>(std::ceil(epoch * static_cast<double>(steps_per_epoch) * (1.0 - 1e-12)));  // 1.1 of 10 is 11
 }
 
 RunLength run_length(const TrainConfig& config, const RankLayout& site) {
   RunLength length;
   length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
   length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
-  length.total_steps = config.steps > 0 ? config.steps : config.epochs * length.steps_per_epoch;
+  length.total_steps = config.steps > 0 ? config.steps : step_of_epoch(config.epochs, length.steps_per_epoch);
   return length;
 }
 

@@ -9,12 +9,14 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/test_views.h"
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/cached.h"
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/data/sampler.h"
 #include "apps/trainer/schedules/schedule.h"
 #include "apps/trainer/state/init_file.h"
+#include "apps/trainer/state/lookahead.h"
 #include "apps/trainer/state/loss_scaler.h"
 #include "apps/trainer/state/model_average.h"
 #include "apps/trainer/tasks/training_pass.h"
@@ -49,7 +51,8 @@ enum class GraphChoice : std::uint8_t { kAuto, kOn, kOff };
 struct ParameterGroup {
   std::regex match;
   double lr_scale = 1.0;
-  bool own_decay = false;  ///< it gives a weight decay, which then applies whatever a parameter's shape
+  double until_epoch = 0.0;  ///< from there on it stays as it is; 0: never
+  bool own_decay = false;    ///< it gives a weight decay, which then applies whatever a parameter's shape
   std::unique_ptr<OptimizerRule> rule;
 };
 
@@ -86,7 +89,8 @@ struct TrainConfig {
   Augmenters augment;
   double dirichlet_alpha = 0.0;
   std::int64_t batch_size = 128, accumulate = 1;
-  std::int64_t epochs = 0, steps = 0;  ///< one of them is 0
+  double epochs = 0.0;     ///< a part of one too; 0: `steps`
+  std::int64_t steps = 0;  ///< 0: `epochs`
 
   std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
@@ -117,10 +121,12 @@ struct TrainConfig {
   ClipSettings clip;
 
   std::optional<AverageSettings> ema;
+  std::optional<LookaheadSettings> lookahead;
   bool synchronized_norms = false;       ///< sync.batch_norm sync, with several ranks
   std::int64_t recalibrate_batches = 0;  ///< sync.batch_norm recalibrate; 0: statistics are the mean of the ranks'
 
   Interval evaluate, checkpoint;
+  std::vector<TestView> views;  ///< of a test image; evaluate.tta
   int keep = 2;
   bool keep_best = false;
   std::int64_t log_every = 10;
@@ -139,6 +145,9 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
 
 /// A trace of what this config trains, before any memory is taken.
 ShapeTrace trace_shapes(const TrainConfig& config);
+
+/// The step that an epoch begins with, of so many steps each; within an epoch the first at or after that point.
+std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch);
 
 /// How long a run is, from the size of the data.
 struct RunLength {

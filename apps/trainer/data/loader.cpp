@@ -282,16 +282,47 @@ void Loader::upload_ahead() {
   if (following != kSlots) state.maker->upload(state.slots[following]);
 }
 
+namespace {
+
+/// A view of test images as what an epoch does to training's.
+class ShownView final : public Augmenter {
+ public:
+  explicit ShownView(const TestView& view) : view_(view) {}
+  void apply(const SampleRandom&, AugmentedImage& image) const override { show(view_, image.pixels()); }
+
+ private:
+  TestView view_;
+};
+
+}  // namespace
+
 struct EvaluationLoader::State {
   std::unique_ptr<BatchMaker> maker;
   BatchMaker::Slot slot;
   std::vector<std::int64_t> samples;
-  std::int64_t batch_size = 1, position = 0;
-  Batch view;
+  std::int64_t batch_size = 1, position = 0, count = 0;  ///< count: samples of the batch, which ends at position
+  std::vector<TestView> views;
+  std::vector<Augmenters> changes;  ///< by view
+  Batch batch;
+
+  const Batch& make(std::size_t view) {
+    maker->release(slot);
+    maker->wait_until_writable(slot);  // for the copy of the batch before alone, not for the work on it
+    maker->fill(slot, {samples.data() + position - count, static_cast<std::size_t>(count)}, image_change(changes[view], 0, 0));
+    maker->send(slot);
+    maker->make(slot);
+    batch = slot.batch;
+    if (count < batch_size) {
+      for (Batch::Named& named : batch.tensors) {
+        named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
+      }
+    }
+    return batch;
+  }
 };
 
 EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype,
-                                   int threads)
+                                   int threads, std::vector<TestView> views)
     : state_(std::make_unique<State>()) {
   require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
   for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
@@ -300,6 +331,11 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_si
   state_->maker = make_batch_maker(
       dataset, {.batch_size = state_->batch_size, .dtype = dtype, .split = Dataset::Split::kTest, .threads = threads}, backend);
   state_->slot = state_->maker->make_slot();
+  state_->views = views.empty() ? std::vector<TestView>{TestView{}} : std::move(views);
+  for (const TestView& view : state_->views) {
+    Augmenters& change = state_->changes.emplace_back();
+    if (view.down != 0 || view.right != 0 || view.mirrored) change.push_back(std::make_shared<ShownView>(view));
+  }
 }
 
 EvaluationLoader::~EvaluationLoader() = default;
@@ -311,20 +347,16 @@ const Batch* EvaluationLoader::next() {
     state.position = 0;
     return nullptr;
   }
-  const std::int64_t count = std::min(left, state.batch_size);
-  state.maker->release(state.slot);
-  state.maker->wait_until_writable(state.slot);  // for the copy of the batch before alone, not for the work on it
-  state.maker->fill(state.slot, {state.samples.data() + state.position, static_cast<std::size_t>(count)}, {});
-  state.maker->send(state.slot);
-  state.maker->make(state.slot);
-  state.position += count;
-  state.view = state.slot.batch;
-  if (count < state.batch_size) {
-    for (Batch::Named& named : state.view.tensors) {
-      named.tensor = named.tensor.slice(0, named.tensor.shape().without_batch().with_batch(count));
-    }
-  }
-  return &state.view;
+  state.count = std::min(left, state.batch_size);
+  state.position += state.count;
+  return &state.make(0);
+}
+
+const std::vector<TestView>& EvaluationLoader::views() const { return state_->views; }
+
+const Batch& EvaluationLoader::shown(std::size_t view) {
+  require(state_->count > 0 && view < state_->views.size(), "loader", "view {} of {} was asked for", view, state_->views.size());
+  return state_->make(view);
 }
 
 std::vector<std::int64_t> epoch_samples(std::int64_t samples, const LoaderSettings& settings, std::int64_t epoch) {

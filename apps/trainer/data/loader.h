@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/inference/test_views.h"
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/data/sampler.h"
@@ -68,10 +69,15 @@ class Loader {
 /// This rank's share of the test set: every sample exactly once over all ranks, in order, no augmentation; the last batch may be short.
 class EvaluationLoader {
  public:
-  EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype, int threads = 1);
+  /// `views`: how each image is shown, of test_views(); none: as it is.
+  EvaluationLoader(const Dataset& dataset, std::int64_t batch_size, int rank, int ranks, Backend& backend, DType dtype, int threads = 1,
+                   std::vector<TestView> views = {});
   ~EvaluationLoader();
-  /// The next batch, or null at the end (then it starts over).
+  /// The next batch, in its first view, or null at the end (then it starts over).
   const Batch* next();
+  const std::vector<TestView>& views() const;  ///< one or more
+  /// The same samples in another view; takes the place of the batch that was given before.
+  const Batch& shown(std::size_t view);
 
  private:
   struct State;

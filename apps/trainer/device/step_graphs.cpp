@@ -79,6 +79,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
     never = fmt::format("{} does not say after how many steps its work repeats", config.algorithm.label());
   if (!config.phases.empty()) never = "sync.switch changes what steps do";
   if (!config.groups.empty()) never = "groups of parameters have rates of their own (optimizer.groups)";
+  if (config.lookahead) never = "the model goes back towards slow numbers after some steps only (lookahead)";
   if (config.data.growth) never = "training images grow (data.progressive)";
   if (config.synchronized_norms) never = "batch norms wait for all ranks' statistics (sync.batch_norm)";
   if (plan.why_not.empty()) plan.why_not = never;

@@ -5,10 +5,13 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <vector>
 
+#include "core/console.h"
 #include "core/error.h"
 #include "core/registry.h"
 #include "core/text.h"
@@ -44,6 +47,27 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
     command += " " + parsed->get_name();
   }
   return fmt::format("{}{}; see {} --help", text, option_hint(apps, argc, argv), command);
+}
+
+std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
+  }
+  return std::nullopt;
+}
+
+int run_program(const char* name, const std::function<int()>& program) {
+  take_standard_files();
+  try {
+    return program();
+  } catch (...) {
+    const Error failure = as_error(std::current_exception());
+    fmt::print(stderr, "{}: {}\n", name, failure.what());
+    return static_cast<int>(failure.code());
+  }
 }
 
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 namespace CLI {
@@ -12,6 +14,11 @@ namespace starling {
 /// What is wrong with a program's arguments, in one line, with the nearest option that there is and where to read on:
 /// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
+
+/// Parses a program's arguments. The exit status where they ask for help, which is printed then; Error(kUsage) where they are wrong.
+std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
+/// What a program's main() does: runs it, and tells of an error in one line, "NAME: [component] …". Returns the exit status.
+int run_program(const char* name, const std::function<int()>& program);
 
 /// Error(kUsage) where a program's first argument is no option and none of its subcommands; names those and the nearest.
 void refuse_unknown_subcommand(const CLI::App& app, int argc, const char* const* argv);

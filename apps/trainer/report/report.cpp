@@ -63,7 +63,7 @@ std::string memory_text(const MemoryNeed& need) {
   std::string out = fmt::format("memory a rank: {} parameters, {} gradients, {} optimizer state, {} receive buffers",
                                 size_text(need.parameters), size_text(need.gradients), size_text(need.states), size_text(need.receive));
   if (need.low > 0.0) out += fmt::format(", {} low-precision parameters", size_text(need.low));
-  if (need.average > 0.0) out += fmt::format(", {} moving average", size_text(need.average));
+  if (need.average > 0.0) out += fmt::format(", {} moving averages", size_text(need.average));
   if (need.sync > 0.0) out += fmt::format(", {} of the algorithm", size_text(need.sync));
   out += fmt::format(", {} activations, {} batches", size_text(need.activations), size_text(need.batches));
   if (need.cache > 0.0) out += fmt::format(", {} cached samples", size_text(need.cache));
@@ -237,8 +237,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   states *= static_cast<double>(config.rule->state_names().size());
   need.states = states + tables + static_cast<double>(workspace) * static_cast<double>(size_of(config.dtype));
   need.low = is_low_precision(config.compute) ? elements * compute : 0.0;
-  if (config.ema) {
-    need.average = flat;
+  for (int copy = (config.ema ? 1 : 0) + (config.lookahead ? 1 : 0); copy > 0; --copy) {
+    need.average += flat;
     for (const ModelBuffer* buffer : config.model->buffers()) {
       if (is_floating(buffer->dtype))
         need.average += static_cast<double>(buffer->shape.elements()) * static_cast<double>(size_of(config.dtype));

@@ -11,7 +11,7 @@ struct MemoryNeed {
   double parameters = 0.0, gradients = 0.0, states = 0.0;
   double low = 0.0;      ///< bf16 or fp16 copies of the parameters
   double receive = 0.0;  ///< what neighbours send
-  double average = 0.0;  ///< `ema`
+  double average = 0.0;  ///< `ema`, `lookahead`
   double sync = 0.0;     ///< what the algorithm keeps from step to step
   double activations = 0.0, batches = 0.0;
   double cache = 0.0;  ///< samples of `data.cache`, which lie in host memory: 0 on a GPU

@@ -4,9 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/bucket.h"
-#include "core/safetensors.h"
-#include "layers/layer.h"
+#include "apps/trainer/state/model_copy.h"
 
 namespace starling {
 
@@ -37,14 +35,12 @@ class ModelAverage {
 
  private:
   void move(const Tensor& average, const Tensor& value) const;
-  template <class Visit>
-  void each_tensor(const Visit& visit) const;
 
   AverageSettings settings_;
   Backend& backend_;
   const std::vector<Bucket>& bucket_list_;
   Model& model_;
-  std::vector<Tensor> parameters_, buffers_;  ///< of buffers, empty where one is no floating-point tensor
+  ModelCopy average_;
   std::int64_t updates_ = 0;
 };
 

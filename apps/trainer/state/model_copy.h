@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "comm/bucket.h"
+#include "core/safetensors.h"
+#include "layers/layer.h"
+
+namespace starling {
+
+/// Memory for another copy of this rank's model, on its device: of the parameters, and of what else it has in floating point.
+class ModelCopy {
+ public:
+  /// All zeros. Buckets and model outlive it.
+  ModelCopy(Backend& backend, const std::vector<Bucket>& buckets, Model& model);
+
+  /// One tensor a bucket, laid out as its parameters; and one for each of the model's buffers, empty where that is no floating-point
+  /// tensor.
+  std::vector<Tensor> parameters, buffers;
+
+  /// This rank's part of a checkpoint: "<prefix>.<name>" of each tensor.
+  void save(const std::string& prefix, SafetensorsFile& file) const;
+  /// The reverse; a missing or mis-shaped tensor is Error(kUsage) that names `source` and tensor.
+  void load(const std::string& prefix, const SafetensorsFile& file, const std::string& source);
+
+ private:
+  template <class Visit>
+  void each_tensor(const std::string& prefix, const Visit& visit) const;
+
+  const std::vector<Bucket>& bucket_list_;
+  Model& model_;
+};
+
+}  // namespace starling

@@ -1,0 +1,188 @@
+#!/usr/bin/env python3
+"""airbench94's recipe (Jordan 2024, arXiv 2404.00498) in PyTorch, to hold configs/cifar10_airbench.json against: the test accuracy of each epoch.
+
+    build/bin/starling-train configs/cifar10_airbench.json --set steps=1 --set optimizer.lr=0 --set 'optimizer.groups=[]' --output runs/begin
+    python3 scripts/airbench_torch.py build/data/cifar10 --init runs/begin/model.safetensors --epochs 3
+
+Written from the paper's description. With --init both begin with the same numbers, and samples, crops and mirrored images are drawn as Starling draws
+them, so that what is left between the two is arithmetic and rounding. Needs torch, numpy and safetensors; no GPU.
+"""
+import argparse
+import json
+import math
+import pathlib
+import time
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+PERMUTATION, AUGMENT = 2, 3  # Starling's streams of random numbers
+
+
+def philox(key, index, stream, epoch):
+    """Words of Philox 4×32-10 for an array of indices."""
+    mask = np.uint64(0xFFFFFFFF)
+    c = [index & mask, index >> np.uint64(32), np.full_like(index, epoch), np.full_like(index, stream)]
+    k = [np.uint64(key & 0xFFFFFFFF), np.uint64(key >> 32)]
+    for _ in range(10):
+        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(q >> np.uint64(32)) ^ c[1] ^ k[0], q & mask, (p >> np.uint64(32)) ^ c[3] ^ k[1], p & mask]
+        k = [(k[0] + np.uint64(0x9E3779B9)) & mask, (k[1] + np.uint64(0xBB67AE85)) & mask]
+    return c
+
+
+def epoch_order(seed, epoch, count):
+    words = philox(seed, np.arange(count, dtype=np.uint64), PERMUTATION, epoch)
+    numbers = (words[1] << np.uint64(32)) | words[0]
+    order = list(range(count))
+    for i in range(count - 1, 0, -1):
+        j = int(numbers[i]) * (i + 1) >> 64
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def augmented(images, samples, seed, epoch, pad):
+    """Windows of images that are mirrored at their rim by `pad` pixels; every second epoch an image is turned left to right."""
+    samples = np.asarray(samples, np.uint64)
+    words = philox(seed, samples, AUGMENT, epoch)
+    parity = philox(seed, samples, AUGMENT, 0)[2] * np.uint64(2) >> np.uint64(32)
+    tops, lefts = ((word * np.uint64(2 * pad + 1) >> np.uint64(32)).astype(int) for word in words[:2])
+    wide = F.pad(images[torch.from_numpy(samples.astype(np.int64))], (pad,) * 4, mode="reflect")
+    rows = []
+    for i, (top, left) in enumerate(zip(tops, lefts)):
+        image = wide[i, :, top:top + 32, left:left + 32]
+        rows.append(image.flip(-1) if (int(parity[i]) + epoch) % 2 else image)
+    return torch.stack(rows)
+
+
+class Group(nn.Module):
+    def __init__(self, inputs, width):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, width, 3, padding=1, bias=False)
+        self.norm1 = nn.BatchNorm2d(width, eps=1e-12, momentum=0.4)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.norm2 = nn.BatchNorm2d(width, eps=1e-12, momentum=0.4)
+        self.pool, self.act = nn.MaxPool2d(2), nn.GELU()
+        for conv in (self.conv1, self.conv2):
+            nn.init.dirac_(conv.weight.data[:conv.in_channels])
+        for norm in (self.norm1, self.norm2):
+            norm.weight.requires_grad_(False)
+
+    def forward(self, x):
+        x = self.act(self.norm1(self.pool(self.conv1(x))))
+        return self.act(self.norm2(self.conv2(x)))
+
+
+class Scale(nn.Module):
+    def forward(self, x):
+        return x / 9
+
+
+def make_net(first_images):
+    whiten = nn.Conv2d(3, 24, 2)
+    patches = first_images.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).double()
+    values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+    filters = (vectors.T / (values + 5e-4).sqrt()[:, None]).flip(0).reshape(12, 3, 2, 2).float()
+    whiten.weight.data.copy_(torch.cat([filters, -filters]))
+    whiten.weight.requires_grad_(False)
+    whiten.bias.data.zero_()
+    return nn.Sequential(whiten, nn.GELU(), Group(24, 64), Group(64, 256), Group(256, 256), nn.MaxPool2d(3), nn.Flatten(),
+                         nn.Linear(256, 10, bias=False), Scale())
+
+
+@torch.no_grad()
+def accuracy(net, images, labels, views):
+    """Of the mean of what is said of an image, its mirror image, and both moved by a pixel either way."""
+    net.eval()
+    right = 0
+    mirrored = lambda x: 0.5 * net(x) + 0.5 * net(x.flip(-1))
+    for begin in range(0, len(images), 1000):
+        x = images[begin:begin + 1000]
+        if views:
+            wide = F.pad(x, (1,) * 4, mode="reflect")
+            logits = 0.5 * mirrored(x) + 0.25 * mirrored(wide[:, :, :32, :32]) + 0.25 * mirrored(wide[:, :, 2:, 2:])
+        else:
+            logits = net(x)
+        right += int((logits.argmax(1) == labels[begin:begin + 1000]).sum())
+    net.train()
+    return right / len(images)
+
+
+def read_cifar(folder, names):
+    files = [next(pathlib.Path(folder).rglob(name)) for name in names]
+    records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
+    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 255)
+    return (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], torch.from_numpy(records[:, 0].astype(np.int64))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
+    parser.add_argument("--init", help="a model.safetensors to begin with")
+    parser.add_argument("--epochs", type=float, default=9.9)
+    parser.add_argument("--limit", type=int, default=50000, help="training images")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
+    images, labels = images[:options.limit], labels[:options.limit]
+    test_images, test_labels = read_cifar(options.cifar, ["test_batch.bin"])
+
+    net = make_net(images[:5000])
+    if options.init:
+        from safetensors.torch import load_file
+        given, own = load_file(options.init), net.state_dict()
+        net.load_state_dict({name: own[name] if "running" in name or "num_batches" in name or name == "0.bias" else given[name].clone() for name in own})
+    net = net.to(memory_format=torch.channels_last)
+    batch = 1024
+    steps_an_epoch = len(images) // batch
+    total = math.ceil(options.epochs * steps_an_epoch)
+    peak = int(0.23 * total)
+    # The paper's rates are for a sum over the batch, per 1024 images and 1 / (1 - momentum).
+    rate, decay, momentum = 11.5 / (1024 * (1 + 1 / (1 - 0.85))), 0.0153 / (1 + 1 / (1 - 0.85)), 0.85
+    biases = [p for name, p in net.named_parameters() if "norm" in name and p.requires_grad]
+    others = [p for name, p in net.named_parameters() if "norm" not in name and p.requires_grad]
+    optimizer = torch.optim.SGD([{"params": biases, "lr": 64 * rate, "weight_decay": decay / (64 * rate)},
+                                 {"params": others, "lr": rate, "weight_decay": decay / rate}], momentum=momentum, nesterov=True)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: np.interp(t, [0, peak, total], [0.2, 1, 0.07]))
+    slow = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+
+    @torch.no_grad()
+    def look_ahead(share):
+        for name, tensor in net.state_dict().items():
+            if tensor.is_floating_point():
+                slow[name].lerp_(tensor, 1 - share)
+                tensor.copy_(slow[name])
+
+    step, begin = 0, time.time()
+    for epoch in range(math.ceil(options.epochs)):
+        net[0].bias.requires_grad_(epoch < 3)
+        order = epoch_order(options.seed, epoch, len(images))
+        sum_of_losses = 0.0
+        for k in range(steps_an_epoch):
+            chosen = order[k * batch:(k + 1) * batch]
+            inputs = augmented(images, chosen, options.seed, epoch, 2).contiguous(memory_format=torch.channels_last)
+            loss = F.cross_entropy(net(inputs), labels[chosen], label_smoothing=0.2, reduction="sum")
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            sum_of_losses += loss.item() / batch
+            step += 1
+            if step % 5 == 0:
+                look_ahead(0.95**5 * (step / total)**3)
+            if step == total:
+                look_ahead(1.0)
+                break
+        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum_of_losses / (k + 1), "test_accuracy": accuracy(net, test_images, test_labels, False),
+                          "seconds": round(time.time() - begin, 1)}), flush=True)
+    print(json.dumps({"test_accuracy_of_six_views": accuracy(net, test_images, test_labels, True)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
