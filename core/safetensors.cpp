@@ -235,6 +235,12 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written)
   }
   if (reader.size() < 8) reader.refuse(fmt::format("{} bytes are too few for a safetensors file", reader.size()));
   reader.read(0, &header_size, 8);
+  // What users of PyTorch have at hand: torch.save writes a zip archive, and did write a pickle.
+  const bool archive = (header_size & 0xffffffff) == 0x04034b50;
+  const bool pickle = (header_size & 0xff) == 0x80 && (header_size >> 8 & 0xff) <= 5 && header_size > kMaxHeader;
+  if (archive || pickle) {
+    reader.refuse("is what torch.save writes, not a safetensors file; save it with safetensors.torch.save_file(model.state_dict(), FILE)");
+  }
   if (header_size > reader.size() - 8) {
     reader.refuse(fmt::format("the header says to be {} bytes long, the file has {}; it is truncated, or not a safetensors file",
                               header_size, reader.size() - 8));

@@ -9,10 +9,13 @@ import json
 import pathlib
 import sys
 
-import matplotlib
+try:
+    import matplotlib
 
-matplotlib.use("svg")
-import matplotlib.pyplot as plt  # noqa: E402  (the backend has to be chosen first)
+    matplotlib.use("svg")
+    import matplotlib.pyplot as plt  # (the backend has to be chosen first)
+except ModuleNotFoundError as error:
+    sys.exit(f"plot_runs.py needs {error.name}; install it with: pip install matplotlib (or apt-get install python3-matplotlib)")
 
 
 def read(folder):
@@ -22,11 +25,8 @@ def read(folder):
 
 
 def smooth(values, width):
-    result, mean = [], None
-    for value in values:
-        mean = value if mean is None else mean + (value - mean) / width
-        result.append(mean)
-    return result
+    """The mean of the last `width` values at each, of fewer at the beginning."""
+    return [sum(values[max(0, i - width + 1) : i + 1]) / min(i + 1, width) for i in range(len(values))]
 
 
 def main():

@@ -109,6 +109,17 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source, 
       if (optional_tensor(name)) return;
       std::vector<std::string> names;
       for (const auto& [other, value] : file.tensors) names.push_back(other);
+      // Where most are missing no single name was misspelt.
+      const std::vector<Parameter*> parameters = model.parameters();
+      const auto missing = static_cast<std::size_t>(std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
+        return file.tensors.count(prefix + parameter->name) == 0;
+      }));
+      if (2 * missing > parameters.size()) {
+        fail(
+            ExitCode::kUsage, "model file",
+            "{}: has {} of the model's {} parameters (tensor {} is missing); the file is of another model than model.type and its keys say",
+            source, parameters.size() - missing, parameters.size(), prefix + name);
+      }
       fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing{}", source, prefix + name, suggestion(prefix + name, names));
     }
     from_file_tensor(it->second, tensor, layout, source + ": tensor " + prefix + name);

@@ -34,6 +34,7 @@ NetworkModel network_of(const PlanOptions& options) {
   }
   if (options.bandwidth_gbits > 0.0) {
     network.between.bandwidth = options.bandwidth_gbits * 1.25e8;
+    network.between_measured = true;  // the user knows it
     network.host_bandwidth.clear();
   }
   if (options.latency_us > 0.0) network.between.latency = options.latency_us * 1e-6;
@@ -68,7 +69,8 @@ std::string network_text(const NetworkModel& network) {
   std::string text =
       fmt::format("{} rank{} on {} host{}", network.ranks, network.ranks == 1 ? "" : "s", network.hosts(), network.hosts() == 1 ? "" : "s");
   if (network.hosts() > 1) {
-    text += fmt::format("; between hosts {:.4g} Gbit/s, {:.4g} us", network.between.bandwidth / 1.25e8, network.between.latency * 1e6);
+    text += fmt::format("; between hosts {:.4g} Gbit/s, {:.4g} us{}", network.between.bandwidth / 1.25e8, network.between.latency * 1e6,
+                        network.between_measured ? "" : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
     const auto slowest = std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
     if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * network.between.bandwidth) {
       text += fmt::format(" (host {}: {:.4g} Gbit/s)", slowest - network.host_bandwidth.begin(), *slowest / 1.25e8);

@@ -132,7 +132,8 @@ std::string report_text(const ChosenTopology& chosen) {
   text += product_text(one_period(topology), period > 0 ? "the period" : "64 rounds");
   text += fmt::format("spectral gap: {:.12g}\n", report.spectral_gap);
   if (report.rounds_to_consensus) {
-    text += fmt::format("consensus: exact after {} rounds{}\n", *report.rounds_to_consensus, report.exact ? "" : " (within 1e-12)");
+    text += fmt::format("consensus: exact after {} round{}{}\n", *report.rounds_to_consensus, *report.rounds_to_consensus == 1 ? "" : "s",
+                        report.exact ? "" : " (within 1e-12)");
   } else {
     const double rate = 1.0 - report.spectral_gap;
     text += fmt::format("consensus: disagreement × {:.6g} a round (a tenth after {:.3g} rounds)\n", rate, std::log(0.1) / std::log(rate));

@@ -246,6 +246,7 @@ class Meter {
     double typical = latency.empty() ? 0.0 : median(latency);
     transport_.world().max(&typical, 1);
     model.between = {typical, median(bandwidth)};
+    model.between_measured = true;
     double duplex = both.empty() ? 0.0 : median(std::move(both));
     transport_.world().max(&duplex, 1);
     model.both_directions = std::max(1.0, duplex);

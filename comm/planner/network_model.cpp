@@ -76,6 +76,7 @@ std::string to_json(const NetworkModel& model) {
   result["ranks_per_node"] = model.ranks_per_host;
   result["inside"] = link_json(model.inside);
   result["between"] = link_json(model.between);
+  result["between"]["measured"] = model.between_measured;
   result["hosts_bandwidth_gbs"] = Json::array();
   for (const double bandwidth : model.host_bandwidth) result["hosts_bandwidth_gbs"].push_back(bandwidth * 1e-9);
   result["memory_bandwidth_gbs"] = model.memory_bandwidth * 1e-9;
@@ -96,6 +97,12 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
   model.ranks_per_host = reader.count("ranks_per_node");
   model.inside = reader.link("inside");
   model.between = reader.link("between");
+  if (const auto said = json["between"].find("measured"); said != json["between"].end()) {
+    if (!said->is_boolean()) reader.error("between.measured", "true or false");
+    model.between_measured = said->get<bool>();
+  } else {
+    model.between_measured = model.hosts() > 1;  // a file of a version that did not say it
+  }
   const Json& hosts = reader.at("hosts_bandwidth_gbs");
   if (!hosts.is_array() || (!hosts.empty() && hosts.size() != static_cast<std::size_t>(model.hosts()))) {
     reader.error("hosts_bandwidth_gbs", "a list of {} numbers, or empty", model.hosts());

@@ -19,6 +19,7 @@ struct NetworkModel {
   int ranks_per_host = 1;
   LinkModel inside{2e-6, 8e9};         ///< one rank to another on its host, by messages
   LinkModel between{50e-6, 1.25e8};    ///< one host to another
+  bool between_measured = false;       ///< otherwise `between` is an assumption
   std::vector<double> host_bandwidth;  ///< bytes a second of each host's link; empty: `between` for all
   /// An exchange between hosts takes so many times as long as one of its directions alone (of the hosts' medians over their pairs the
   /// largest): 1, or 2 where the link, or what drives it, is half-duplex.

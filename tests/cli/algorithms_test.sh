@@ -49,7 +49,7 @@ check "qadam's warm-up beyond the run" 2 'sync\.algorithm\.warmup: is 100, but t
   dry 2 qadam ring --set optimizer='{"type":"adamw"}'
 switch() { dry 2 gossip ring --set "sync.switch=$1"; }
 export -f switch
-check "a switch is told" 0 'from step 12: local SGD over none' switch '[{"step":12,"algorithm":"local_sgd"}]'
+check "a switch is told" 0 'from step 12: local SGD$' switch '[{"step":12,"algorithm":"local_sgd"}]'
 check "switches out of order" 2 'sync\.switch\[1\]: begins at step 5, but the one before at step 12, and the run has 24; allowed: ascending' \
   switch '[{"step":12,"algorithm":"local_sgd"},{"step":5,"algorithm":"gossip"}]'
 check "a switch beyond the run" 2 'sync\.switch\[0\]: begins at step 24' switch '[{"step":24,"algorithm":"local_sgd"}]'

@@ -35,7 +35,7 @@ slow() { ranks 4 "$work/$program" ../config.json --set sync.algorithm=slow_avera
 export -f slow
 check "its algorithm is listed" 0 "^slow_average$" "$work/$program" ../config.json --list algorithms
 check "what the algorithm keeps counts as memory" 0 "receive buffers, [0-9.]+ [KM]iB of the algorithm" slow --dry-run
-check "it trains" 0 "slow_average over none" slow --set steps=25 --output "$work/straight"
+check "it trains" 0 "; slow_average$" slow --set steps=25 --output "$work/straight"
 check "it stops earlier" 0 "" slow --output "$work/slow"
 check "it goes on" 0 "continuing after step 20" slow --set steps=25 --output "$work/slow" --resume latest
 verify "to the bits of the run that did not stop" same_model "$work/straight/model.safetensors" "$work/slow/model.safetensors"

@@ -1,11 +1,43 @@
 #include "apps/trainer/config/options.h"
 
-#include <CLI/CLI.hpp>
+#include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "apps/trainer/config/plugins.h"
+#include "apps/trainer/config/train_config.h"
 #include "apps/trainer/output/arguments.h"
 #include "core/error.h"
 
 namespace starling {
+namespace {
+
+/// "--lr is a key of the config: --set optimizer.lr=VALUE; " where an argument that is no option has a key's name, which users of other
+/// trainers try; otherwise "".
+std::string key_hint(const CLI::App& app, int argc, const char* const* argv) {
+  const std::vector<const CLI::Option*> known = app.get_options();
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
+    if (!argument.starts_with("--") || argument.size() < 4) continue;
+    const std::string name = argument.substr(2);
+    if (std::any_of(known.begin(), known.end(), [&](const CLI::Option* option) { return option->check_lname(name); })) continue;
+    register_builtins();
+    std::istringstream lines(describe_config());
+    for (std::string line; std::getline(lines, line);) {  // "| `optimizer.lr` | number | …"
+      if (!line.starts_with("| `")) continue;
+      const std::string key = line.substr(3, line.find('`', 3) - 3);
+      if (key == name || key.ends_with("." + name)) return fmt::format("{} is a key of the config: --set {}=VALUE; ", argument, key);
+    }
+    break;
+  }
+  return {};
+}
+
+}  // namespace
 
 TrainOptions parse_train_options(int argc, char** argv) {
   TrainOptions options;
@@ -34,7 +66,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
+    fail(ExitCode::kUsage, "arguments", "{}{}", key_hint(app, argc, argv), argument_error(app, error, argc, argv));
   }
   if (!options.confusion.empty() && options.evaluate.empty())
     fail(ExitCode::kUsage, "arguments", "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr double kTerminalSeconds = 0.1, kPlainSeconds = 5.0;
-constexpr int kBarWidth = 24;
+constexpr int kBarWidth = 24, kLeastBar = 5;
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -37,14 +37,23 @@ struct Progress::State {
   std::string unit;
   Clock::time_point start = Clock::now(), last_shown{};
   std::string line{};      ///< the newest state of the run
+  double part = 0.0;       ///< of the run that is done
   bool shown = false;      ///< `line` has been printed
   bool on_screen = false;  ///< a progress line stands at the cursor (terminal)
 
+  /// The line with a bar as wide as there is room for: its numbers matter more.
+  std::string fitted(std::size_t width) const {
+    const auto room = static_cast<std::int64_t>(width) - static_cast<std::int64_t>(line.size()) - 3;
+    const int bar = static_cast<int>(std::min<std::int64_t>(room, kBarWidth));
+    if (bar < kLeastBar) return line.substr(0, width);
+    const int filled = static_cast<int>(part * bar);
+    return fmt::format("[{:#<{}}{:.<{}}] {}", "", filled, "", bar - filled, line);
+  }
   void show() {
     if (line.empty()) return;
     if (terminal) {
       // Only ASCII, so that bytes are columns; a line as wide as the terminal would wrap and could not be rewritten.
-      print("\r" + line.substr(0, terminal_width() - 1) + "\x1b[K");
+      print("\r" + fitted(terminal_width() - 1) + "\x1b[K");
       on_screen = true;
     } else {
       print(line + "\n");
@@ -69,12 +78,8 @@ void Progress::update(std::int64_t done, std::string_view details) {
   State& s = *state_;
   const std::int64_t newly = done - s.first, left = std::max<std::int64_t>(0, s.total - done);
   const double part = s.total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(s.total), 0.0, 1.0) : 1.0;
-  s.line.clear();
-  if (s.terminal) {
-    const int filled = static_cast<int>(part * kBarWidth);
-    s.line = fmt::format("[{:#<{}}{:.<{}}] ", "", filled, "", kBarWidth - filled);
-  }
-  s.line += fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
+  s.part = part;
+  s.line = fmt::format("{} {}/{} {:.0f}%  {}", s.unit, done, s.total, std::floor(100.0 * part), details);
   if (left > 0 && newly > 0) {
     s.line += fmt::format("  {} left", duration_text(seconds_since(s.start) / static_cast<double>(newly) * static_cast<double>(left)));
   }

@@ -31,11 +31,12 @@ std::vector<RunPart> parts_of(const TrainConfig& config) {
 std::string topology_text(const TrainConfig& config, const RunPart& part, const RankLayout& site) {
   if (!part.topology) return fmt::format("none ({})", part.algorithm.label());
   const TopologyReport report = analyse(*part.topology);
-  std::string text = fmt::format("{}, {} ranks, ", part.topology_name, site.ranks);
+  std::string text = fmt::format("{}, {} rank{}, ", part.topology_name, site.ranks, site.ranks == 1 ? "" : "s");
   text += part.topology->period() > 0 ? fmt::format("period {}, ", part.topology->period()) : "no period, ";
   text += fmt::format("spectral gap: {:.6g}, ", report.spectral_gap);
-  text +=
-      report.rounds_to_consensus ? fmt::format("consensus: exact after {} rounds", *report.rounds_to_consensus) : "consensus: geometric";
+  text += report.rounds_to_consensus
+              ? fmt::format("consensus: exact after {} round{}", *report.rounds_to_consensus, *report.rounds_to_consensus == 1 ? "" : "s")
+              : "consensus: geometric";
   const double growth = growth_per_step(part.algorithm, *config.rule, *part.topology).per_step;
   if (growth > 0.0) text += fmt::format(", disagreement × {:.4g} a step", growth);
   return text;
@@ -44,6 +45,14 @@ std::string topology_text(const TrainConfig& config, const RunPart& part, const 
 std::string topology_text(const TrainConfig& config, const RankLayout& site) {
   if (config.auto_topology) return "auto (chosen at the start, by measurement)";
   return topology_text(config, parts_of(config)[0], site);
+}
+
+/// "gossip over ring, 4 ranks, …", or "all-reduce" where ranks exchange by no topology.
+std::string algorithm_text(const TrainConfig& config, std::size_t k, const RankLayout& site) {
+  const RunPart part = parts_of(config)[k];
+  if (k == 0 && config.auto_topology) return fmt::format("{} over {}", part.algorithm.name, topology_text(config, site));
+  if (!part.topology) return part.algorithm.label();
+  return fmt::format("{} over {}", k == 0 ? part.algorithm.name : part.algorithm.label(), topology_text(config, part, site));
 }
 
 /// Receive buffers that a bucket needs: the most of any round and rank.
@@ -163,8 +172,8 @@ std::string size_text(double bytes) {
 
 std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace) {
   const BucketPlan plan = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes);
-  return fmt::format("{} parameters in {} bucket{}; {} over {}", config.model->parameter_count(), plan.buckets.size(),
-                     plan.buckets.size() == 1 ? "" : "s", config.algorithm.name, topology_text(config, site));
+  return fmt::format("{} parameters in {} bucket{}; {}", config.model->parameter_count(), plan.buckets.size(),
+                     plan.buckets.size() == 1 ? "" : "s", algorithm_text(config, 0, site));
 }
 
 std::string period_text(const TrainConfig& config, const RankLayout& site) {
@@ -195,10 +204,8 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));
-  const std::vector<RunPart> parts = parts_of(config);
-  for (std::size_t k = 1; k < parts.size(); ++k) {
-    out += fmt::format("from step {}: {} over {}\n", config.phases[k - 1].first_step(length), parts[k].algorithm.label(),
-                       topology_text(config, parts[k], site));
+  for (std::size_t k = 1; k <= config.phases.size(); ++k) {
+    out += fmt::format("from step {}: {}\n", config.phases[k - 1].first_step(length), algorithm_text(config, k, site));
   }
   out += fmt::format("buckets: {}\n", plan.buckets.size());
   double elements = 0.0;
