@@ -1,13 +1,17 @@
-// starling-doctor: says what went wrong with a run, from what its ranks left.
+// starling-doctor: says what went wrong with a run, from what its ranks left, and takes away what a dead job's MPI left.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <exception>
 #include <string>
+#include <vector>
 
 #include "apps/trainer/output/arguments.h"
 #include "apps/trainer/report/flight_record.h"
+#include "apps/trainer/report/leftovers.h"
 #include "core/console.h"
 #include "core/error.h"
 
@@ -23,13 +27,40 @@ ExitCode run_blame(const std::string& run) {
   return records.damaged.empty() ? ExitCode::kOk : ExitCode::kUsage;
 }
 
+ExitCode run_clean(bool look_only) {
+  std::vector<Leftover> found = find_leftovers(leftover_places());
+  if (!look_only) remove_leftovers(found);
+  std::int64_t bytes = 0;
+  std::size_t count = 0;
+  for (const Leftover& one : found) {
+    if (!one.kept.empty()) {
+      answer("left: {}, {:.1f} MB: {}\n", one.path, static_cast<double>(one.bytes) / 1e6, one.kept);
+      continue;
+    }
+    answer("{}: {}, {:.1f} MB\n", look_only ? "could go" : "removed", one.path, static_cast<double>(one.bytes) / 1e6);
+    bytes += one.bytes;
+    ++count;
+  }
+  if (found.empty()) {
+    answer("nothing is left of jobs that have ended\n");
+  } else {
+    answer("{} {} of jobs that have ended, {:.1f} MB\n", count, count == 1 ? "file or folder" : "files and folders",
+           static_cast<double>(bytes) / 1e6);
+  }
+  return ExitCode::kOk;
+}
+
 int run_doctor(int argc, char** argv) {
-  CLI::App app{"Says what went wrong with a run, from what its ranks left.", "starling-doctor"};
+  CLI::App app{"Says what went wrong with a run, from what its ranks left, and takes away what a dead job's MPI left.", "starling-doctor"};
   app.require_subcommand(1);
   std::string run;
+  bool look_only = false;
   CLI::App* blamed = app.add_subcommand(
       "blame", "who waits for whom since when, what came first, and where ranks issued different things, from all ranks' flight records");
   blamed->add_option("RUN", run, "the run's output folder, or a folder with flight records")->required();
+  CLI::App* cleaned = app.add_subcommand(
+      "clean", "take away what Open MPI left on this host of jobs that have ended: shared memory and launchers' folders that nobody uses");
+  cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
   refuse_unknown_subcommand(app, argc, argv);
   try {
     app.parse(argc, argv);
@@ -37,7 +68,7 @@ int run_doctor(int argc, char** argv) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help
     fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
-  return static_cast<int>(run_blame(run));
+  return static_cast<int>(*cleaned ? run_clean(look_only) : run_blame(run));
 }
 
 }  // namespace

@@ -7,13 +7,14 @@
 #     --cores K             cores that each rank gets for itself; default on this machine: cores / ranks, on other hosts: no binding
 #     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
 #     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
+#     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/clusters.md
 #     --dry-run             print the command, do not run it
 # OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
 # seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0
+ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0 restarts=0
 value() { [ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value; see the head of $0"; }
 number() { case $2 in '' | *[!0-9]* | 0* | ???????*) die "$1 $2: a whole number from 1 to 999999 is needed" ;; esac }
 while [ $# -gt 0 ]; do
@@ -24,13 +25,14 @@ while [ $# -gt 0 ]; do
     --cores) value "$@" && number "$1" "$2" && cores=$2 && shift ;;
     --interface) value "$@" && interface=$2 && shift ;;
     --start-timeout) value "$@" && number "$1" "$2" && export STARLING_START_TIMEOUT_S=$2 && shift ;;
+    --restarts) value "$@" && number "$1" "$2" && restarts=$2 && shift ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
-      sed -n '2,13p' "$0" | sed 's/^# \{0,1\}//'
+      sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     --) shift && break ;;
-    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --dry-run" ;;
+    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --restarts, --dry-run" ;;
     *) break ;;
   esac
   shift
@@ -120,4 +122,67 @@ if [ $dry_run = 1 ]; then
   exit 0
 fi
 export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
-exec "${command[@]}"
+[ "$restarts" -gt 0 ] || exec "${command[@]}"
+
+# Starts again what lost a rank. A signal to this script goes to mpirun, and ends all.
+case " ${command[*]} " in *" --output "* | *" --resume "*) ;; *) die "--restarts needs the program's --output DIR: what would it go on from?" ;; esac
+doctor=$(dirname "$(command -v "$1")")/starling-doctor
+job="" stopped=0
+for signal in TERM INT HUP USR1; do
+  # shellcheck disable=SC2064 # the signal's name is known now
+  trap "stopped=1; [ -z \"\$job\" ] || kill -$signal \$job 2>/dev/null" $signal
+done
+
+# The hosts that mpirun cannot reach within 15 s.
+silent_hosts() {
+  local names host
+  if [ -n "$hosts" ]; then
+    names=${hosts//,/ }
+  elif [ -n "$hostfile" ]; then
+    names=$(awk '{ sub(/#.*/, "") } NF { print $1 }' "$hostfile")
+  else
+    return 0
+  fi
+  for host in $names; do
+    timeout -k 5 15 mpirun "${root_option[@]}" --host "${host%%:*}" -n 1 true >/dev/null 2>&1 </dev/null || echo "${host%%:*}"
+  done
+}
+root_option=()
+[ "$(id -u)" != 0 ] || root_option=(--allow-run-as-root)
+
+lost() { # STATUS: a rank or host is gone (3), or a signal has ended one that mpirun reports so; a user's own signals are none
+  case $1 in 3) return 0 ;; 130 | 143) return 1 ;; *) [ "$1" -gt 128 ] ;; esac
+}
+attempt=0 pause=1 status=0 resume=()
+while true; do
+  "${command[@]}" "${resume[@]}" &
+  job=$!
+  status=0
+  wait $job || status=$?
+  while [ $stopped = 1 ] && kill -0 $job 2>/dev/null; do # a trap ends the wait before mpirun does
+    status=0
+    wait $job || status=$?
+  done
+  job=""
+  [ ! -x "$doctor" ] || [ "$status" = 0 ] || "$doctor" clean >/dev/null 2>&1 || true
+  if [ "$status" = 0 ] || [ $stopped = 1 ] || ! lost "$status"; then exit "$status"; fi
+  attempt=$((attempt + 1))
+  if [ $attempt -gt "$restarts" ]; then
+    warn "a rank was lost again (exit status $status); --restarts $restarts are used up"
+    exit "$status"
+  fi
+  while silent=$(silent_hosts) && [ -n "$silent" ] && [ $stopped = 0 ]; do
+    if [ $pause -gt 60 ]; then
+      warn "no answer from $(echo $silent | sed 's/ /, /g') for over a minute; give hosts that answer"
+      exit 3
+    fi
+    warn "no answer from $(echo $silent | sed 's/ /, /g'); asking again in $pause s"
+    sleep $pause
+    pause=$((pause * 2))
+  done
+  [ $stopped = 0 ] || exit "$status"
+  warn "a rank was lost (exit status $status, its line stands above); start $attempt of $restarts, from the newest checkpoint, in $pause s"
+  sleep $pause
+  pause=$((pause * 2 > 60 ? 60 : pause * 2))
+  case " ${command[*]} " in *" --resume "*) ;; *) resume=(--resume latest) ;; esac
+done

@@ -36,6 +36,33 @@ check "a host file that is not there" 2 "none: cannot be read" "$launch" --hostf
 check "an empty host file" 2 "names no host" "$launch" --hostfile nothing true
 check "more cores than there are" 2 "this machine has" "$launch" -n 2 --cores 5000 true
 
+# Starts again: a plug-in's rank dies in the middle of its first start, or of each one.
+cat >mortal.sh <<'END'
+#!/usr/bin/env bash
+# Rank 1 is killed when there is a checkpoint, as long as lives are left.
+if [ "$OMPI_COMM_WORLD_RANK" = 1 ] && [ "$(cat lives)" -gt 0 ]; then
+  "$@" &
+  rank=$!
+  until ls reborn/checkpoints/*/DONE >/dev/null 2>&1; do sleep 0.02; kill -0 $rank || exit 1; done
+  echo $(($(cat lives) - 1)) >lives
+  kill -KILL $rank
+  wait $rank
+  exit
+fi
+exec "$@"
+END
+chmod +x mortal.sh
+long=(--set steps=400 --set checkpoint.every_steps=20)
+echo 1 >lives
+check "a lost rank: started again" 0 "start 1 of 2, from the newest checkpoint" "$launch" --restarts 2 -n 2 ./mortal.sh "$train" small.json "${long[@]}" --output reborn
+verify "from the checkpoint" grep -q "continuing after step" .stdout
+check "the same without a loss" 0 "" "$launch" -n 2 "$train" small.json "${long[@]}" --output straight
+verify "and the same model comes out" same_model straight/model.safetensors reborn/model.safetensors
+rm -r reborn && echo 9 >lives
+check "one that dies each time: the limit" "3|137" "restarts 1 are used up" "$launch" --restarts 1 -n 2 ./mortal.sh "$train" small.json "${long[@]}" --output reborn
+check "what is wrong by itself is not tried again" 2 "no-such" "$launch" --restarts 3 -n 2 "$train" no-such.json --output none
+check "without an output folder" 2 "needs the program's --output" "$launch" --restarts 3 -n 2 "$train" small.json
+
 # all threads of a rank on one core, by the user's wish
 if [ "$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)" -ge 2 ]; then
   check "every rank gets cores of its own" 0 "slot:PE=[0-9]+ --bind-to core" "$launch" --dry-run -n 1 true

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "core/error.h"
+
+// What the fuzz targets share. A target is a file with LLVMFuzzerTestOneInput: it gets any bytes, and the program's own reader must take
+// them or refuse them by an Error with the exit status for bad input. Anything else (another exception, a crash, a hang, endless memory) is
+// a fault. With clang each is linked to libFuzzer; otherwise to driver.cpp, which mutates the corpus without a compiler's help.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
+
+namespace starling::fuzz {
+
+/// A folder of this process in memory, which goes with it.
+inline const std::string& folder() {
+  struct Made {
+    std::string path;
+    Made() {
+      std::error_code none;
+      const std::string base =
+          std::filesystem::is_directory("/dev/shm", none) ? "/dev/shm" : std::filesystem::temp_directory_path().string();
+      std::string pattern = base + "/starling-fuzz-XXXXXX";
+      if (!::mkdtemp(pattern.data())) std::abort();
+      path = pattern;
+    }
+    ~Made() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Made made;
+  return made.path;
+}
+
+/// Writes folder()/NAME; its path.
+inline std::string file(const std::string& name, std::string_view content) {
+  const std::string path = folder() + "/" + name;
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(content.data(), static_cast<std::streamsize>(content.size()));
+  if (!out.flush()) std::abort();
+  return path;
+}
+
+inline std::string_view text(const std::uint8_t* data, std::size_t size) { return {reinterpret_cast<const char*>(data), size}; }
+
+/// Runs a reader; a refusal must be one of bad input, in one line that is not endless.
+template <class Read>
+int reads_or_refuses(Read&& read) {
+  try {
+    read();
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    if (error.code() != ExitCode::kUsage || message.empty() || message.size() > 4096 || message.find('\n') != std::string::npos) {
+      std::fprintf(stderr, "a refusal with status %d: %s\n", static_cast<int>(error.code()), message.c_str());
+      std::abort();
+    }
+  }
+  return 0;
+}
+
+}  // namespace starling::fuzz
