@@ -8,6 +8,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,11 +26,26 @@ constexpr std::size_t kDigest = 16;  // digits
 constexpr const char* kRemedy =
     "a memory, a core or a GPU of such a host may be at fault: test it, leave it out, and continue with --resume latest";
 
-std::vector<std::byte> bytes_of(const Tensor& tensor) {
-  std::vector<std::byte> bytes(tensor.bytes());
-  tensor.backend().copy_to_host(tensor, bytes.data());
-  return bytes;
-}
+/// A tensor's numbers where the host can read them: the CPU's own lie there.
+class HostBytes {
+ public:
+  explicit HostBytes(const Tensor& tensor) : size_(tensor.bytes()) {
+    if (tensor.backend().device() == DeviceType::kCpu) {
+      data_ = tensor.raw();
+      return;
+    }
+    copy_.resize(size_);
+    tensor.backend().copy_to_host(tensor, copy_.data());
+    data_ = copy_.data();
+  }
+  const std::byte* data() const { return data_; }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::size_t size_;
+  std::vector<std::byte> copy_;
+  const std::byte* data_ = nullptr;
+};
 
 /// "rank 1 on host b".
 std::string with_hosts(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {
@@ -50,7 +66,7 @@ struct Digests {
 Digests digests_of(const std::vector<Bucket>& buckets) {
   Digests digests;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const std::vector<std::byte> parameters = bytes_of(buckets[b].parameters);
+    const HostBytes parameters(buckets[b].parameters);
     const std::size_t size = size_of(buckets[b].parameters.dtype());
     for (const BucketSlot& slot : buckets[b].layout->slots) {
       digests.names.push_back("'" + slot.parameter->name + "'");
@@ -59,7 +75,7 @@ Digests digests_of(const std::vector<Bucket>& buckets) {
     }
     for (std::size_t k = 0; k < buckets[b].states.size(); ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
-      const std::vector<std::byte> state = bytes_of(buckets[b].states[k]);
+      const HostBytes state(buckets[b].states[k]);
       digests.all += checksum(state.data(), state.size());
     }
   }
@@ -114,8 +130,8 @@ struct Projection {
   double sum = 0.0, size = 0.0;  ///< and Σ |x|
   template <class T>
   void add(const Tensor& tensor, double weight) {
-    std::vector<T> numbers(static_cast<std::size_t>(tensor.elements()));
-    tensor.backend().copy_to_host(tensor, numbers.data());
+    const HostBytes bytes(tensor);
+    const std::span<const T> numbers(reinterpret_cast<const T*>(bytes.data()), static_cast<std::size_t>(tensor.elements()));
     constexpr std::size_t kLanes = 8;  // independent of each other
     std::array<double, kLanes> sums{}, sizes{};
     for (std::size_t i = 0; i < numbers.size(); ++i) {
@@ -141,7 +157,7 @@ void compare_mix(Trainer& trainer) {
   std::string mine, received;
   std::vector<double> sums(3 * buckets.size(), 0.0);  // of x, of the mix, and of |x|, by bucket
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const std::vector<std::byte> own = bytes_of(buckets[b].parameters);
+    const HostBytes own(buckets[b].parameters);
     mine += checksum(own.data(), own.size());
     const Mixer::Arrived arrived = trainer.mixer().arrived(static_cast<int>(b));
     Projection before, after;
@@ -154,7 +170,7 @@ void compare_mix(Trainer& trainer) {
       after.add(buckets[b].parameters, exchange.self_weight);
       for (std::size_t k = 0; k < from.size(); ++k) after.add(from[k], exchange.weights[std::min(k, exchange.weights.size() - 1)]);
       for (std::size_t k = 0; exchange.kind == Exchange::Kind::kNeighbours && k < from.size(); ++k) {
-        const std::vector<std::byte> bytes = bytes_of(from[k]);
+        const HostBytes bytes(from[k]);
         received += fmt::format("{} {} {}\n", b, exchange.receive_from[k], checksum(bytes.data(), bytes.size()));
       }
     }

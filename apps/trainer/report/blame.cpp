@@ -53,6 +53,7 @@ struct Standing {
   const RecordedEvent* last = nullptr;
   const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
   std::int64_t step = -1;
+  bool first_to_give_up = false;
   Ranks timed_out, lost;             ///< as it noted them
   std::map<int, std::string> found;  ///< by rank: what the kernel said of its process at last
   std::string wait_text() const {
@@ -91,7 +92,10 @@ Standing standing_of(const FlightRecord& record, std::int64_t end) {
       case FlightEvent::kTest: now.aside = &event; break;
       case FlightEvent::kSaved:
       case FlightEvent::kTested: now.aside = nullptr; break;
-      case FlightEvent::kTimeout: now.timed_out = event.ranks; continue;
+      case FlightEvent::kTimeout:
+        now.timed_out = event.ranks;
+        now.first_to_give_up = event.us <= end;
+        continue;
       case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
       case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = event.what; continue;
       case FlightEvent::kLate: continue;
@@ -183,8 +187,8 @@ class Blame {
     for (const int other : partners(rank, wait)) {
       if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
     }
-    // All have started it: then the rank itself knows best whose part has not come.
-    return found.empty() ? at(rank).timed_out : found;
+    // All have started it: then the rank itself knows best whose part has not come. One that was stopped gives up too, when it is woken.
+    return found.empty() && at(rank).first_to_give_up ? at(rank).timed_out : found;
   }
 
   std::string waits() const {
@@ -239,13 +243,20 @@ class Blame {
   /// Its record is of before its end.
   bool was_asked(int rank) const { return record(rank)->reason == "asked"; }
 
+  /// Some have not done what it waits for.
+  bool is_in_vain(int rank) const {
+    const auto it = culprits_.find(rank);
+    return it != culprits_.end() && !it->second.empty();
+  }
+
   /// What a rank was doing that waits for nobody who is to blame.
   std::string doing(int rank) const {
     const Standing& now = at(rank);
     const std::string step = at(rank).step >= 0 ? fmt::format("in step {}", at(rank).step) : "before its first step";
     if (now.load) return fmt::format("{} it waits for its data loader {}", step, since(now.load->us));
     if (now.wait)
-      return fmt::format("{} it waits {} for {}, in which all others have done their part", step, since(now.wait->us), now.wait_text());
+      return fmt::format("{} it waits {} for {}{}", step, since(now.wait->us), now.wait_text(),
+                         is_in_vain(rank) ? "" : ", in which all others have done their part");
     if (!now.last) return "it has recorded nothing";
     std::string what(event_name(now.last->event));
     if (now.last->place.bucket >= 0) what += fmt::format(" of bucket {}", now.last->place.bucket);
@@ -289,6 +300,8 @@ class Blame {
       const auto it = culprits_.find(rank);
       if (it != culprits_.end() && it->second.empty()) in_waits.push_back(rank);
     }
+    const auto odd = std::find_if(blamed.begin(), blamed.end(), [&](int rank) { return !found_of(rank).empty(); });
+    if (odd != blamed.end()) return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
     if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
     if (const Ranks circle = a_circle(); circle.size() > 1)
       return fmt::format("cause: {} wait for each other{}", names(circle), divergence_ ? ", as they issued different things" : "");
@@ -417,6 +430,7 @@ class Blame {
       for (const int j : culprits) {
         const auto back = culprits_.find(j);
         if (back == culprits_.end() || std::find(back->second.begin(), back->second.end(), i) == back->second.end()) continue;
+        if (at(i).wait->event == at(j).wait->event && at(i).wait_text() == at(j).wait_text()) continue;
         const auto verb_of = [&](int rank) { return at(rank).wait->event == FlightEvent::kCall ? "called" : "waits for"; };
         return Divergence{at(i).wait->us, fmt::format("rank {} {} {} where rank {} {} {}", i, verb_of(i), at(i).wait_text(), j, verb_of(j),
                                                       at(j).wait_text())};

@@ -119,7 +119,7 @@ FlightRecords read_flight_records(const std::string& run) {
     }
   }
   if (whole.empty()) {
-    if (!records.damaged.empty()) throw records.damaged.front();
+    if (!records.damaged.empty()) throw Error(records.damaged.front());
     fail(ExitCode::kUsage, "doctor",
          "{}: no rank has left a flight record here; they are written when a run fails, and by a rank that gets SIGQUIT", run);
   }
