@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <exception>
 #include <string>
 
 #include "apps/bench/benches.h"
@@ -9,6 +12,7 @@
 #include "apps/trainer/output/arguments.h"
 #include "comm/agreement.h"
 #include "core/console.h"
+#include "core/error.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
@@ -163,22 +167,27 @@ int main(int argc, char** argv) {
     step_settings.json = json;
     floor_settings.json = json;
     gpu_settings.json = json;
-    if (*gpu_step) return bench_gpu_step(gpu_settings);
-    if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
-    if (*scheduler) return bench_scheduler(scheduler_settings);
-    if (*pictures) return bench_pictures(pictures_settings);
-    if (*augment) return bench_augment(augment_settings);
-    if (*floor) return bench_floor(floor_settings);
-    if (*step) return bench_step(step_settings);
-    if (*exchange) return bench_exchange(exchange_settings);
-    if (*update) return bench_update(parameters, threads, repeats, json);
-    kernel_settings.threads = threads;
-    kernel_settings.repeats = repeats;
-    kernel_settings.json = json;
-    return bench_kernels(kernel_settings);
+    const int status = [&] {
+      if (*gpu_step) return bench_gpu_step(gpu_settings);
+      if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
+      if (*scheduler) return bench_scheduler(scheduler_settings);
+      if (*pictures) return bench_pictures(pictures_settings);
+      if (*augment) return bench_augment(augment_settings);
+      if (*floor) return bench_floor(floor_settings);
+      if (*step) return bench_step(step_settings);
+      if (*exchange) return bench_exchange(exchange_settings);
+      if (*update) return bench_update(parameters, threads, repeats, json);
+      kernel_settings.threads = threads;
+      kernel_settings.repeats = repeats;
+      kernel_settings.json = json;
+      return bench_kernels(kernel_settings);
+    }();
+    if (std::fflush(stdout) != 0) fail(ExitCode::kOutput, "output", "stdout could not be written: {}", std::strerror(errno));
+    return status;
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    fmt::print(stderr, "{}\n", failure.what());
-    return static_cast<int>(failure.code());
+    const bool printing = std::ferror(stdout) != 0 && failure.code() != ExitCode::kOutput;  // that is what failed
+    fmt::print(stderr, "{}\n", printing ? "[output] stdout could not be written; look at where it leads" : failure.what());
+    return static_cast<int>(printing ? ExitCode::kOutput : failure.code());
   }
 }

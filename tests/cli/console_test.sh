@@ -23,6 +23,7 @@ check "a dry run into a full disk" 5 "stdout could not be written: No space" bas
 check "an evaluation into a full disk" 5 "stdout could not be written: No space" bash -c '"$train" --evaluate out >/dev/full'
 check "a list into a full disk" 5 "stdout could not be written" bash -c '"$train" --list models >/dev/full'
 check "a topology into a full disk" 5 "could not be written" bash -c '"$STARLING_BUILD/bin/starling-topo" show ring -n 4 >/dev/full'
+check "a benchmark into a full disk" 5 "stdout could not be written" bash -c '"$STARLING_BUILD/bin/starling-bench" update --parameters 1000 --repeats 1 >/dev/full'
 check "two ranks' dry run into a full disk" 5 "stdout could not be written" bash -c 'mpirun --oversubscribe -n 2 bash -c "exec \"\$train\" small.json --dry-run >/dev/full"'
 
 # News of a training run are none: it is said once, and training goes on.
