@@ -236,6 +236,13 @@ TEST_CASE("blame: a rank that waits for its data") {
   CHECK(contains(blame(records), "cause: rank 2: in step 2 it waits for its data loader since"));
 }
 
+TEST_CASE("blame: data that nobody has, with no rank waiting for another yet") {
+  FlightRecords records = four_ranks(3);
+  for (auto& record : records.of) record->reason = "asked";
+  add_event(records, 1, event_at(3'000, FlightEvent::kLoad));
+  CHECK(contains(blame(records), "cause: rank 1: in step 2 it waits for its data loader since"));
+}
+
 TEST_CASE("blame: nothing wrong") {
   FlightRecords records = four_ranks(3);
   for (auto& record : records.of) record->reason = "end";

@@ -317,6 +317,9 @@ class Blame {
       if (record(i) && record(i)->reason == "error")
         return fmt::format("cause: rank {} on host {} failed at {}: {}", i, record(i)->host, clock_text(record(i)->us), record(i)->text);
     }
+    for (int i = 0; i < ranks(); ++i) {
+      if (record(i) && at(i).load) return fmt::format("cause: rank {}: {}", i, doing(i));
+    }
     return missing_.empty() ? "cause: none, nothing went wrong"
                             : fmt::format("cause: {} left no record{}", names(missing_), damaged_note());
   }
