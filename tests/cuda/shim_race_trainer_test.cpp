@@ -50,6 +50,24 @@ TEST_CASE("cuda/race: whole runs have none") {
   }
 }
 
+TEST_CASE("cuda/race: whole runs that go back to slow numbers have none, on one rank and on several") {
+  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
+    CAPTURE(precision);
+    for (const char* algorithm : {"gossip", "allreduce"}) {
+      CAPTURE(algorithm);
+      for (const int ranks : {1, 2}) {
+        auto config = race_config(algorithm, precision, false);
+        config["lookahead"] = {{"every", 2}};
+        const std::vector<Call> calls = record_run(ranks, config, [&](std::unique_ptr<Transport> end, Backend&) {
+          return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);
+        });
+        CHECK(!calls.empty());
+        CHECK(lines(cuda::shim::check_races(calls)) == "");
+      }
+    }
+  }
+}
+
 TEST_CASE("cuda/race: whole runs with averages by the clock have none") {
   const auto staged = [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); };
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {

@@ -227,7 +227,12 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
       given.error("match", "'{}' is no regular expression ({}); e.g. bn|bias, ^conv1", match, error.what());
     }
     group.lr_scale = given.number("lr_scale", 1.0, Range::at_least(0.0), "factor on the learning rate");
-    group.until_epoch = given.number("until_epoch", 0.0, Range::at_least(0.0), "from there on these parameters stay as they are; 0: never");
+    if (given.has("until_epoch")) {
+      group.until_epoch =
+          given.number("until_epoch", 0.0, Range::at_least(0.0), "from there on these parameters stay as they are; 0: never");
+    } else {
+      given.raw("until_epoch", "number", "");  // checkpoints of before this key have none
+    }
     if (group.until_epoch > 0.0 && config.rule->needs_constant_rate())
       given.error("until_epoch", "is {}, but {} needs one rate in all steps; leave it out", group.until_epoch, type);
     nlohmann::json own = keys;
