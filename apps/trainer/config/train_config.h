@@ -112,7 +112,7 @@ struct TrainConfig {
   bool auto_algorithm = false;                      ///< the config's word; `algorithm` is gossip until it is chosen
   nlohmann::json auto_figures;                      ///< of that choice, for summary.json
   double bucket_bytes = 0.0, timeout_s = 300.0, heartbeat_s = 5.0;
-  int max_ctas = 0;  ///< see NcclSettings
+  int max_ctas = 0;                 ///< see NcclSettings
   bool verify_checkpoints = false;  ///< sync.verify: before each checkpoint,
   std::int64_t verify_every = 0;    ///< or every so many steps; 0: not
   bool in_backward = true, overlap = true, allow_unused = false;
