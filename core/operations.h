@@ -543,8 +543,8 @@ struct UpdateArgs {
   std::vector<Tensor> states;    ///< as many as the rule's state_names(); all zero before the first step
   std::vector<Tensor> received;  ///< what the neighbours sent
   std::vector<double> weights;   ///< theirs, one each
-  bool sum_received = false;     ///< `received` are a sum's terms, added in this order; weights has one entry. As numbers, a CPU's update only
-  EncodedTerms encoded;          ///< of such a sum: `received` are messages
+  bool sum_received = false;  ///< `received` are a sum's terms, added in this order; weights has one entry. As numbers, a CPU's update only
+  EncodedTerms encoded;       ///< of such a sum: `received` are messages
   double self_weight = 1.0;
   double gradient_scale = 1.0;  ///< 1/(loss scale) and all-reduce's 1/n, multiplied
   bool unscales = true;         ///< gradient_scale has 1/(loss scale) in it: it follows that of each step where a graph is run again
