@@ -7,7 +7,7 @@
 #     --cores K             cores that each rank gets for itself; default on this machine: cores / ranks, on other hosts: no binding
 #     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
 #     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
-#     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/clusters.md
+#     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/reliability.md
 #     --dry-run             print the command, do not run it
 # OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
 # seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
