@@ -192,7 +192,11 @@ TEST_CASE("cudnn/plans: every batch norm of our models has an engine, forward an
     const ModelCalls calls = trace_calls(all_models(), dtype);
     CHECK(calls.refused.at("it works in place") > 0);
     CHECK(calls.refused.at("inference reads the running statistics") > 0);
-    CHECK(calls.refused.size() == 2);
+    for (const auto& [why, count] : calls.refused) {
+      CHECK_MESSAGE((why == "it works in place" || why == "inference reads the running statistics" ||
+                     why == "a residual without ReLU is left to the own kernels"),
+                    why, ", ", count, " times");
+    }
     std::map<GraphSpec, std::string> norms = calls.out_of_place;
     for (const auto& call : calls.graphs) {
       if (!is_convolution(call.first)) norms.insert(call);
