@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "comm/algorithms/updater.h"
-#include "comm/mixers/encoded.h"
+#include "kernels/decode_sum.h"
 
 namespace starling {
 namespace {

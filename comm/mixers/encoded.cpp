@@ -6,6 +6,7 @@
 #include "comm/exchange_plan.h"
 #include "comm/mixers/messages.h"
 #include "core/error.h"
+#include "kernels/decode_sum.h"
 
 namespace starling {
 
@@ -27,21 +28,6 @@ Ticket EncodedMessages::send(const Exchange& exchange, const Tensor& numbers, co
   while (messages.received.size() < exchange.receive_from.size()) messages.received.push_back(message_of(numbers));
   const auto end = messages.received.begin() + static_cast<std::ptrdiff_t>(exchange.receive_from.size());
   return transport_.start_exchange(exchange, messages.own, {messages.received.begin(), end}, label);
-}
-
-void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
-                bool accumulate) {
-  Decode sum{.out = out, .code = terms.code, .block = terms.block, .accumulate = accumulate};
-  for (std::size_t k = 0; k < messages.size(); ++k) {
-    if (sum.terms == static_cast<int>(sum.messages.size())) {
-      backend.decode(sum);
-      sum.terms = 0;
-      sum.accumulate = true;
-    }
-    sum.messages[static_cast<std::size_t>(sum.terms)] = messages[k];
-    sum.weight[static_cast<std::size_t>(sum.terms++)] = factor * terms.weights[k];
-  }
-  if (sum.terms > 0) backend.decode(sum);
 }
 
 void EncodedMessages::add_up(int bucket, double own_weight, const std::vector<double>& weights, const Tensor& out, bool accumulate) {

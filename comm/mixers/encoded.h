@@ -10,10 +10,6 @@
 
 namespace starling {
 
-/// out = factor · Σ_k weights[k] · what message k holds, with `accumulate` added to out. On the current stream.
-void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
-                bool accumulate);
-
 /// Messages of encoded numbers, one a bucket on its way at a time: what is sent, what came, and their weighted sums. All work is on the
 /// update stream, behind the update that made the numbers.
 class EncodedMessages {

@@ -9,12 +9,12 @@
 
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <initializer_list>
 
+#include "comm/mpi/quiet_thread.h"
 #include "core/error.h"
 
 namespace starling::detail {
@@ -70,12 +70,7 @@ StartWatch::StartWatch() {
   (void)socket_of(job_, rank_, ::bind);  // stays open as long as the process lives
   seen_.assign(static_cast<std::size_t>(size_), false);
   absent_.assign(static_cast<std::size_t>(size_), {});
-  // No signal is for this thread.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread([this] { run(); });
 }
 
 StartWatch::~StartWatch() {
@@ -135,7 +130,8 @@ std::string StartWatch::missing_text() const {
   for (int r = 0; r < size_; ++r) (seen_[static_cast<std::size_t>(r)] ? here : missing).push_back(r);
   if (local_size_ == size_) {
     if (missing.empty()) return ", though all have begun to";
-    return fmt::format(": {} {} not come", fmt::join(missing, ", "), missing.size() == 1 ? "has" : "have");
+    const bool one = missing.size() == 1;
+    return fmt::format(": rank{} {} {} not come", one ? "" : "s", fmt::join(missing, ", "), one ? "has" : "have");
   }
   return local_size_ < 0 ? fmt::format(": on this host {} have come", fmt::join(here, ", "))
                          : fmt::format(": of this host's {} have come {}", local_size_, fmt::join(here, ", "));

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "comm/flight.h"
+#include "comm/mpi/quiet_thread.h"
 #include "comm/rank_processes.h"
 #include "core/error.h"
 
@@ -100,12 +100,7 @@ RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pu
   for (const Process& process : processes_) known[process.rank] = process.id;
   set_rank_processes(std::move(known));
   wake_ = ::eventfd(0, EFD_CLOEXEC);
-  // No signal is for this thread.
-  sigset_t all, before;
-  ::sigfillset(&all);
-  ::pthread_sigmask(SIG_SETMASK, &all, &before);
-  thread_ = std::thread([this] { run(); });
-  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  thread_ = start_quiet_thread([this] { run(); });
 }
 
 RankWatch::~RankWatch() {

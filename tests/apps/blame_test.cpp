@@ -151,6 +151,18 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
   CHECK(contains(text, "of rank 2 nothing is known"));
 }
 
+TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
+  FlightRecords records = four_ranks(3);
+  records.of[2].reset();
+  records.broken = {2};
+  SUBCASE("nobody waits") {}
+  SUBCASE("a rank waits for it") { waits_in(records, 3, 2, 3'000); }
+  const std::string text = blame(records);
+  CAPTURE(text);
+  CHECK(contains(text, "cause: not known, as of rank 2 the record is damaged"));
+  CHECK(contains(text, "of rank 2 nothing is known"));
+}
+
 TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause, not what followed") {
   FlightRecords records = four_ranks(3);
   waits_in(records, 3, 2, 3'000);
@@ -294,6 +306,7 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
     CHECK(contains(records.damaged[0].what(), why));
     CHECK_FALSE(records.of[2]);
     CHECK(records.of[1]);
+    CHECK(records.broken == std::vector<int>{2});
   }
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/none"), doctest::Contains("is no folder"), Error);
   std::filesystem::create_directories(folder + "/empty");

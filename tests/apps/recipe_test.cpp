@@ -49,14 +49,6 @@ nlohmann::json recipe_config(const char* patch = "{}") {
   return config;
 }
 
-std::vector<double> doubles(const SafetensorsFile& file, const std::string& name) {
-  const FileTensor& tensor = file.tensors.at(name);
-  REQUIRE(tensor.dtype == DType::kFloat64);
-  std::vector<double> result(tensor.bytes.size() / sizeof(double));
-  std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
-  return result;
-}
-
 /// Trains to the config's end, or `stop` steps of it, and gives what run() came to.
 ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks, bool resume = false) {
   ExitCode code = ExitCode::kInternal;
@@ -108,7 +100,7 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
             for (const auto& [name, tensor] : state.tensors) {
               if (name.rfind("model.", 0) != 0 || !is_floating(tensor.dtype)) continue;
               std::vector<double>& average = expected[name.substr(6)];
-              const std::vector<double> now = doubles(state, name);
+              const std::vector<double> now = test::numbers_in(state, name);
               if (average.empty()) {
                 average = now;
               } else {
@@ -121,7 +113,7 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
           CHECK(found == 12);  // 8 parameters, 4 statistics
           for (const auto& [name, average] : expected) {
             CAPTURE(name);
-            const std::vector<double> saved = doubles(state, "ema." + name);
+            const std::vector<double> saved = test::numbers_in(state, "ema." + name);
             double worst = 0.0;
             for (std::size_t i = 0; i < saved.size(); ++i) worst = std::max(worst, std::abs(saved[i] - average[i]));
             CHECK(worst < 1e-14);
@@ -170,10 +162,10 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
     double worst = 0.0;
     for (const auto& [name, tensor] : shown.tensors) {
       if (!is_floating(tensor.dtype)) continue;
-      const std::vector<double> mean = doubles(shown, name);
+      const std::vector<double> mean = test::numbers_in(shown, name);
       std::vector<double> expected(mean.size(), 0.0);
       for (const SafetensorsFile& state : states) {
-        const std::vector<double> own = doubles(state, "ema." + name);
+        const std::vector<double> own = test::numbers_in(state, "ema." + name);
         for (std::size_t i = 0; i < own.size(); ++i) expected[i] += own[i] / ranks;
       }
       for (std::size_t i = 0; i < mean.size(); ++i) worst = std::max(worst, std::abs(mean[i] - expected[i]));
@@ -224,7 +216,7 @@ TEST_CASE("recipe/ema: a run tells and writes it, and its memory is planned") {
   const SafetensorsFile mean = read_safetensors(folder / "model.safetensors"), average = read_safetensors(folder / "model.ema.safetensors");
   CHECK(mean.tensors.size() == average.tensors.size());
   CHECK(average.metadata.count("starling.config") == 1);
-  CHECK(doubles(mean, "6.weight") != doubles(average, "6.weight"));
+  CHECK(test::numbers_in(mean, "6.weight") != test::numbers_in(average, "6.weight"));
   const TrainConfig with = read_train_config(json, "test", {2, 2}), without = read_train_config(recipe_config(), "test", {2, 2});
   const double more = memory_need(with, {2, 2}, trace_shapes(with)).total() - memory_need(without, {2, 2}, trace_shapes(without)).total();
   CHECK(more >= static_cast<double>(8 * with.model->parameter_count()));
@@ -286,11 +278,11 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
     });
     for (const SafetensorsFile* file : {&shown, &of_average}) {
       for (std::size_t c = 0; c < 3; ++c) {
-        CHECK(doubles(*file, "0.running_mean")[c] == doctest::Approx(mean[c]).epsilon(1e-12));
-        CHECK(doubles(*file, "0.running_var")[c] == doctest::Approx(variance[c]).epsilon(1e-12));
+        CHECK(test::numbers_in(*file, "0.running_mean")[c] == doctest::Approx(mean[c]).epsilon(1e-12));
+        CHECK(test::numbers_in(*file, "0.running_var")[c] == doctest::Approx(variance[c]).epsilon(1e-12));
       }
     }
-    CHECK(doubles(shown, "2.running_mean") != doubles(of_average, "2.running_mean"));  // of another model
+    CHECK(test::numbers_in(shown, "2.running_mean") != test::numbers_in(of_average, "2.running_mean"));  // of another model
   }
 }
 
@@ -322,7 +314,7 @@ TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each tr
       double largest = 0.0;
       for (const auto& [name, tensor] : a.tensors) {
         if (name.rfind("model.", 0) != 0 || tensor.dtype != DType::kFloat64) continue;
-        const std::vector<double> of_a = doubles(a, name), of_b = doubles(b, name);
+        const std::vector<double> of_a = test::numbers_in(a, name), of_b = test::numbers_in(b, name);
         REQUIRE(of_a.size() == of_b.size());
         for (std::size_t i = 0; i < of_a.size(); ++i) largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
       }
@@ -453,7 +445,7 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
       CAPTURE(name);
       CHECK(tensor.bytes == (name.rfind("6.", 0) == 0 ? fresh : file).tensors.at(name).bytes);
     }
-    CHECK(doubles(loaded, "1.weight") != doubles(fresh, "1.weight"));
+    CHECK(test::numbers_in(loaded, "1.weight") != test::numbers_in(fresh, "1.weight"));
     CHECK(run.config.resolved["init"] == json["init"]);
     // A text is its file.
     CHECK(read_train_config(recipe_config(R"({"init": "a.safetensors"})"), "test", {1, 1}).resolved["init"] == "a.safetensors");

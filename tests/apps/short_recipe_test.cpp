@@ -38,19 +38,11 @@ nlohmann::json short_config(const char* patch = "{}") {
   return config;
 }
 
-std::vector<double> numbers_in(const SafetensorsFile& file, const std::string& name) {
-  const FileTensor& tensor = file.tensors.at(name);
-  REQUIRE(tensor.dtype == DType::kFloat64);
-  std::vector<double> result(tensor.bytes.size() / sizeof(double));
-  std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
-  return result;
-}
-
 /// All floating-point tensors of the model in a checkpoint, by name.
 std::map<std::string, std::vector<double>> model_in(const SafetensorsFile& state) {
   std::map<std::string, std::vector<double>> result;
   for (const auto& [name, tensor] : state.tensors) {
-    if (name.rfind("model.", 0) == 0 && is_floating(tensor.dtype)) result[name.substr(6)] = numbers_in(state, name);
+    if (name.rfind("model.", 0) == 0 && is_floating(tensor.dtype)) result[name.substr(6)] = test::numbers_in(state, name);
   }
   return result;
 }
@@ -97,7 +89,7 @@ TEST_CASE("recipe/lookahead: each meeting is the plain formula on what a step wi
             CAPTURE(step);
             CAPTURE(name);
             CHECK(farthest(numbers, expected.at(name)) < 1e-14);
-            CHECK(farthest(numbers_in(state, "lookahead." + name), slow.at(name)) < 1e-14);
+            CHECK(farthest(test::numbers_in(state, "lookahead." + name), slow.at(name)) < 1e-14);
           }
         }
       });
@@ -159,12 +151,12 @@ TEST_CASE("recipe/groups: parameters stay as they are from until_epoch on") {
     std::vector<double> last;
     for (int step = 1; step <= 7; ++step) {
       CAPTURE(step);
-      const auto bias_of = [](const SafetensorsFile& state) { return numbers_in(state, "model.0.bias"); };
+      const auto bias_of = [](const SafetensorsFile& state) { return test::numbers_in(state, "model.0.bias"); };
       const SafetensorsFile state = with.state_after(1), other = without.state_after(1);
       if (step <= 4) CHECK(model_in(state) == model_in(other));
       if (step > 1) CHECK((bias_of(state) == last) == (step > 4));
       if (step > 4) CHECK(bias_of(state) != bias_of(other));
-      if (step == 6) CHECK(numbers_in(state, "model.0.weight") != numbers_in(saved, "model.0.weight"));
+      if (step == 6) CHECK(test::numbers_in(state, "model.0.weight") != test::numbers_in(saved, "model.0.weight"));
       if (step == 3) saved = state;
       last = bias_of(state);
     }

@@ -3,9 +3,11 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "apps/trainer/evaluation.h"
 #include "apps/trainer/trainer.h"
@@ -14,6 +16,15 @@
 #include "kernels/open_backend.h"
 
 namespace starling::test {
+
+/// A tensor's numbers; it is of fp64.
+inline std::vector<double> numbers_in(const SafetensorsFile& file, const std::string& name) {
+  const FileTensor& tensor = file.tensors.at(name);
+  REQUIRE(tensor.dtype == DType::kFloat64);
+  std::vector<double> result(tensor.bytes.size() / sizeof(double));
+  std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
+  return result;
+}
 
 /// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
 struct TrainerRun {

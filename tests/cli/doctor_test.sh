@@ -44,13 +44,6 @@ verify "and that they wait for each other" grep -q "^cause: ranks 0 and 1 wait f
 check "a rank that issues another exchange" "1|3" "" faulty order 2 order
 check "the doctor says which" 0 "^order: ranks part at .*: after the numbers of step 25 rank 0 issued the exchange of step 25, bucket 0 where rank 1 issued the exchange of step 25, bucket 7" blame order
 
-wait_for_lines() { # FOLDER COUNT
-  for _ in $(seq 300); do
-    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-    sleep 0.1
-  done
-  return 1
-}
 process_of() { # FOLDER RANK
   pgrep -f -- "--output $1\$" | while read -r id; do
     tr '\0' '\n' <"/proc/$id/environ" 2>/dev/null | grep -q "^OMPI_COMM_WORLD_RANK=$2\$" && echo "$id"

@@ -103,5 +103,13 @@ losses() { sed -n 's/^{.*"step": *\([0-9]*\).*$/\1 &/p' "$1/metrics.jsonl" | sed
 same_losses() { # FOLDER FOLDER
   [ -n "$(losses "$1")" ] && diff <(losses "$1") <(losses "$2")
 }
+wait_for_lines() { # FOLDER COUNT: until metrics.jsonl has that many
+  for _ in $(seq 300); do
+    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
+    sleep 0.1
+  done
+  echo "no metrics after 30 s" >"$work/.out"
+  return 1
+}
 # A number of a JSON file with one key a line or one line in all.
 json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

@@ -5,13 +5,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
 
-wait_for_lines() { # FOLDER COUNT
-  for _ in $(seq 300); do
-    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-    sleep 0.1
-  done
-  return 1
-}
 # ranks' processes are wrapped, so that their exit statuses are seen: mpirun tells one of them alone.
 cat >wrapped.sh <<'END'
 #!/usr/bin/env bash
@@ -98,8 +91,8 @@ sleep 1.5
 kill -KILL $!
 exec sleep 30
 END
-begin_without absent 40 "exec sleep 30" "rank 0: .*after 6 s MPI has not brought the 3 ranks together: 2 has not come"
-begin_without killed 40 "exec bash held.sh" "rank 0: .*\(rank 2 of this host has ended before all 3\|: 2 has not come\)"
+begin_without absent 40 "exec sleep 30" "rank 0: .*after 6 s MPI has not brought the 3 ranks together: rank 2 has not come"
+begin_without killed 40 "exec bash held.sh" "rank 0: .*\(rank 2 of this host has ended before all 3\|: rank 2 has not come\)"
 
 # Ranks that cannot watch each other's processes are as far apart as hosts: those whose processes have numbers of their own. A stopped
 # process is silent, as a host without its network is.

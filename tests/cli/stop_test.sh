@@ -4,14 +4,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
 
-wait_for_lines() { # FOLDER COUNT: until metrics.jsonl has that many
-  for _ in $(seq 300); do
-    [ "$(cat "$1/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$2" ] && return 0
-    sleep 0.1
-  done
-  echo "no metrics after 30 s" >"$work/.out"
-  return 1
-}
 newest() { ls "$1/checkpoints" | sed 's/step-//' | sort -n | tail -1; }
 ended() { # NAME STATUS PID: the process ends so within 25 s
   local name=$1 expected=$2 pid=$3 status=0

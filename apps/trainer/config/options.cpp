@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -16,9 +17,9 @@
 namespace starling {
 namespace {
 
-/// "--lr is a key of the config: --set optimizer.lr=VALUE; " where an argument that is no option has a key's name, which users of other
-/// trainers try; otherwise "".
-std::string key_hint(const CLI::App& app, int argc, const char* const* argv) {
+/// "--lr is no option but a key of the config; give it as --set optimizer.lr=VALUE" where an argument has a key's name, as other trainers'
+/// options do.
+std::optional<std::string> key_hint(const CLI::App& app, int argc, const char* const* argv) {
   const std::vector<const CLI::Option*> known = app.get_options();
   for (int i = 1; i < argc; ++i) {
     const std::string argument = std::string(argv[i]).substr(0, std::string(argv[i]).find('='));
@@ -30,11 +31,12 @@ std::string key_hint(const CLI::App& app, int argc, const char* const* argv) {
     for (std::string line; std::getline(lines, line);) {  // "| `optimizer.lr` | number | …"
       if (!line.starts_with("| `")) continue;
       const std::string key = line.substr(3, line.find('`', 3) - 3);
-      if (key == name || key.ends_with("." + name)) return fmt::format("{} is a key of the config: --set {}=VALUE; ", argument, key);
+      if (key == name || key.ends_with("." + name))
+        return fmt::format("{} is no option but a key of the config; give it as --set {}=VALUE", argument, key);
     }
     break;
   }
-  return {};
+  return std::nullopt;
 }
 
 }  // namespace
@@ -66,7 +68,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    fail(ExitCode::kUsage, "arguments", "{}{}", key_hint(app, argc, argv), argument_error(app, error, argc, argv));
+    fail(ExitCode::kUsage, "arguments", "{}", key_hint(app, argc, argv).value_or(argument_error(app, error, argc, argv)));
   }
   if (!options.confusion.empty() && options.evaluate.empty())
     fail(ExitCode::kUsage, "arguments", "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");

@@ -1,10 +1,22 @@
 #include "apps/trainer/config/recipe.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "apps/trainer/norm_statistics.h"
 
 namespace starling {
+
+namespace {
+
+/// A section that does something only where it is given; none where it is not, and the resolved config says so.
+std::optional<ConfigSection> optional_section(ConfigSection& root, const char* key, const char* doc) {
+  if (root.has(key) || root.describing()) return root.section(key, doc);
+  root.raw(key, "object", doc);
+  return std::nullopt;
+}
+
+}  // namespace
 
 void read_initial_file(ConfigSection& root, TrainConfig& config) {
   ConfigSection init = root.section("init", "initial values from a file; a text is its file", "file");
@@ -19,11 +31,9 @@ void read_initial_file(ConfigSection& root, TrainConfig& config) {
 
 void read_average(ConfigSection& root, TrainConfig& config) {
   const char* doc = "a moving average of the parameters, tested and saved beside the mean model; off where it is not given";
-  if (!root.has("ema") && !root.describing()) {
-    root.raw("ema", "object", doc);
-    return;
-  }
-  ConfigSection ema = root.section("ema", doc);
+  std::optional<ConfigSection> given = optional_section(root, "ema", doc);
+  if (!given) return;
+  ConfigSection& ema = *given;
   AverageSettings settings;
   settings.decay = ema.number("decay", 0.999, Range::half_open(0.0, 1.0), "share of the average that stays at each of its updates");
   settings.every = ema.integer("every", 1, Range::closed(1, 1e9), "steps between updates of the average");
@@ -39,11 +49,9 @@ void read_lookahead(ConfigSection& root, TrainConfig& config) {
   const char* doc =
       "slow numbers that the model goes back towards every few steps (arXiv 1907.08610); off where it is not given. Goes with gossip and "
       "allreduce";
-  if (!root.has("lookahead") && !root.describing()) {
-    root.raw("lookahead", "object", doc);
-    return;
-  }
-  ConfigSection lookahead = root.section("lookahead", doc);
+  std::optional<ConfigSection> given = optional_section(root, "lookahead", doc);
+  if (!given) return;
+  ConfigSection& lookahead = *given;
   LookaheadSettings settings;
   settings.every = lookahead.integer("every", 5, Range::closed(1, 1e9), "steps between meetings of the model and the slow numbers");
   settings.decay =

@@ -288,12 +288,17 @@ class Blame {
     }
     Ranks gone;
     for (const int rank : missing_) {
-      if (blamed.count(rank) || blamed.empty()) gone.push_back(rank);
+      if (!is_broken(rank) && (blamed.count(rank) || blamed.empty())) gone.push_back(rank);
     }
     if (!gone.empty()) {
-      return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone{}", names(gone),
-                         found_of(gone.front()), verb(gone, "its", "their"), damaged_note());
+      return fmt::format("cause: {} left no record: {}probably killed or stopped, or {} host is gone", names(gone), found_of(gone.front()),
+                         verb(gone, "its", "their"));
     }
+    Ranks unread;
+    for (const int rank : missing_) {
+      if (is_broken(rank) && (blamed.count(rank) || blamed.empty())) unread.push_back(rank);
+    }
+    if (!unread.empty()) return fmt::format("cause: not known, as of {} the record is damaged", names(unread));
     Ranks roots, in_waits;
     for (const int rank : blamed) {
       if (!at(rank).wait) roots.push_back(rank);
@@ -320,10 +325,10 @@ class Blame {
     for (int i = 0; i < ranks(); ++i) {
       if (record(i) && at(i).load) return fmt::format("cause: rank {}: {}", i, doing(i));
     }
-    return missing_.empty() ? "cause: none, nothing went wrong"
-                            : fmt::format("cause: {} left no record{}", names(missing_), damaged_note());
+    return missing_.empty() ? "cause: none, nothing went wrong" : fmt::format("cause: {} left no record that can be read", names(missing_));
   }
-  std::string damaged_note() const { return records_.damaged.empty() ? "" : " that can be read"; }
+  /// It has left a record, but nobody can read it.
+  bool is_broken(int rank) const { return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end(); }
 
   Ranks waiting_ranks() const {
     Ranks all;

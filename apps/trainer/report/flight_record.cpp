@@ -103,7 +103,6 @@ FlightRecords read_flight_records(const std::string& run) {
   const fs::path folder = fs::is_directory(inner, error) ? inner : fs::path(run);
   FlightRecords records;
   std::vector<FlightRecord> whole;
-  std::vector<int> broken;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
     const int rank = rank_of_file(entry.path());
     if (rank < 0) continue;
@@ -115,7 +114,7 @@ FlightRecords read_flight_records(const std::string& run) {
       }
     } catch (const Error& bad) {
       records.damaged.push_back(bad);
-      broken.push_back(rank);
+      records.broken.push_back(rank);
     }
   }
   if (whole.empty()) {

@@ -36,6 +36,7 @@ FlightRecord read_flight_record(const std::string& path);
 struct FlightRecords {
   std::vector<std::optional<FlightRecord>> of;  ///< by rank; empty: there is none, or it is damaged
   std::vector<Error> damaged;
+  std::vector<int> broken;  ///< the ranks whose records these are
 };
 /// `run`: the run's folder, or the folder with the records. Error(kUsage) where there is no record at all, or where they are of different
 /// runs.

@@ -13,6 +13,7 @@
 #include "kernels/cpu/update.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/operations/update_kernel.h"
+#include "kernels/decode_sum.h"
 #include "kernels/math/adafactor.h"
 #include "kernels/math/adagrad.h"
 #include "kernels/math/lamb.h"
@@ -126,16 +127,7 @@ void update_decoded(CudaBackend& backend, const Update& call) {
   args.sum_received = false;
   args.encoded = {};
   args.received = {backend.scratch(args.x.elements(), args.x.dtype())};
-  Decode decode{.out = args.received[0], .code = encoded.code, .block = encoded.block};
-  for (std::size_t k = 0; k < call.args.received.size(); ++k) {
-    const auto term = static_cast<std::size_t>(decode.terms++);
-    decode.messages[term] = call.args.received[k];
-    decode.weight[term] = encoded.weights[k];
-    if (decode.terms < static_cast<int>(decode.messages.size()) && k + 1 < call.args.received.size()) continue;
-    backend.decode(decode);
-    decode.terms = 0;
-    decode.accumulate = true;
-  }
+  decode_sum(backend, call.args.received, encoded, 1.0, args.received[0], false);
   backend.update({call.rule, args});
 }
 

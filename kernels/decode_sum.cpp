@@ -1,0 +1,22 @@
+#include "kernels/decode_sum.h"
+
+#include <cstddef>
+
+namespace starling {
+
+void decode_sum(Backend& backend, const std::vector<Tensor>& messages, const EncodedTerms& terms, double factor, const Tensor& out,
+                bool accumulate) {
+  Decode sum{.out = out, .code = terms.code, .block = terms.block, .accumulate = accumulate};
+  for (std::size_t k = 0; k < messages.size(); ++k) {
+    if (sum.terms == static_cast<int>(sum.messages.size())) {
+      backend.decode(sum);
+      sum.terms = 0;
+      sum.accumulate = true;
+    }
+    sum.messages[static_cast<std::size_t>(sum.terms)] = messages[k];
+    sum.weight[static_cast<std::size_t>(sum.terms++)] = factor * terms.weights[k];
+  }
+  if (sum.terms > 0) backend.decode(sum);
+}
+
+}  // namespace starling
