@@ -173,10 +173,10 @@ while true; do
   fi
   while silent=$(silent_hosts) && [ -n "$silent" ] && [ $stopped = 0 ]; do
     if [ $pause -gt 60 ]; then
-      warn "no answer from $(echo $silent | sed 's/ /, /g') for over a minute; give hosts that answer"
+      warn "no answer from ${silent//$'\n'/, } for over a minute; give hosts that answer"
       exit 3
     fi
-    warn "no answer from $(echo $silent | sed 's/ /, /g'); asking again in $pause s"
+    warn "no answer from ${silent//$'\n'/, }; asking again in $pause s"
     sleep $pause
     pause=$((pause * 2))
   done
