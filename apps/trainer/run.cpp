@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "apps/inference/model_file.h"
 #include "apps/trainer/config/auto_plan.h"
@@ -22,6 +24,7 @@
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/elastic.h"
 #include "apps/trainer/state/init_file.h"
 #include "apps/trainer/state/model_metadata.h"
 #include "apps/trainer/trainer.h"
@@ -112,6 +115,24 @@ nlohmann::json read_config(const TrainOptions& options) {
   return config;
 }
 
+/// The config of so many ranks. With --elastic another topology takes the place of one that they cannot have.
+TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site) {
+  nlohmann::json config = read_config(options);
+  const std::string source = source_of(options);
+  try {
+    return read_train_config(config, source, site);
+  } catch (const Error& error) {
+    const ErrorParts& parts = error.parts();
+    if (!options.elastic || !(parts.component == "topology" || parts.where.key.starts_with("sync.topology"))) throw;
+    const auto elastic = config.value("elastic", nlohmann::json());
+    const std::string other = elastic.is_object() ? elastic.value("topology", Elastic().topology) : Elastic().topology;
+    config["sync"]["topology"] = {{"type", other}};
+    TrainConfig result = read_train_config(config, source, site);
+    if (is_first_rank()) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
+    return result;
+  }
+}
+
 void open_data(TrainConfig& config, const std::string& source, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.tensors;
   config.dataset->open();
@@ -146,17 +167,29 @@ void write_trace(const std::string& path, const std::string& mine, World& world)
   });
 }
 
-/// This rank's part of the newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which damaged ones were
-/// left out. Where none is whole, the error is what is wrong with the newest. Collective.
-SafetensorsFile read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world, std::int64_t& step) {
+/// A checkpoint as this rank goes on from it: by how many ranks it was made, and its file, or with `elastic` those of its share.
+struct ReadCheckpoint {
+  int made = 0;
+  std::string source;  ///< rank 0's file
+  RankFiles files;
+};
+
+/// The newest checkpoint that is whole on all ranks; `step` becomes its step. One line says which damaged ones were left out. Where none is
+/// whole, the error is what is wrong with the newest. Collective.
+ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World& world, std::int64_t& step, bool elastic) {
   std::optional<AgreedError> first;
   std::vector<std::int64_t> damaged;
   while (true) {
-    SafetensorsFile state;
+    ReadCheckpoint state;
     const auto error = try_together(world, [&] {
-      const int made = checkpoints.ranks(step);
-      if (made > 0 && world.rank() >= made) return;  // check_resumable() says on rank 0 that these are too many ranks
-      state = checkpoints.read(step, world.rank());
+      state.made = checkpoints.ranks(step);
+      state.source = checkpoints.rank_file(step, 0);
+      const bool others = elastic && state.made > 0 && state.made != world.size();
+      // Without --elastic check_resumable() says on rank 0 that these are too many ranks.
+      for (int rank = world.rank(); rank < std::max(state.made, 1); rank += world.size()) {
+        state.files.emplace_back(checkpoints.rank_file(step, rank), checkpoints.read(step, rank));
+        if (!others) break;
+      }
     });
     if (!error) {
       together(world, [&] {
@@ -180,6 +213,30 @@ SafetensorsFile read_newest_checkpoint(const CheckpointFolder& checkpoints, Worl
   }
 }
 
+/// Where another number of ranks made it, the mean of what they saved, and `config` goes on with this one. Collective.
+SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options, TrainConfig& config, const RankLayout& site,
+                         World& world) {
+  if (!options.elastic || checkpoint.made == site.ranks) {
+    SafetensorsFile state = checkpoint.files.empty() ? SafetensorsFile() : std::move(checkpoint.files.front().second);
+    if (!checkpoint.files.empty()) config.stretches = saved_stretches(state, checkpoint.files.front().first);
+    return state;
+  }
+  std::set<std::string> parameters;
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->trainable) parameters.insert(parameter->name);
+  }
+  const bool needs_weights = config.algorithm.topology == TopologyKind::kColumnStochastic;
+  SafetensorsFile state = mean_of_ranks(std::move(checkpoint.files), checkpoint.made, parameters, needs_weights, world);
+  together(world, [&] {
+    const std::string& source = checkpoint.source;
+    std::vector<Stretch> stretches = saved_stretches(state, source);
+    const auto batch_size = saved_config(state, source).value("batch_size", config.batch_size);
+    if (stretches.empty()) stretches = {{.ranks = checkpoint.made, .batch_size = batch_size}};
+    config.stretches = continued(std::move(stretches), steps_in(state, source), site.ranks, config.elastic);
+  });
+  return state;
+}
+
 /// What an earlier run of the folder left stays beside the new one's. Collective.
 void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, World& world) {
   FlightRecorder& recorder = FlightRecorder::instance();
@@ -196,7 +253,7 @@ void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, Wo
   world.barrier();
 }
 
-ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& trace, Backend& backend,
+ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& planned, Backend& backend,
                Transport& transport) {
   RunFolder folder;
   together(transport, [&] {
@@ -214,15 +271,24 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   open_flight_recorder(config, folder, transport);
-  const std::string chosen = folder.resume ? "" : choose_by_measurement(config, site, trace, backend, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
-  if (folder.resume) state = read_newest_checkpoint(checkpoints, transport, folder.resume_step);
-  const std::string source = checkpoints.rank_file(folder.resume_step, transport.rank());
+  if (folder.resume) {
+    state = state_of(read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic), options, config, site, transport);
+  }
+  const bool other_ranks = is_mean_of_ranks(state);
+  const std::string source = checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
+  ShapeTrace trace = planned;
+  if (!config.stretches.empty() && config.stretches.back().batch_size != config.batch_size) {
+    config.batch_size = config.stretches.back().batch_size;
+    trace = trace_shapes(config);
+  }
+  const std::string chosen = folder.resume && !other_ranks ? "" : choose_by_measurement(config, site, trace, backend, transport);
   together(transport, [&] {
     if (folder.resume) {
-      adopt_choice(config, site, saved_config(state, source), source);
-      check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute);
+      check_data_size(config, source_of(options), site);
+      if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
+      check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
       if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
         log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,
@@ -240,6 +306,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     say(period_text(config, site));
     if (config.cache) say("{}\n", config.cache->text());
     say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+    if (other_ranks) say(text_of(config.stretches, run_length(config, site), config));
   }
   Tracer tracer(transport.rank());
   const bool tracing = !config.trace.empty();
@@ -305,7 +372,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
-    config = read_train_config(read_config(options), source_of(options), site);
+    config = read_for_ranks(options, site);
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
     trace = trace_shapes(config);
   });

@@ -1,6 +1,7 @@
 #include "apps/trainer/trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/norm_statistics.h"
+#include "apps/trainer/state/elastic.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
@@ -32,7 +34,7 @@ std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& l
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
   for (const ParameterGroup& group : config.groups) {
     groups.push_back({group.rule.get(), group.lr_scale});
-    if (group.until_epoch > 0.0) groups.back().until_step = step_of_epoch(group.until_epoch, length.steps_per_epoch) - first;
+    if (group.until_epoch > 0.0) groups.back().until_step = length.step_of_epoch(group.until_epoch) - first;
   }
   return groups;
 }
@@ -62,7 +64,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);
   open_part(0);
-  schedule_ = config.make_schedule({config.lr, length_.total_steps, static_cast<double>(length_.steps_per_epoch)});
+  schedule_ = config.make_schedule({config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   size_loader(0);
@@ -87,7 +89,7 @@ bool Trainer::size_loader(std::int64_t epoch) {
   return true;
 }
 
-LoaderSettings Trainer::loader_settings() const {
+LoaderSettings Trainer::loader_settings(bool continues) const {
   LoaderSettings settings;
   settings.seed = config_.seed;
   settings.shuffle = config_.shuffle;
@@ -101,24 +103,32 @@ LoaderSettings Trainer::loader_settings() const {
   settings.threads = data_threads(config_, transport_.world(), backend_.device());
   settings.rank = transport_.rank();
   settings.ranks = transport_.size();
+  if (continues && length_.stretches().size() > 1) {
+    settings.continued_epoch = length_.continued_epoch();
+    settings.rest_batches = length_.rest_batches();
+    settings.taken = length_.taken();
+  }
   return settings;
 }
 
 Trainer::Part Trainer::part(std::size_t k) const {
-  if (k == 0) return {config_.algorithm, config_.topology.get(), 0};
-  const SyncPhase& phase = config_.phases[k - 1];
-  return {phase.algorithm, phase.topology.get(), phase.first_step(length_)};
+  const std::int64_t began = k == 0 ? 0 : config_.phases[k - 1].first_step(length_);
+  const AlgorithmPlan& plan = k == 0 ? config_.algorithm : config_.phases[k - 1].algorithm;
+  // What an algorithm keeps of each rank is of no use to other ranks, nor is what it counts of their rounds: it begins anew with them.
+  const bool anew = !plan.states.empty() || plan.topology == TopologyKind::kColumnStochastic;
+  const std::int64_t came = length_.stretches().back().step;
+  return {plan, k == 0 ? config_.topology.get() : config_.phases[k - 1].topology.get(), began, anew ? std::max(began, came) : began};
 }
 
 std::size_t Trainer::part_of(std::int64_t t) const {
   std::size_t k = config_.phases.size();
-  while (k > 0 && part(k).first > t) --k;
+  while (k > 0 && part(k).began > t) --k;
   return k;
 }
 
 void Trainer::open_part(std::size_t k) {
   part_ = k;
-  const auto& [plan, topology, first] = part(k);
+  const auto& [plan, topology, began, first] = part(k);
   Encoding encoding = plan.encoding.value_or(Encoding());
   encoding.dtype = config_.dtype;
   const bool whole = config_.mixer.encodes && !plan.encoding;  // another part's exchanges are those that are encoded
@@ -219,9 +229,9 @@ void Trainer::initialise() {
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
-  // A checkpoint right before a switch is of the part that ends there.
-  const std::int64_t step = steps_in(file, source);
-  if (const std::size_t k = part_of(std::max<std::int64_t>(step, 1) - 1); k != part_) {
+  // A checkpoint right before a switch is of the part that ends there; where ranks have become one already, the next begins.
+  const std::int64_t step = steps_in(file, source), of = is_mean_of_ranks(file) ? step : std::max<std::int64_t>(step, 1) - 1;
+  if (const std::size_t k = part_of(of); k != part_) {
     std::vector<Tensor> fresh;
     for (const Bucket& bucket : buckets_) {
       fresh.emplace_back(backend_, bucket.parameters.shape(), bucket.parameters.dtype());
@@ -233,7 +243,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   RunCounters counters;
   const bool by_complexity = config_.sampler->complexity() != Sampler::Complexity::kNone;
   together(transport_, [&] {
-    counters = load_state(file, source, *config_.model, buckets_, *config_.rule);
+    counters = load_state(file, source, *config_.model, buckets_, *config_.rule, !is_mean_of_ranks(file));
     if (by_complexity) complexities_ = load_complexities(file, source, config_.data.train_samples);
     if (average_) average_->load(file, source);
     if (lookahead_) lookahead_->load(file, source);
@@ -245,21 +255,24 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
   losses_.reset(counters.loss_sum, counters.loss_count);
   seconds_ = counters.train_seconds;
-  loader_epoch_ = step_ / length_.steps_per_epoch;
+  const RunLength::Place place = length_.place(step_);
+  loader_epoch_ = place.epoch;
   size_loader(loader_epoch_);
-  loader_->start(loader_epoch_, step_ % length_.steps_per_epoch * config_.accumulate);
+  loader_->start(loader_epoch_, place.update * config_.accumulate);
   algorithm_->resume(step_ - part(part_).first);
 }
 
 double Trainer::rate(std::int64_t step) const {
   const Part of = part(part_of(step));
-  return schedule_->lr(step) * (step - of.first < of.algorithm.means_before ? 1.0 : config_.lr_scale);
+  const double batch = std::pow(length_.batch_ratio(step), config_.elastic.lr_power);
+  return schedule_->lr(length_.planned_step(step)) * batch *
+         (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before ? 1.0 : config_.lr_scale);
 }
 
 void Trainer::issue_step() {
   const TraceSpan span("step", std::to_string(step_ + 1));
   FlightRecorder::instance().note(FlightEvent::kStep, {.step = step_});
-  const std::int64_t epoch_now = step_ / length_.steps_per_epoch;
+  const std::int64_t epoch_now = length_.place(step_).epoch;
   if (epoch_now != loader_epoch_) {
     // Micro-batches that do not fill a group at an epoch's end are dropped.
     if (size_loader(epoch_now)) {
@@ -342,6 +355,8 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
   if (!complexities_.empty()) save_complexities(complexities_, file);
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);
+  save_stretches(config_.stretches, file);
+  file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }
@@ -349,7 +364,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
 void Trainer::recalibrate_norms(MeanModelScope& shown) {
   if (config_.recalibrate_batches == 0) return;
   shown.replace_buffers([&] {
-    if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(), backend_, config_.compute);
+    if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_, config_.compute);
     norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
     recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches, config_.seed, backend_);
   });

@@ -33,7 +33,7 @@ class Trainer {
 
   /// Initial values: from the seed or from `init`, rank 0's on every rank.
   void initialise();
-  /// Continues from this rank's file of a checkpoint.
+  /// Continues from this rank's file of a checkpoint, or from all ranks' mean (elastic.h).
   void resume(const SafetensorsFile& file, const std::string& source);
 
   /// One update: `accumulate` micro-batches forward and backward, exchanges and updates as the algorithm wants. Out of memory: the error
@@ -56,7 +56,7 @@ class Trainer {
   SafetensorsFile state(SafetensorsFile used = {});
 
   std::int64_t steps_done() const { return step_; }
-  double epoch() const { return static_cast<double>(step_) / static_cast<double>(length_.steps_per_epoch); }
+  double epoch() const { return length_.epochs_at(step_); }
   double lr() const { return lr_; }  ///< of the last update
   const RunLength& length() const { return length_; }
   /// The seconds of training so far, earlier runs' included; whoever calls step() adds what it took.
@@ -82,7 +82,8 @@ class Trainer {
   struct Part {
     const AlgorithmPlan& algorithm;
     const Topology* topology;
-    std::int64_t first;  ///< step
+    std::int64_t began;  ///< its first step
+    std::int64_t first;  ///< the step that is the algorithm's own step 0: a later one where it began anew with other ranks
   };
   Part part(std::size_t k) const;
   /// The part that step t belongs to.
@@ -100,7 +101,8 @@ class Trainer {
   /// Waits for what the device says of the step before.
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
-  LoaderSettings loader_settings() const;
+  /// `continues`: with what is left of an epoch that other ranks began.
+  LoaderSettings loader_settings(bool continues = true) const;
   /// Makes the loader for the size that images have in an epoch, where it has another: it is to be started then.
   bool size_loader(std::int64_t epoch);
   /// sync.batch_norm: before a test of the model that `shown` shows.

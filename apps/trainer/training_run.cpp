@@ -45,15 +45,6 @@ std::string text_of(const std::vector<MetricValue>& metrics) {
   return shares + others;
 }
 
-/// The first step after `step` at which it is due.
-std::int64_t first_due(const Interval& interval, std::int64_t step, std::int64_t steps_per_epoch) {
-  std::int64_t first = INT64_MAX;
-  for (const std::int64_t every : {interval.every_steps, interval.every_epochs * steps_per_epoch}) {
-    if (every > 0) first = std::min(first, step / every * every + every);
-  }
-  return first;
-}
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 }  // namespace
@@ -83,14 +74,15 @@ ExitCode TrainingRun::run() {
 }
 
 ExitCode TrainingRun::run_steps() {
-  const std::int64_t total = trainer_.length().total_steps, steps_per_epoch = trainer_.length().steps_per_epoch;
+  const RunLength& length = trainer_.length();
+  const std::int64_t total = length.total_steps;
   if (transport_.rank() == 0 && step() < total) {  // a finished run has written its lines
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();
   // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
-  if (first_due(config_.checkpoint, step(), steps_per_epoch) < total) checkpoints_.give_used(trainer_.state());
+  if (config_.checkpoint.first_due(step(), length) < total) checkpoints_.give_used(trainer_.state());
   bool stopped = false;
   trainer_.take_wait_seconds();
   while (step() < total && !stopped) {
@@ -108,10 +100,10 @@ ExitCode TrainingRun::run_steps() {
       emit_metrics();
     }
     stopped = !last && stop_agreed();
-    const bool saves = last || stopped || config_.checkpoint.due(step(), steps_per_epoch);
+    const bool saves = last || stopped || config_.checkpoint.due(step(), length);
     if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
       verify_replicas(trainer_);
-    if (last || config_.evaluate.due(step(), steps_per_epoch)) test(last);
+    if (last || config_.evaluate.due(step(), length)) test(last);
     if (saves) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
@@ -365,7 +357,7 @@ void TrainingRun::write_summary() {
     if (transport_.rank() != 0) return;
     std::sort(hosts.begin(), hosts.end());
     hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
-    const auto images = static_cast<double>(step() * config_.accumulate * config_.batch_size * transport_.size());
+    const auto images = static_cast<double>(trainer_.length().samples_seen(step()));
     nlohmann::json summary{
         {"steps", step()},
         {"epochs", trainer_.epoch()},
@@ -390,6 +382,8 @@ void TrainingRun::write_summary() {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
       summary["cache"] = {{"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};
     }
+    if (const std::vector<Stretch>& stretches = trainer_.length().stretches(); stretches.size() > 1)
+      summary["elastic"] = {{"from_ranks", stretches[stretches.size() - 2].ranks}, {"step", stretches.back().step}};
     if (best_) summary["best"] = {{"step", best_->step}, {best_->metric, best_->value}};
     if (scaler) summary["skipped_steps"] = static_cast<std::int64_t>(skipped);
     if (result_->samples > 0) {

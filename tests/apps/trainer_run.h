@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -28,10 +29,11 @@ inline std::vector<double> numbers_in(const SafetensorsFile& file, const std::st
 
 /// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
 struct TrainerRun {
-  TrainerRun(const nlohmann::json& json, Transport& ranks)
+  /// `change`: of the config as it was read, such as the stretches that a checkpoint tells.
+  TrainerRun(const nlohmann::json& json, Transport& ranks, const std::function<void(TrainConfig&)>& change = {})
       : transport(ranks),
         site{ranks.size(), ranks.size()},
-        config(read_train_config(json, "test", site)),
+        config(changed(read_train_config(json, "test", site), change)),
         trace(trace_shapes(config)),
         backend(open_backend(DeviceType::kCpu, 1)) {
     config.dataset->open();
@@ -41,6 +43,10 @@ struct TrainerRun {
   ~TrainerRun() {
     trainer.reset();
     config.model.reset();  // its tensors go before the backend
+  }
+  static TrainConfig changed(TrainConfig config, const std::function<void(TrainConfig&)>& change) {
+    if (change) change(config);
+    return config;
   }
   void steps(int count) {
     for (int i = 0; i < count; ++i) trainer->step();

@@ -53,6 +53,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
       ->allow_extra_args(false);
   app.add_option("--output", options.output, "folder for the run's files (default: runs/<config name>-<time>)");
   app.add_option("--resume", options.resume, "a run's folder, or latest: the newest complete checkpoint under --output");
+  app.add_flag("--elastic", options.elastic, "with --resume: go on with another number of ranks, as the config's `elastic` says");
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
@@ -72,6 +73,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   }
   if (!options.confusion.empty() && options.evaluate.empty())
     fail(ExitCode::kUsage, "arguments", "--confusion is given without --evaluate; add --evaluate MODEL.safetensors");
+  if (options.elastic && options.resume.empty())
+    fail(ExitCode::kUsage, "arguments", "--elastic is given without --resume; add --resume DIR, or --resume latest --output DIR");
   const bool needs_config =
       !options.help && !options.version && !options.describe_config && options.list.empty() && options.evaluate.empty();
   if (needs_config && options.config.empty()) fail(ExitCode::kUsage, "arguments", "no config given; needed: starling-train CONFIG.json");

@@ -585,6 +585,19 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
   return graphs == false ? GraphChoice::kOff : GraphChoice::kAuto;
 }
 
+void read_elastic(ConfigSection& root, TrainConfig& config) {
+  ConfigSection elastic = root.section("elastic", "how --resume … --elastic goes on with another number of ranks");
+  config.elastic.keep_global_batch =
+      elastic.choice("keep", "global_batch", {"global_batch", "rank_batch"},
+                     "global_batch: the samples of an update, to the nearest number that the ranks can share; rank_batch: `batch_size`, so "
+                     "that fewer ranks make smaller updates, and more of them in an epoch") == "global_batch";
+  const std::string scaling =
+      elastic.choice("lr_scaling", "linear", {"linear", "sqrt", "none"}, "with rank_batch: how the rate follows the samples of an update");
+  if (!config.elastic.keep_global_batch) config.elastic.lr_power = scaling == "linear" ? 1.0 : scaling == "sqrt" ? 0.5 : 0.0;
+  config.elastic.topology = elastic.text("topology", config.elastic.topology, "in place of a sync.topology that cannot have so many ranks");
+  elastic.finish();
+}
+
 TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   TrainConfig config;
   load_plugins(root.texts("plugins", {}, "shared libraries to open first; they register layers, topologies, optimizers, …"));
@@ -627,6 +640,7 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
     if (const std::string why = plan_graphs(config, site).why_not; !why.empty())
       root.error("cuda_graphs", "is true, but {}; allowed here: auto, false", why);
   }
+  read_elastic(root, config);
   ConfigSection evaluate = root.section("evaluate", "tests of the mean model; one more comes at the end");
   config.evaluate = read_interval(evaluate, "test");
   read_views(evaluate, config);
@@ -745,20 +759,22 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   }
 }
 
-std::int64_t SyncPhase::first_step(const RunLength& length) const {
-  return epoch > 0.0 ? step_of_epoch(epoch, length.steps_per_epoch) : step;
+std::int64_t SyncPhase::first_step(const RunLength& length) const { return epoch > 0.0 ? length.step_of_epoch(epoch) : step; }
+
+bool Interval::due(std::int64_t step, const RunLength& length) const {
+  if (every_steps > 0 && step % every_steps == 0) return true;
+  const std::int64_t epochs = every_epochs > 0 ? length.whole_epochs(step) : 0;
+  return epochs > 0 && epochs % every_epochs == 0;
 }
 
-std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch) {
-  return static_cast<std::int64_t>(std::ceil(epoch * static_cast<double>(steps_per_epoch) * (1.0 - 1e-12)));  // 1.1 of 10 is 11
-}
-
-RunLength run_length(const TrainConfig& config, const RankLayout& site) {
-  RunLength length;
-  length.batches_per_epoch = config.data.train_samples / site.ranks / config.batch_size;
-  length.steps_per_epoch = length.batches_per_epoch / config.accumulate;
-  length.total_steps = config.steps > 0 ? config.steps : step_of_epoch(config.epochs, length.steps_per_epoch);
-  return length;
+std::int64_t Interval::first_due(std::int64_t step, const RunLength& length) const {
+  std::int64_t first = INT64_MAX;
+  if (every_steps > 0) first = step / every_steps * every_steps + every_steps;
+  if (every_epochs > 0) {
+    const std::int64_t next = length.place(step).epoch / every_epochs * every_epochs + every_epochs;
+    first = std::min(first, length.step_of_epoch(static_cast<double>(next)));
+  }
+  return first;
 }
 
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings) {

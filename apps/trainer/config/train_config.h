@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "apps/inference/test_views.h"
+#include "apps/trainer/config/run_length.h"
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/cached.h"
 #include "apps/trainer/data/dataset.h"
@@ -38,9 +39,9 @@ inline constexpr double kMebibyte = 1024.0 * 1024.0;
 struct Interval {
   std::int64_t every_epochs = 0, every_steps = 0;
   /// Whether it is due after `step` updates.
-  bool due(std::int64_t step, std::int64_t steps_per_epoch) const {
-    return (every_steps > 0 && step % every_steps == 0) || (every_epochs > 0 && step % (every_epochs * steps_per_epoch) == 0);
-  }
+  bool due(std::int64_t step, const RunLength& length) const;
+  /// The first step after `step` at which it is due; INT64_MAX where it never is.
+  std::int64_t first_due(std::int64_t step, const RunLength& length) const;
 };
 
 /// "cuda_graphs": whole steps as graphs of the device; see step_graphs.h.
@@ -63,7 +64,14 @@ struct SyncPhase {
   AlgorithmPlan algorithm;
   std::string topology_name;
   std::unique_ptr<Topology> topology;  ///< null for an algorithm that needs none
-  std::int64_t first_step(const struct RunLength& length) const;
+  std::int64_t first_step(const RunLength& length) const;
+};
+
+/// `elastic`
+struct Elastic {
+  bool keep_global_batch = true;    ///< or each rank's
+  double lr_power = 0.0;            ///< the rate is multiplied by (new / old samples of an update) to this power
+  std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
 };
 
 struct TrainConfig {
@@ -89,8 +97,10 @@ struct TrainConfig {
   Augmenters augment;
   double dirichlet_alpha = 0.0;
   std::int64_t batch_size = 128, accumulate = 1;
-  double epochs = 0.0;     ///< a part of one too; 0: `steps`
-  std::int64_t steps = 0;  ///< 0: `epochs`
+  double epochs = 0.0;             ///< a part of one too; 0: `steps`
+  std::int64_t steps = 0;          ///< 0: `epochs`
+  Elastic elastic;                 ///< how a run goes on with another number of ranks
+  std::vector<Stretch> stretches;  ///< of a run that did, with its numbers of ranks; empty: it did not
 
   std::unique_ptr<Task> task;
   std::unique_ptr<Model> model;
@@ -145,17 +155,6 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
 
 /// A trace of what this config trains, before any memory is taken.
 ShapeTrace trace_shapes(const TrainConfig& config);
-
-/// The step that an epoch begins with, of so many steps each; within an epoch the first at or after that point.
-std::int64_t step_of_epoch(double epoch, std::int64_t steps_per_epoch);
-
-/// How long a run is, from the size of the data.
-struct RunLength {
-  std::int64_t batches_per_epoch = 0;  ///< micro-batches of one rank
-  std::int64_t steps_per_epoch = 0;    ///< updates
-  std::int64_t total_steps = 0;
-};
-RunLength run_length(const TrainConfig& config, const RankLayout& site);
 
 /// `--set` of "steps" or "epochs" replaces the other one.
 void apply_settings(nlohmann::json& config, const std::vector<std::string>& settings);

@@ -52,6 +52,7 @@ class BalancedSampler final : public Sampler {
  public:
   BalancedSampler(Complexity source, double random_level) : source_(source), random_level_(random_level) {}
 
+  bool takes_rest() const override { return true; }
   Complexity complexity() const override { return source_; }
   void set_complexities(const std::vector<float>& complexities) override { cost_ = complexities; }
 
@@ -91,7 +92,8 @@ class BalancedSampler final : public Sampler {
   /// The samples that whole batches of the plain order take in this epoch, by their perturbed cost; equals in the epoch's order.
   std::vector<std::int64_t> by_cost(const EpochInputs& inputs) const {
     std::vector<std::int64_t> order = epoch_order(inputs);
-    order.resize(static_cast<std::size_t>(inputs.samples / inputs.ranks / inputs.batch_size * inputs.batch_size * inputs.ranks));
+    const auto samples = static_cast<std::int64_t>(order.size());
+    order.resize(static_cast<std::size_t>(samples / inputs.ranks / inputs.batch_size * inputs.batch_size * inputs.ranks));
     const auto [least, most] = std::minmax_element(cost_.begin(), cost_.end());
     const double reach = cost_.empty() ? 0.0 : random_level_ * (static_cast<double>(*most) - static_cast<double>(*least));
     std::vector<std::pair<double, std::int64_t>> keys;

@@ -94,14 +94,26 @@ struct Loader::State {
     friend bool operator==(const Position&, const Position&) = default;
   };
 
-  Position after(Position position) const { return ++position.batch < batches ? position : Position{position.epoch + 1, 0}; }
+  std::int64_t batches_in(std::int64_t epoch) const { return epoch == settings.continued_epoch ? settings.rest_batches : batches; }
+  Position at(Position position) const {
+    while (position.batch >= batches_in(position.epoch)) position = {position.epoch + 1, position.batch - batches_in(position.epoch)};
+    return position;
+  }
+  Position after(Position position) const { return at({position.epoch, position.batch + 1}); }
 
   std::vector<std::int64_t> order_of(std::int64_t epoch) const {
     EpochInputs inputs = inputs_of(samples, settings, epoch);
     inputs.share = share;
-    std::vector<std::int64_t> order = sampler_of(settings)->epoch(inputs);
-    require(static_cast<std::int64_t>(order.size()) >= batches * settings.batch_size, "sampler", "{} samples for {} batches of {}",
-            order.size(), batches, settings.batch_size);
+    const std::shared_ptr<const Sampler> sampler = sampler_of(settings);
+    std::vector<std::int64_t> left;
+    // Shares of ranks are dealt anew, so nothing of them is taken.
+    if (epoch == settings.continued_epoch && !settings.taken.empty() && share.empty() && sampler->takes_rest()) {
+      left = left_of_epoch(*sampler, inputs, settings.taken);
+      inputs.left = left;
+    }
+    std::vector<std::int64_t> order = sampler->epoch(inputs);
+    require(static_cast<std::int64_t>(order.size()) >= batches_in(epoch) * settings.batch_size, "sampler",
+            "{} samples for {} batches of {}", order.size(), batches_in(epoch), settings.batch_size);
     return order;
   }
 
@@ -220,11 +232,11 @@ std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
 
 void Loader::start(std::int64_t epoch, std::int64_t batch) {
   require(epoch >= 0 && batch >= 0, "loader", "start at epoch {}, batch {}", epoch, batch);
-  state_->restart({epoch + batch / state_->batches, batch % state_->batches});
+  state_->restart(state_->at({epoch, batch}));
 }
 
 void Loader::skip_to_epoch(std::int64_t epoch) {
-  const State::Position wanted{epoch, 0};
+  const State::Position wanted = state_->at({epoch, 0});
   // At an epoch's end, where nothing is left out, what is prepared already is right.
   if (state_->thread.joinable() && state_->next_to_give == wanted) return;
   state_->restart(wanted);
@@ -232,7 +244,7 @@ void Loader::skip_to_epoch(std::int64_t epoch) {
 
 void Loader::advance() {
   State& state = *state_;
-  if (!state.thread.joinable()) state.restart({0, 0});
+  if (!state.thread.joinable()) state.restart(state.at({0, 0}));
   std::unique_lock lock(state.mutex);
   if (state.held != kSlots) {
     state.maker->release(state.slots[state.held]);

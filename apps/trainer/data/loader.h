@@ -30,6 +30,9 @@ struct LoaderSettings {
   std::int64_t batch_size = 1;             ///< of one micro-batch on one rank
   std::int64_t side = 0;                   ///< of images, in pixels; 0: as the data set declares them
   int rank = 0, ranks = 1;
+  /// Other ranks began this epoch, and took so much of it; each rank makes so many batches of the rest. By default none.
+  std::int64_t continued_epoch = -1, rest_batches = 0;
+  std::vector<TakenBatches> taken;
   bool fixed_place = false;  ///< a device makes all batches in one place, so that a graph can
   int threads = 1;           ///< that read and decode samples, beside the training loop's
 };
@@ -40,7 +43,7 @@ class Loader {
  public:
   Loader(const Dataset& dataset, const LoaderSettings& settings, Backend& backend, DType dtype);
   ~Loader();
-  std::int64_t batches_per_epoch() const;  ///< floor(floor(S/n) / batch_size), the same on all ranks
+  std::int64_t batches_per_epoch() const;  ///< floor(floor(S/n) / batch_size), the same on all ranks; of a continued one its rest
   /// Starts at a micro-batch of an epoch (0-based); called before the first next() and on resume.
   void start(std::int64_t epoch, std::int64_t batch);
   /// The next micro-batch; goes on with the following epoch by itself. `micro_batches_used` of an epoch is decided by the caller:

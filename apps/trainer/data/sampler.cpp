@@ -22,13 +22,14 @@ class ShuffleSampler final : public Sampler {
       return order;
     }
     const std::vector<std::int64_t> order = epoch_order(inputs);
-    std::vector<std::int64_t> own(static_cast<std::size_t>(inputs.samples / inputs.ranks));
+    std::vector<std::int64_t> own(order.size() / static_cast<std::size_t>(inputs.ranks));
     for (std::size_t k = 0; k < own.size(); ++k) {
       own[k] = order[static_cast<std::size_t>(inputs.rank) + k * static_cast<std::size_t>(inputs.ranks)];
     }
     return own;
   }
   bool takes_partition() const override { return true; }
+  bool takes_rest() const override { return true; }
 };
 
 }  // namespace
@@ -38,12 +39,32 @@ void Sampler::set_complexities(const std::vector<float>& complexities) {
 }
 
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
+  if (!inputs.left.empty()) return {inputs.left.begin(), inputs.left.end()};
   if (inputs.shuffle) {
     return random_permutation(inputs.seed, RandomStream::kPermutation, static_cast<std::uint32_t>(inputs.epoch), inputs.samples);
   }
   std::vector<std::int64_t> order(static_cast<std::size_t>(inputs.samples));
   std::iota(order.begin(), order.end(), std::int64_t{0});
   return order;
+}
+
+std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs, std::span<const TakenBatches> taken) {
+  inputs.left = {};
+  std::vector<std::int64_t> left = epoch_order(inputs);
+  std::vector<char> gone(left.size(), 0);
+  for (const TakenBatches& batches : taken) {
+    inputs.ranks = batches.ranks;
+    inputs.batch_size = batches.batch_size;
+    for (inputs.rank = 0; inputs.rank < inputs.ranks; ++inputs.rank) {
+      const std::vector<std::int64_t> own = sampler.epoch(inputs);
+      const std::int64_t count = batches.batches * batches.batch_size;
+      require(count <= static_cast<std::int64_t>(own.size()), "sampler", "{} samples are to be gone of {}", count, own.size());
+      for (std::int64_t i = 0; i < count; ++i) gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])] = 1;
+    }
+    std::erase_if(left, [&](std::int64_t sample) { return gone[static_cast<std::size_t>(sample)] != 0; });
+    inputs.left = left;
+  }
+  return left;
 }
 
 std::unique_ptr<Sampler> make_shuffle_sampler() { return std::make_unique<ShuffleSampler>(); }

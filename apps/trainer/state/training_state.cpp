@@ -21,7 +21,14 @@ const std::set<std::string>& changeable_keys() {
   static const std::set<std::string> keys{"steps",         "epochs",      "log_every",      "evaluate",        "checkpoint",
                                           "data.path",     "device",      "plugins",        "threads",         "tensorboard",
                                           "trace",         "precision",   "sync.transport", "sync.timeout_s",  "sync.heartbeat_s",
-                                          "sync.max_ctas", "cuda_graphs", "data.cache",     "flight_recorder", "sync.verify"};
+                                          "sync.max_ctas", "cuda_graphs", "data.cache",     "flight_recorder", "sync.verify",
+                                          "elastic"};
+  return keys;
+}
+
+/// Those that another number of ranks may want otherwise.
+const std::set<std::string>& elastic_keys() {
+  static const std::set<std::string> keys{"sync.topology", "sync.bucket_mb"};
   return keys;
 }
 
@@ -45,17 +52,18 @@ nlohmann::json child(const nlohmann::json& object, const std::string& name) {
 
 /// `written` is what the user wrote of `given`; null where that is a default.
 void compare(const nlohmann::json& saved, const nlohmann::json& given, const nlohmann::json& written, const std::string& path,
-             const std::string& source) {
-  if (changeable_keys().count(path) != 0) return;
+             const std::string& source, bool elastic) {
+  if (changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0)) return;
   if (saved.is_null() && written.is_null()) return;
   if (saved.is_object() && given.is_object()) {
     std::set<std::string> names;
     for (const auto& [name, value] : saved.items()) names.insert(name);
     for (const auto& [name, value] : given.items()) names.insert(name);
     if (names.erase("type") != 0 && !path.empty())
-      compare(child(saved, "type"), child(given, "type"), written.is_string() ? written : child(written, "type"), path + ".type", source);
+      compare(child(saved, "type"), child(given, "type"), written.is_string() ? written : child(written, "type"), path + ".type", source,
+              elastic);
     for (const std::string& name : names) {
-      compare(child(saved, name), child(given, name), child(written, name), path.empty() ? name : path + "." + name, source);
+      compare(child(saved, name), child(given, name), child(written, name), path.empty() ? name : path + "." + name, source, elastic);
     }
     return;
   }
@@ -127,9 +135,10 @@ SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& bucket
 }
 
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
-                       const OptimizerRule& rule) {
+                       const OptimizerRule& rule, bool sync) {
   load_model_tensors(file, source, "model.", model);
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
+    if (!sync && name.starts_with("sync.")) return;
     const auto it = file.tensors.find(name);
     if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
     from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
@@ -174,13 +183,13 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
 }
 
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
-                     const nlohmann::json& written_config, int ranks, DType compute) {
+                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
     fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
   }
   if (metadata(file, source, "ranks") != std::to_string(ranks)) {
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
-         "the checkpoint was made by {} ranks, this run has {}; start as many", metadata(file, source, "ranks"), ranks);
+         "the checkpoint was made by {} ranks, this run has {}; start as many, or add --elastic", metadata(file, source, "ranks"), ranks);
   }
   nlohmann::json saved = saved_config(file, source);
   // Checkpoints that name no task are of a version that knew one alone.
@@ -196,7 +205,7 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
          "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made, name_of(compute), made);
   }
-  compare(saved, resolved_config, written_config, "", source);
+  compare(saved, resolved_config, written_config, "", source, elastic);
 }
 
 }  // namespace starling

@@ -27,9 +27,9 @@ struct RunCounters {
 /// used again.
 SafetensorsFile save_state(const Model& model, const std::vector<Bucket>& buckets, const OptimizerRule& rule, const RunCounters& counters,
                            const nlohmann::json& resolved_config, int ranks, DType compute, SafetensorsFile used = {});
-/// The reverse. `source` names the file in errors.
+/// The reverse. `source` names the file in errors. Without `sync` the algorithm's own states stay as they are: at zero, for it begins anew.
 RunCounters load_state(const SafetensorsFile& file, const std::string& source, Model& model, std::vector<Bucket>& buckets,
-                       const OptimizerRule& rule);
+                       const OptimizerRule& rule, bool sync = true);
 /// The complexities of training samples that the run's order goes by; a resumed run has the same order only with the same numbers.
 void save_complexities(const std::vector<float>& complexities, SafetensorsFile& file);
 std::vector<float> load_complexities(const SafetensorsFile& file, const std::string& source, std::int64_t samples);
@@ -38,8 +38,9 @@ std::int64_t steps_in(const SafetensorsFile& file, const std::string& source);
 /// The resolved config of the run that made a checkpoint.
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
 /// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from. `written_config` is what
-/// the user wrote: a key that neither it nor the checkpoint has is newer than the checkpoint, and does nothing.
+/// the user wrote: a key that neither it nor the checkpoint has is newer than the checkpoint, and does nothing. `elastic`: what depends on
+/// the number of ranks may differ, too.
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
-                     const nlohmann::json& written_config, int ranks, DType compute);
+                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic = false);
 
 }  // namespace starling

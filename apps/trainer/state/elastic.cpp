@@ -1,0 +1,219 @@
+#include "apps/trainer/state/elastic.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "apps/trainer/state/training_state.h"
+#include "comm/agreement.h"
+#include "core/error.h"
+
+namespace starling {
+namespace {
+
+constexpr const char* kStretches = "stretches";
+constexpr const char* kMeanOf = "mean_of_ranks";
+
+template <class T>
+void add_as(const FileTensor& tensor, double weight, std::vector<double>& sums) {
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    T value;
+    std::memcpy(&value, tensor.bytes.data() + i * sizeof(T), sizeof(T));
+    sums[i] += weight * static_cast<double>(value);
+  }
+}
+
+template <class T>
+void put_as(const std::vector<double>& values, FileTensor& tensor) {
+  tensor.bytes.resize(values.size() * sizeof(T));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto value = static_cast<T>(values[i]);
+    std::memcpy(tensor.bytes.data() + i * sizeof(T), &value, sizeof(T));
+  }
+}
+
+bool averaged(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
+
+/// What an algorithm keeps of a rank.
+bool belongs_to_rank(const std::string& name) { return name.starts_with("sync."); }
+
+/// "model.fc.weight" of "fc.weight", and what else there is a copy of.
+bool is_weighted(const std::string& name, const std::set<std::string>& weighted) {
+  for (const char* prefix : {"model.", "ema.", "lookahead."}) {
+    if (name.starts_with(prefix)) return weighted.count(name.substr(std::strlen(prefix))) != 0;
+  }
+  return false;
+}
+
+double number_in(const SafetensorsFile& file, const char* key, double otherwise) {
+  const auto entry = file.metadata.find(key);
+  return entry == file.metadata.end() ? otherwise : std::strtod(entry->second.c_str(), nullptr);
+}
+
+std::string exact(double value) { return fmt::format("{:a}", value); }
+
+nlohmann::json form_of(const FileTensor& tensor) {
+  const std::span<const std::int64_t> sizes = tensor.shape.sizes();
+  return {static_cast<int>(tensor.dtype), std::vector<std::int64_t>(sizes.begin(), sizes.end())};
+}
+
+/// Names, formats and shapes of the tensors that have a mean, and the other entries: rank 0's file, which says what all have.
+std::string outline(const SafetensorsFile& file) {
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const auto& [name, tensor] : file.tensors) {
+    if (!belongs_to_rank(name)) tensors[name] = form_of(tensor);
+  }
+  return nlohmann::json{{"tensors", tensors}, {"metadata", file.metadata}}.dump();
+}
+
+void check_outline(const nlohmann::json& tensors, const std::string& source, const SafetensorsFile& file) {
+  for (const auto& [name, tensor] : file.tensors) {
+    if (belongs_to_rank(name)) continue;
+    const auto known = tensors.find(name);
+    if (known == tensors.end())
+      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is in no file of rank 0; needed: files of one checkpoint", name);
+    if (*known != form_of(tensor))
+      fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} has another shape or format than rank 0's", name);
+  }
+  for (const auto& [name, known] : tensors.items()) {
+    if (file.tensors.count(name) == 0) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
+  }
+}
+
+}  // namespace
+
+SafetensorsFile mean_of_ranks(RankFiles files, int made, const std::set<std::string>& weighted, bool needs_weights, World& world) {
+  const bool several = world.size() > 1;
+  const std::string mine = world.rank() == 0 ? outline(files.front().second) : std::string();
+  const auto of_first = nlohmann::json::parse(several ? world.all_gather(mine).front() : mine);
+  SafetensorsFile mean;
+  mean.metadata = of_first["metadata"].get<std::map<std::string, std::string>>();
+  together(world, [&] {
+    for (const auto& [source, file] : files) {
+      check_outline(of_first["tensors"], source, file);
+      if (needs_weights && file.metadata.count("mean_weight") == 0) {
+        fail(ExitCode::kUsage, "resume", {.file = source, .key = "ranks"},
+             "the checkpoint does not say what weight each rank has in the mean model; go on with {} ranks as before", made);
+      }
+    }
+  });
+
+  for (const auto& [name, known] : of_first["tensors"].items()) {
+    FileTensor& tensor = mean.tensors[name];
+    const auto sizes = known[1].get<std::vector<std::int64_t>>();
+    tensor = {static_cast<DType>(known[0].get<int>()), Shape(std::span(sizes)), {}};
+    const bool by_mean = averaged(tensor.dtype);
+    // Sums in fp64 are exact where ranks are equal, so that all-reduce goes on with the very numbers that it had.
+    std::vector<double> values(static_cast<std::size_t>(tensor.shape.elements()), 0.0);
+    const bool by_weight = is_weighted(name, weighted);
+    for (auto& [source, file] : files) {
+      FileTensor& own = file.tensors.at(name);
+      const double weight = by_weight ? number_in(file, "mean_weight", 1.0) : 1.0;
+      if (tensor.dtype == DType::kFloat32) add_as<float>(own, weight, values);
+      if (tensor.dtype == DType::kFloat64) add_as<double>(own, weight, values);
+      if (!by_mean && world.rank() == 0 && &file == &files.front().second) tensor.bytes = own.bytes;
+      own.bytes = {};
+    }
+    if (by_mean) {
+      if (several) world.sum(values.data(), values.size());
+      for (double& value : values) value /= made;
+      tensor.dtype == DType::kFloat32 ? put_as<float>(values, tensor) : put_as<double>(values, tensor);
+    } else if (several) {  // counts, such as num_batches_tracked, which are equal on all ranks
+      tensor.bytes.resize(static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype));
+      world.broadcast(tensor.bytes.data(), tensor.bytes.size(), 0);
+    }
+  }
+
+  // Losses are added up over ranks when they are told; so each rank takes those of its own files.
+  double loss_sum = 0.0, losses = 0.0;
+  constexpr double kNone = -std::numeric_limits<double>::infinity();
+  double most[] = {kNone, kNone, kNone};  // seconds, minus the smallest loss scale, the optimizer's step
+  for (const auto& [source, file] : files) {
+    loss_sum += number_in(file, "loss_sum", 0.0);
+    losses += number_in(file, "loss_count", 0.0);
+    most[0] = std::max(most[0], number_in(file, "train_seconds", 0.0));
+    most[1] = std::max(most[1], -number_in(file, "loss_scale", -kNone));
+    most[2] = std::max(most[2], number_in(file, "optimizer_step", kNone));
+  }
+  if (several) world.max(most, std::size(most));
+  mean.metadata["loss_sum"] = exact(loss_sum);
+  mean.metadata["loss_count"] = std::to_string(static_cast<std::int64_t>(losses));
+  mean.metadata["train_seconds"] = exact(most[0]);
+  if (mean.metadata.count("loss_scale") != 0) {
+    mean.metadata["loss_scale"] = exact(-most[1]);
+    mean.metadata["loss_scale_clean_steps"] = "0";
+    mean.metadata["optimizer_step"] = std::to_string(static_cast<std::int64_t>(most[2]));
+  }
+  mean.metadata["ranks"] = std::to_string(world.size());
+  mean.metadata[kMeanOf] = std::to_string(made);
+  mean.metadata.erase("mean_weight");
+  return mean;
+}
+
+bool is_mean_of_ranks(const SafetensorsFile& file) { return file.metadata.count(kMeanOf) != 0; }
+
+void save_stretches(const std::vector<Stretch>& stretches, SafetensorsFile& file) {
+  if (stretches.empty()) return;
+  nlohmann::json json = nlohmann::json::array();
+  for (const Stretch& stretch : stretches)
+    json.push_back({{"step", stretch.step}, {"ranks", stretch.ranks}, {"batch_size", stretch.batch_size}});
+  file.metadata[kStretches] = json.dump();
+}
+
+std::vector<Stretch> saved_stretches(const SafetensorsFile& file, const std::string& source) {
+  const auto entry = file.metadata.find(kStretches);
+  std::vector<Stretch> stretches;
+  if (entry == file.metadata.end()) return stretches;
+  const auto damaged = [&] {
+    fail(ExitCode::kUsage, "resume", {.file = source}, "the entry '{}' is damaged: {}", kStretches, entry->second);
+  };
+  const auto json = nlohmann::json::parse(entry->second, nullptr, false);
+  if (!json.is_array() || json.empty()) damaged();
+  try {
+    for (const auto& item : json) stretches.push_back({item.at("step"), item.at("ranks"), item.at("batch_size")});
+  } catch (const nlohmann::json::exception&) {
+    damaged();
+  }
+  std::int64_t next = 0;
+  for (const Stretch& stretch : stretches) {
+    const bool first = &stretch == &stretches.front();
+    if ((first ? stretch.step != 0 : stretch.step < next) || stretch.ranks < 1 || stretch.batch_size < 1) damaged();
+    next = stretch.step + 1;
+  }
+  return stretches;
+}
+
+std::vector<Stretch> continued(std::vector<Stretch> stretches, std::int64_t step, int ranks, const Elastic& elastic) {
+  Stretch next{.step = step, .ranks = ranks, .batch_size = stretches.back().batch_size};
+  if (elastic.keep_global_batch) {
+    const double wanted = static_cast<double>(stretches.front().ranks * stretches.front().batch_size);
+    next.batch_size = std::max<std::int64_t>(1, std::llround(wanted / ranks));
+  }
+  while (stretches.size() > 1 && stretches.back().step >= step) stretches.pop_back();  // nobody took a step in it
+  if (step == 0) stretches.clear();
+  stretches.push_back(next);
+  return stretches;
+}
+
+std::string text_of(const std::vector<Stretch>& stretches, const RunLength& length, const TrainConfig& config) {
+  const Stretch& now = stretches.back();
+  const Stretch& before = stretches.size() > 1 ? stretches[stretches.size() - 2] : now;
+  const auto update = [&](const Stretch& stretch) { return stretch.ranks * stretch.batch_size * config.accumulate; };
+  std::string text =
+      fmt::format("elastic: from step {} on {} rank{} in place of {}, ", now.step, now.ranks, now.ranks == 1 ? "" : "s", before.ranks);
+  text += now.batch_size == before.batch_size ? fmt::format("batch_size {} as before, ", now.batch_size)
+                                              : fmt::format("batch_size {} in place of {}, ", now.batch_size, before.batch_size);
+  text += update(now) == update(before) ? fmt::format("{} samples an update as before", update(now))
+                                        : fmt::format("{} samples an update in place of {}", update(now), update(before));
+  const double rate = std::pow(length.batch_ratio(now.step), config.elastic.lr_power);
+  if (rate != 1.0) text += fmt::format(", the rate {:.4g} times the schedule's", rate);
+  return text + fmt::format(", {} updates an epoch\n", length.steps_per_epoch);
+}
+
+}  // namespace starling
