@@ -8,13 +8,14 @@
 #     --interface NAMES     network interfaces or subnets for the traffic between hosts: "eth0", "10.0.0.0/24"
 #     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
 #     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/reliability.md
+#     --elastic             with --restarts: go on without the hosts that do not answer, on fewer ranks
 #     --dry-run             print the command, do not run it
 # OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
 # seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0 restarts=0
+ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0 restarts=0 elastic=0
 value() { [ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value; see the head of $0"; }
 number() { case $2 in '' | *[!0-9]* | 0* | ???????*) die "$1 $2: a whole number from 1 to 999999 is needed" ;; esac }
 while [ $# -gt 0 ]; do
@@ -26,19 +27,21 @@ while [ $# -gt 0 ]; do
     --interface) value "$@" && interface=$2 && shift ;;
     --start-timeout) value "$@" && number "$1" "$2" && export STARLING_START_TIMEOUT_S=$2 && shift ;;
     --restarts) value "$@" && number "$1" "$2" && restarts=$2 && shift ;;
+    --elastic) elastic=1 ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
       sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     --) shift && break ;;
-    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --restarts, --dry-run" ;;
+    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --restarts, --elastic, --dry-run" ;;
     *) break ;;
   esac
   shift
 done
 [ $# -gt 0 ] || die "no program; usage: $0 [OPTION...] PROGRAM ARGUMENT..."
 [ -z "$hosts" ] || [ -z "$hostfile" ] || die "--hosts and --hostfile are given; one of them is needed"
+[ $elastic = 0 ] || [ "$restarts" -gt 0 ] || die "--elastic is for --restarts N; a start by hand takes the program's own --resume … --elastic"
 command -v mpirun >/dev/null || die "mpirun is missing; scripts/setup.sh installs it"
 command -v "$1" >/dev/null || die "$1 is no program; build it first (scripts/train.sh builds starling-train)"
 
@@ -71,16 +74,18 @@ my_cores=$(lscpu -p=CORE,SOCKET,CPU 2>/dev/null | awk -F, -v allowed="$(taskset 
   END { for (c in core) n++; print n + 0 }')
 [ "${my_cores:-0}" -gt 0 ] || my_cores=$(nproc)
 
-command=(mpirun)
-[ "$(id -u)" != 0 ] || command+=(--allow-run-as-root)
-if [ -n "$hosts" ]; then command+=(--host "$hosts"); fi
-if [ -n "$hostfile" ]; then command+=(--hostfile "$hostfile"); fi
-command+=(-n "$ranks")
+mpirun=(mpirun)
+[ "$(id -u)" != 0 ] || mpirun+=(--allow-run-as-root)
+places=() # where the ranks go
+if [ -n "$hosts" ]; then places+=(--host "$hosts"); fi
+if [ -n "$hostfile" ]; then places+=(--hostfile "$hostfile"); fi
+places+=(-n "$ranks")
 
 one_machine=0
 if [ -z "$hosts$hostfile" ] && [ -z "${SLURM_JOB_ID:-}" ]; then one_machine=1; fi
 if [ $one_machine = 1 ]; then slots=$my_cores; fi
-if [ -n "$slots" ] && [ "$ranks" -gt "$slots" ]; then command+=(--oversubscribe); fi
+if [ -n "$slots" ] && [ "$ranks" -gt "$slots" ]; then places+=(--oversubscribe); fi
+command=() # the rest
 
 # A rank computes and communicates in threads of its own: bound to a single core (mpirun's default for two ranks) they would share it.
 if [ -z "$cores" ] && [ $one_machine = 1 ] && [ $((my_cores / ranks)) -ge 2 ]; then cores=$((my_cores / ranks)); fi
@@ -114,7 +119,7 @@ command+=("$@")
 
 if [ $dry_run = 1 ]; then
   line=""
-  for word in "${command[@]}"; do
+  for word in "${mpirun[@]}" "${places[@]}" "${command[@]}"; do
     case $word in '' | *[!A-Za-z0-9_,./:=@%+-]*) word=$(printf '%q' "$word") ;; esac
     line+="${line:+ }$word"
   done
@@ -122,7 +127,7 @@ if [ $dry_run = 1 ]; then
   exit 0
 fi
 export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
-[ "$restarts" -gt 0 ] || exec "${command[@]}"
+[ "$restarts" -gt 0 ] || exec "${mpirun[@]}" "${places[@]}" "${command[@]}"
 
 # Starts again what lost a rank. A signal to this script goes to mpirun, and ends all.
 case " ${command[*]} " in *" --output "* | *" --resume "*) ;; *) die "--restarts needs the program's --output DIR: what would it go on from?" ;; esac
@@ -133,30 +138,69 @@ for signal in TERM INT HUP USR1; do
   trap "stopped=1; [ -z \"\$job\" ] || kill -$signal \$job 2>/dev/null" $signal
 done
 
-# The hosts that mpirun cannot reach within 15 s.
-silent_hosts() {
-  local names host
+# "a:2 b:1": the hosts with their slots.
+hosts_with_slots() {
   if [ -n "$hosts" ]; then
-    names=${hosts//,/ }
+    for host in ${hosts//,/ }; do case $host in *:*) echo "$host" ;; *) echo "$host:1" ;; esac done
   elif [ -n "$hostfile" ]; then
-    names=$(awk '{ sub(/#.*/, "") } NF { print $1 }' "$hostfile")
-  else
-    return 0
+    awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; print $1 ":" n }' "$hostfile"
   fi
-  for host in $names; do
-    timeout -k 5 15 mpirun "${root_option[@]}" --host "${host%%:*}" -n 1 true >/dev/null 2>&1 </dev/null || echo "${host%%:*}"
+}
+# silent_hosts SECONDS: those that mpirun cannot reach within this time.
+silent_hosts() {
+  local host
+  for host in $(hosts_with_slots); do
+    (timeout -k 2 "$1" "${mpirun[@]}" --host "${host%%:*}" -n 1 true >/dev/null 2>&1 </dev/null || echo "${host%%:*}") &
+  done
+  wait
+}
+# go_on_without HOSTS: ranks go to the others alone, no more of them than those have slots.
+go_on_without() {
+  local host left="" room=0 now
+  for host in $(hosts_with_slots); do
+    case " $1 " in *" ${host%%:*} "*) continue ;; esac
+    left+="${left:+,}$host"
+    room=$((room + ${host##*:}))
+  done
+  if [ -z "$left" ]; then
+    warn "no host answers any more"
+    exit 3
+  fi
+  now=$((ranks < room ? ranks : room))
+  places=(--host "$left" -n "$now")
+  [ -z "$1" ] || warn "no answer from ${1// /, }: going on with $now of $ranks ranks, on $left"
+}
+# Open MPI 4 may miss the end of a rank that was killed while it started, and then waits for good. guard PID: ends an mpirun of this machine
+# whose ranks have all been gone for 10 s.
+guard() {
+  local seen=0 gone=0
+  while sleep 2 && kill -0 "$1" 2>/dev/null; do
+    if ps -o stat= --ppid "$1" | grep -qv '^Z'; then seen=1 gone=0; else gone=$((gone + seen)); fi
+    if [ $gone -ge 5 ]; then
+      warn "mpirun is still there 10 s after its last rank; ending it"
+      kill -KILL "$1"
+    fi
   done
 }
-root_option=()
-[ "$(id -u)" != 0 ] || root_option=(--allow-run-as-root)
 
 lost() { # STATUS: a rank or host is gone (3), or a signal has ended one that mpirun reports so; a user's own signals are none
   case $1 in 3) return 0 ;; 130 | 143) return 1 ;; *) [ "$1" -gt 128 ] ;; esac
 }
+again=(--resume latest)
+[ $elastic = 0 ] || again+=(--elastic)
+case " ${command[*]} " in *" --resume "*) again=("${again[@]:2}") ;; esac
 attempt=0 pause=1 status=0 resume=()
+in_slurm=0
+if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ] && command -v scontrol >/dev/null; then in_slurm=1; fi
+if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=("${again[@]}"); fi
 while true; do
-  "${command[@]}" "${resume[@]}" &
+  "${mpirun[@]}" "${places[@]}" "${command[@]}" "${resume[@]}" &
   job=$!
+  guarding=""
+  if [ $one_machine = 1 ]; then
+    guard $job &
+    guarding=$!
+  fi
   status=0
   wait $job || status=$?
   while [ $stopped = 1 ] && kill -0 $job 2>/dev/null; do # a trap ends the wait before mpirun does
@@ -164,25 +208,44 @@ while true; do
     wait $job || status=$?
   done
   job=""
+  [ -z "$guarding" ] || kill $guarding 2>/dev/null || true
   [ ! -x "$doctor" ] || [ "$status" = 0 ] || "$doctor" clean >/dev/null 2>&1 || true
   if [ "$status" = 0 ] || [ $stopped = 1 ] || ! lost "$status"; then exit "$status"; fi
+  if [ $in_slurm = 1 ]; then
+    if [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then
+      warn "a rank was lost again (exit status $status); --restarts $restarts are used up"
+      exit "$status"
+    fi
+    # The nodes of this job may be the trouble; Slurm gives the next start others.
+    if scontrol requeue "$SLURM_JOB_ID"; then
+      warn "a rank was lost (exit status $status, its line stands above); job $SLURM_JOB_ID is queued again, start $((${SLURM_RESTART_COUNT:-0} + 1)) of $restarts"
+      exit "$status"
+    fi
+    warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it); starting again on the same nodes"
+    in_slurm=0
+  fi
   attempt=$((attempt + 1))
   if [ $attempt -gt "$restarts" ]; then
     warn "a rank was lost again (exit status $status); --restarts $restarts are used up"
     exit "$status"
   fi
-  while silent=$(silent_hosts) && [ -n "$silent" ] && [ $stopped = 0 ]; do
-    if [ $pause -gt 60 ]; then
-      warn "no answer from ${silent//$'\n'/, } for over a minute; give hosts that answer"
-      exit 3
-    fi
-    warn "no answer from ${silent//$'\n'/, }; asking again in $pause s"
-    sleep $pause
-    pause=$((pause * 2))
-  done
+  if [ $elastic = 1 ]; then
+    silent=$(silent_hosts 5)
+    [ -z "$(hosts_with_slots)" ] || go_on_without "${silent//$'\n'/ }"
+  else
+    while silent=$(silent_hosts 15) && [ -n "$silent" ] && [ $stopped = 0 ]; do
+      if [ $pause -gt 60 ]; then
+        warn "no answer from ${silent//$'\n'/, } for over a minute; give hosts that answer, or --elastic to go on without"
+        exit 3
+      fi
+      warn "no answer from ${silent//$'\n'/, }; asking again in $pause s"
+      sleep $pause
+      pause=$((pause * 2))
+    done
+  fi
   [ $stopped = 0 ] || exit "$status"
   warn "a rank was lost (exit status $status, its line stands above); start $attempt of $restarts, from the newest checkpoint, in $pause s"
   sleep $pause
   pause=$((pause * 2 > 60 ? 60 : pause * 2))
-  case " ${command[*]} " in *" --resume "*) ;; *) resume=(--resume latest) ;; esac
+  resume=("${again[@]}")
 done
