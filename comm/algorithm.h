@@ -185,6 +185,11 @@ struct AlgorithmPlan {
   /// In steps before this one the optimizer gets means over the ranks' gradients.
   std::int64_t means_before = 0;
   static constexpr std::int64_t kAlways = std::numeric_limits<std::int64_t>::max();
+  /// Where ranks meet now and then: whether after so many of its steps a bucket's parameters are equal on all ranks, to the bit. Bucket of
+  /// how many.
+  std::function<bool(std::int64_t steps, int bucket, int buckets)> equal_after = {};
+  bool equal_states = false;  ///< and the optimizer's states beside them
+  int equal_kept = 0;         ///< so many of `states`, the first, are equal on all ranks after every step
   /// How disagreement moves, for algorithms that could enlarge it (comm/growth.h).
   std::function<DisagreementModel(const OptimizerRule&)> growth = {};
   EncodedModel encoded = {};  ///< where it encodes by itself (comm/consensus.h)

@@ -43,6 +43,8 @@ class Trainer {
   void finish() { algorithm_->finish(); }
   /// The algorithm that steps are taken with now, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
+  /// Its own count of steps.
+  std::int64_t algorithm_steps() const { return step_ - part(part_).first; }
   /// What is done while the model's tensors are those that are tested; empty functions do nothing.
   struct TestedModels {
     std::function<void(const EvaluationResult&)> mean;  ///< of the ranks, with all that was measured

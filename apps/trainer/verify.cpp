@@ -63,20 +63,32 @@ struct Digests {
   std::string all;  ///< kDigest digits each
 };
 
-Digests digests_of(const std::vector<Bucket>& buckets) {
+Digests digests_of(const Trainer& trainer) {
+  const std::vector<Bucket>& buckets = trainer.buckets();
+  const AlgorithmPlan& plan = trainer.algorithm();
+  const bool always = plan.means_before == AlgorithmPlan::kAlways;
   Digests digests;
   for (std::size_t b = 0; b < buckets.size(); ++b) {
-    const HostBytes parameters(buckets[b].parameters);
-    const std::size_t size = size_of(buckets[b].parameters.dtype());
-    for (const BucketSlot& slot : buckets[b].layout->slots) {
-      digests.names.push_back("'" + slot.parameter->name + "'");
-      digests.all +=
-          checksum(parameters.data() + static_cast<std::size_t>(slot.offset) * size, static_cast<std::size_t>(slot.elements) * size);
+    const bool equal =
+        always || (plan.equal_after && plan.equal_after(trainer.algorithm_steps(), static_cast<int>(b), static_cast<int>(buckets.size())));
+    if (equal) {
+      const HostBytes parameters(buckets[b].parameters);
+      const std::size_t size = size_of(buckets[b].parameters.dtype());
+      for (const BucketSlot& slot : buckets[b].layout->slots) {
+        digests.names.push_back("'" + slot.parameter->name + "'");
+        digests.all +=
+            checksum(parameters.data() + static_cast<std::size_t>(slot.offset) * size, static_cast<std::size_t>(slot.elements) * size);
+      }
     }
-    for (std::size_t k = 0; k < buckets[b].states.size(); ++k) {
+    for (std::size_t k = 0; equal && (always || plan.equal_states) && k < buckets[b].states.size(); ++k) {
       digests.names.push_back(fmt::format("state {} of the optimizer, bucket {}", k, b));
       const HostBytes state(buckets[b].states[k]);
       digests.all += checksum(state.data(), state.size());
+    }
+    for (std::size_t k = 0; k < std::min(buckets[b].sync.size(), static_cast<std::size_t>(plan.equal_kept)); ++k) {
+      digests.names.push_back(fmt::format("sync.{}, bucket {}", buckets[b].sync[k].name, b));
+      const HostBytes kept(buckets[b].sync[k].numbers);
+      digests.all += checksum(kept.data(), kept.size());
     }
   }
   return digests;
@@ -96,7 +108,8 @@ std::vector<int> odd_ones(const std::vector<std::string>& texts) {
 
 void compare_equal(Trainer& trainer) {
   World& world = trainer.transport().world();
-  const Digests mine = digests_of(trainer.buckets());
+  const Digests mine = digests_of(trainer);
+  if (mine.names.empty()) return;  // ranks have not met in this step; the same on all
   const std::vector<std::string> short_ones = world.all_gather(checksum(mine.all));
   if (std::count(short_ones.begin(), short_ones.end(), short_ones.front()) == world.size()) return;
   // All know now that they differ: where, and who.
@@ -213,7 +226,7 @@ void compare_mix(Trainer& trainer) {
 }  // namespace
 
 std::string why_not_verified(const AlgorithmPlan& algorithm, const MixerKind& mixer) {
-  if (algorithm.means_before == AlgorithmPlan::kAlways) return {};
+  if (algorithm.means_before == AlgorithmPlan::kAlways || algorithm.equal_after || algorithm.equal_kept > 0) return {};
   if (algorithm.asynchronous || algorithm.topology != TopologyKind::kDoublyStochastic || algorithm.messages)
     return fmt::format("with {} nothing is equal on ranks between two steps, or mixed there", algorithm.label());
   if (mixer.encodes || algorithm.encoded.code != Code::kNone) return "ranks exchange encoded numbers, and none holds what another has";
@@ -225,7 +238,8 @@ void verify_replicas(Trainer& trainer) {
   const TraceSpan span("verify", std::to_string(trainer.steps_done()));
   trainer.finish();
   trainer.backend().synchronize();
-  if (trainer.algorithm().means_before == AlgorithmPlan::kAlways) return compare_equal(trainer);
+  const AlgorithmPlan& plan = trainer.algorithm();
+  if (plan.means_before == AlgorithmPlan::kAlways || plan.equal_after || plan.equal_kept > 0) return compare_equal(trainer);
   compare_mix(trainer);
 }
 

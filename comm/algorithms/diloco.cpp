@@ -18,6 +18,12 @@ struct OuterSettings {
   double lr = 0.7, momentum = 0.9, blend = 0.0;
   bool nesterov = true;
   StatesAt states = StatesAt::kLocal;
+
+  /// Whether bucket b of so many takes its outer step after step t.
+  bool meets(int b, int buckets, std::int64_t t) const {
+    const std::int64_t fragment = b * fragments / buckets;
+    return (t + 1 - (fragment + 1) * period / fragments) % period == 0;
+  }
 };
 
 /// DiLoCo (Douillard et al. 2023, arXiv 2311.08105), with fragments and delay as Streaming DiLoCo has them (2501.18512). Bucket b of B is
@@ -79,7 +85,7 @@ class DiLoCo final : public Averages {
   }
 
  protected:
-  bool meets(int b, std::int64_t t) const override { return (t + 1 - due(b)) % settings_.period == 0; }
+  bool meets(int b, std::int64_t t) const override { return settings_.meets(b, buckets(), t); }
   void first_step() override {
     for (int b = 0; b < buckets(); ++b) site_.backend.copy(bucket(b).parameters, bucket(b).sync[0].numbers);
   }
@@ -94,11 +100,6 @@ class DiLoCo final : public Averages {
   }
 
  private:
-  /// The step of a period, counted from 1, after which the bucket's outer step is due.
-  std::int64_t due(int b) const {
-    const std::int64_t fragment = b * settings_.fragments / buckets();
-    return (fragment + 1) * settings_.period / settings_.fragments;
-  }
   bool sends(int b, std::int64_t t) const { return meets(b, t + settings_.delay); }
   void send(int b) {
     const auto i = static_cast<std::size_t>(b);
@@ -150,6 +151,10 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   }
   std::vector<AlgorithmPlan::State> states{{"anchor"}, {"outer_momentum"}};
   if (settings.delay > 0) states.push_back({"delta"});
+  std::function<bool(std::int64_t, int, int)> equal_after;
+  // What stays of a rank's own parameters is no other's.
+  if (settings.blend == 0.0)
+    equal_after = [settings](std::int64_t steps, int b, int buckets) { return settings.meets(b, buckets, steps - 1); };
   return {
       .title = "DiLoCo",
       .states = states,
@@ -158,6 +163,9 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
       .fp16_fault = fp16_fault(settings.states),
       .restarts_updates = settings.states == StatesAt::kReset,
       .step_keys = {{"period", settings.period}},
+      .equal_after = equal_after,
+      .equal_states = settings.states != StatesAt::kLocal,
+      .equal_kept = 2,
       .predict = [settings](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
                             double bucket_bytes) { return predict_averages(network, step, bucket_bytes, settings.period, settings.delay); },
       .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};

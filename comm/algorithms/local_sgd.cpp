@@ -68,6 +68,8 @@ struct LocalSettings {
   bool by_topology = false, node_gradients = false;
   std::int64_t ranks_per_node = 0;
   StatesAt states = StatesAt::kLocal;
+
+  bool meets(std::int64_t t) const { return t >= start && (t + 1 - start) % period == 0; }
 };
 
 /// Local SGD (Stich 2019, arXiv 1805.09767): x' = U(x, g); after steps t ≥ S with H | t + 1 - S the mean of x, over all ranks or by a round
@@ -93,7 +95,7 @@ class LocalSgd final : public Averages {
   }
 
  protected:
-  bool meets(int, std::int64_t t) const override { return t >= settings_.start && (t + 1 - settings_.start) % settings_.period == 0; }
+  bool meets(int, std::int64_t t) const override { return settings_.meets(t); }
   void start(int b) override {
     if (!settings_.by_topology) return Averages::start(b);
     site_.mixer.publish(b, info_.step, round());
@@ -132,6 +134,9 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
       config.choice("gradients", "local", {"local", "node"}, "between averages: the rank's own, or the mean over its node") == "node";
   settings.ranks_per_node = read_ranks_per_node(config);
   settings.states = read_states(config);
+  std::function<bool(std::int64_t, int, int)> equal_after;
+  if (!settings.by_topology)
+    equal_after = [settings](std::int64_t steps, int, int) { return steps <= settings.start || settings.meets(steps - 1); };
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
           .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
@@ -145,6 +150,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
           .ranks_per_node = settings.ranks_per_node,
           .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
           .means_before = settings.start,
+          .equal_after = equal_after,
+          .equal_states = settings.states != StatesAt::kLocal,
           .predict =
               [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
                 return settings.by_topology ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)

@@ -85,6 +85,9 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
           .fp16_fault = fp16_fault(settings.states),
           .restarts_updates = settings.states == StatesAt::kReset,
           .step_keys = {{"period", settings.period}},
+          .equal_after = [settings](std::int64_t steps, int, int) { return settings.meets(steps - 1); },
+          .equal_states = settings.states != StatesAt::kLocal,
+          .equal_kept = 2,
           .predict =
               [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
                 Prediction result = predict_averages(network, step, bucket_bytes, settings.period);

@@ -134,8 +134,39 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
   CHECK(contains(mean, "the mix after step 3 does not keep the mean over the ranks in bucket 1"));
 }
 
+TEST_CASE("verify: where ranks meet now and then, what they met in is equal, and an anchor always") {
+  const json local{{"type", "local_sgd"}, {"period", 3}}, slow{{"type", "slowmo"}, {"period", 3}, {"states", "average"}},
+      outer{{"type", "diloco"}, {"period", 6}, {"fragments", 2}}, late{{"type", "diloco"}, {"period", 6}, {"delay", 2}},
+      post{{"type", "local_sgd"}, {"period", 2}, {"start", 1}};
+  for (const json& algorithm : {local, slow, outer, late, post}) {
+    CAPTURE(algorithm.dump());
+    CHECK(said(verified_run(algorithm), 3, [](Trainer&, int) {})[0].empty());
+  }
+  const auto flip_parameter = [](Trainer& trainer, int rank) {
+    if (rank == 1) flip(trainer.buckets()[0].parameters, 2, 1);
+  };
+  // After step 3 they have met; half of DiLoCo's buckets, too.
+  CHECK(contains(said(verified_run(local), 3, flip_parameter)[0], "rank 1 on host"));
+  CHECK(contains(said(verified_run(post), 3, flip_parameter)[0], "rank 1 on host"));
+  CHECK(contains(said(verified_run(slow), 3, flip_parameter)[0], "rank 1 on host"));
+  CHECK(contains(said(verified_run(outer), 3, flip_parameter)[0], "rank 1 on host"));
+  CHECK(said(verified_run(late), 3, flip_parameter)[0].empty());  // not yet
+  CHECK(said(verified_run({{"type", "local_sgd"}, {"period", 2}}), 3, flip_parameter)[0].empty());
+  const std::string anchor = said(verified_run(late), 3, [](Trainer& trainer, int rank) {
+    if (rank == 2) flip(trainer.buckets()[1].sync[0].numbers, 0, 0);
+  })[0];
+  CAPTURE(anchor);
+  CHECK(contains(anchor, "rank 2 on host"));
+  CHECK(contains(anchor, "sync.anchor, bucket 1"));
+  CHECK(contains(said(verified_run(slow), 3,
+                      [](Trainer& trainer, int rank) {
+                        if (rank == 0) flip(trainer.buckets()[0].states.at(0), 0, 30);
+                      })[0],
+                 "state 0 of the optimizer"));
+}
+
 TEST_CASE("verify: looking changes no bit of a run") {
-  for (const char* algorithm : {"allreduce", "gossip"}) {
+  for (const json& algorithm : {json("allreduce"), json("gossip"), json{{"type", "diloco"}, {"period", 2}}}) {
     FakeWorld world(4, {30.0, 0.0, 0, 4});
     world.run([&](Transport& transport) {
       SafetensorsFile looked, not_looked;
@@ -158,7 +189,14 @@ TEST_CASE("verify: where there is nothing to compare it is refused") {
     CAPTURE(why);
     CHECK_THROWS_WITH_AS(read_train_config(config, "test", site), doctest::Contains(why.c_str()), Error);
   };
-  refuse(verified_run("local_sgd"), "sync.verify: has nothing to compare: with local SGD nothing is equal");
+  refuse(verified_run({{"type", "local_sgd"}, {"average", "topology"}}), "allowed: off");
+  json rare = verified_run({{"type", "local_sgd"}, {"period", 8}, {"start", 3}});
+  rare["sync"]["verify"] = 4;  // they meet after 11, 19, …
+  rare["sync"]["algorithm"]["start"] = 0;
+  CHECK(read_train_config(rare, "test", site).verify_every == 4);
+  rare["sync"]["algorithm"]["start"] = 3;
+  refuse(rare, "sync.verify: is 4, but after none of the run's 60 steps");
+  refuse(verified_run("choco", "static-ring"), "with ");
   refuse(verified_run("push_sum", "directed-exp"), "allowed: off");
   json encoded = verified_run("gossip");
   encoded["sync"]["exchange"] = "int8";

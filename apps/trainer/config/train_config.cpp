@@ -745,6 +745,15 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
            "is {}, but {} has {} steps; allowed: <= {}", key.steps, config.phases.empty() ? "the run" : "its part of the run", of, of);
     }
   };
+  if (const auto& equal = config.algorithm.equal_after; config.verify_every > 0 && equal && config.algorithm.equal_kept == 0) {
+    bool any = false;
+    for (std::int64_t t = config.verify_every; !any && t <= steps; t += config.verify_every) any = equal(t, 0, 1);
+    if (!any) {
+      fail(ExitCode::kUsage, "config", {.file = source, .key = "sync.verify"},
+           "is {}, but after none of the run's {} steps that it divides have ranks just met; allowed: the period of sync.algorithm, or 1",
+           config.verify_every, steps);
+    }
+  }
   std::int64_t last = 0;
   for (std::size_t k = 0; k <= config.phases.size(); ++k) {
     const bool more = k < config.phases.size();
