@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "core/tensor.h"
@@ -157,9 +158,12 @@ struct ActivationBackward {
   Accesses accesses() const { return Accesses().read({x, dy}).write({dx}); }
 };
 
+/// ReLU's `ceiling` where there is none. 6 makes it ReLU6: min(max(x, 0), ceiling), whose gradient is masked by 0 < y < ceiling.
+inline constexpr double kNoCeiling = std::numeric_limits<double>::infinity();
+
 /// Batch normalisation of x[R,C] or x[N,H,W,C] over all but the last dimension, then + residual (optional), then ReLU
-/// if `relu`. In training mean and 1/sqrt(variance + eps) of the batch (biased variance) are saved for the backward pass, and the
-/// running statistics move by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
+/// if `relu`, with its `ceiling`. In training mean and 1/sqrt(variance + eps) of the batch (biased variance) are saved for the backward
+/// pass, and the running statistics move by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
   Tensor running_mean, running_var;  ///< updated in training, read in inference
@@ -167,6 +171,7 @@ struct BatchNormForward {
   double eps = 1e-5, momentum = 0.1;
   bool training = true, relu = false;
   Tensor batches_tracked;  ///< int64 scalar, optional: one more in training
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     Accesses result = Accesses().read({x, residual, gamma, beta}).write({y, saved_mean, saved_inv_std});
     if (!training) return result.read({running_mean, running_var});
@@ -174,7 +179,7 @@ struct BatchNormForward {
   }
 };
 /// The gradient of y may come as the sum of one or two terms (dy, dy2 optional). With `relu`, y is the forward's output and the
-/// gradient is masked by y > 0 first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
+/// gradient is masked by 0 < y < ceiling first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
 /// caller owns it. dx may be dy, dy2, x or a y that is not needed any more (each element is read before it is written): that saves a
 /// tensor's worth of traffic; but dx and dresidual are two tensors. With training = false the saved statistics are constants
 /// (inference-mode normalisation).
@@ -184,9 +189,10 @@ struct BatchNormBackward {
   Tensor dx, dresidual, dgamma, dbeta;
   bool relu = false, accumulate = false;  ///< accumulate: for dgamma and dbeta
   bool training = true;
-  /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the mask y > 0 is found from x
-  /// again, and y may be empty. Faster: one tensor less is read.
+  /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the mask is found from x again, before y is
+  /// rounded to x's dtype, and y may be empty. Faster: one tensor less is read.
   Tensor beta;
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     const Tensor mask = relu ? y : Tensor();
     Accesses result = Accesses()
@@ -225,15 +231,17 @@ struct BatchNormFinish {
   }
 };
 /// y = scale[c]·x + shift[c] + r, r = residual, or residual_scale[c]·residual + residual_shift[c] where those are given, or nothing;
-/// then ReLU if `relu`. y may be x or residual.
+/// then ReLU if `relu`, with its `ceiling`. y may be x or residual.
 struct ScaleShift {
   Tensor x, scale, shift, residual, residual_scale, residual_shift, y;
   bool relu = false;
+  double ceiling = kNoCeiling;
   Accesses accesses() const { return Accesses().read({x, scale, shift, residual, residual_scale, residual_shift}).write({y}); }
 };
-/// masked = dy where gamma·(x - mean)·inv_std + beta > 0, else 0 (masked may be dy), and its sums as in NormGradient.
+/// masked = dy where 0 < gamma·(x - mean)·inv_std + beta < ceiling, else 0 (masked may be dy), and its sums as in NormGradient.
 struct BatchNormBackwardSums {
   Tensor x, dy, saved_mean, saved_inv_std, gamma, beta, masked, sum_dy, sum_dy_xhat;
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     return Accesses().read({x, dy, saved_mean, saved_inv_std, gamma, beta}).write({masked, sum_dy, sum_dy_xhat});
   }

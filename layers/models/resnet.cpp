@@ -25,8 +25,8 @@ std::unique_ptr<Conv2d> convolution(std::int64_t channels, std::int64_t kernel, 
 struct ConvNorm {
   Conv2d* conv = nullptr;
   BatchNorm* norm = nullptr;
-  Variable forward(const Variable& x, bool relu, const Variable& residual, Pass& pass) const {
-    return norm->forward_fused(conv->forward(x, pass), relu, residual, pass);
+  Variable forward(const Variable& x, Activation active, const Variable& residual, Pass& pass) const {
+    return norm->forward_fused(conv->forward(x, pass), active, residual, pass);
   }
 };
 
@@ -68,15 +68,15 @@ class Block : public Layer {
   Variable compute(const Variable& x, Pass& pass) override {
     x.value();  // two read it: a pending norm is written out once
     Variable y = x;
-    for (std::size_t i = 0; i + 1 < units_.size(); ++i) y = units_[i].forward(y, true, {}, pass);
+    for (std::size_t i = 0; i + 1 < units_.size(); ++i) y = units_[i].forward(y, Activation::kRelu, {}, pass);
     y = units_.back().conv->forward(y, pass);
-    return units_.back().norm->forward_fused(y, true, shortcut(x, pass), pass);
+    return units_.back().norm->forward_fused(y, Activation::kRelu, shortcut(x, pass), pass);
   }
 
  private:
   Variable shortcut(const Variable& x, Pass& pass) const {
     if (!changes_) return x;
-    return downsample_.conv ? downsample_.forward(x, false, {}, pass) : functions::subsample_pad(x, stride_, width_, pass);
+    return downsample_.conv ? downsample_.forward(x, Activation::kNone, {}, pass) : functions::subsample_pad(x, stride_, width_, pass);
   }
 
   BlockKind kind_;
@@ -125,7 +125,7 @@ class ResNet : public Chain {
     shape = add_chain("", std::make_unique<GlobalAvgPool>(), shape);
     return add_chain("fc", std::make_unique<Linear>(classes_, true, plan_.linear_init), shape);
   }
-  Variable compute(const Variable& x, Pass& pass) override { return run_chain(stem_.forward(x, true, {}, pass), pass); }
+  Variable compute(const Variable& x, Pass& pass) override { return run_chain(stem_.forward(x, Activation::kRelu, {}, pass), pass); }
 
  private:
   Plan plan_;

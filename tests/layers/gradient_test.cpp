@@ -63,6 +63,27 @@ TEST_CASE("layers/gradients: relu6 beyond its upper bound") {
   check_layers(R"({"type": "layer_scale", "init": 9}, {"type": "relu6"}, {"type": "layer_scale", "init": 0.5})", {3, 4, 3});
 }
 
+TEST_CASE("layers/gradients: batch norm and relu6 in one operation, with and without a residual, on both sides of both bounds") {
+  const std::string conv = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1, "bias": false})";
+  const std::string norm = R"({"type": "batch_norm"})", relu6 = R"({"type": "relu6"})";
+  const auto model =
+      model_from(R"({"type": "sequential", "layers": [)" + conv + "," + norm + "," + relu6 + R"(, {"type": "residual", "layers": [)" +
+                     conv + "," + norm + "]}," + relu6 + R"(, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+                 {4, 5, 3});
+  for (const bool defer : {false, true}) {
+    for (const bool training : {true, false}) {
+      if (defer && !training) continue;  // evaluation defers nothing
+      CAPTURE(defer);
+      model->allocate(cpu(), DType::kFloat64);
+      model->initialise(3);
+      for (Parameter* parameter : model->parameters()) {
+        if (parameter->shape.rank() == 1) cpu().fill(parameter->value, parameter->name.ends_with("weight") ? 4.0 : 2.0);
+      }
+      check_gradients(*model, 3, 10, true, 1, training, defer);
+    }
+  }
+}
+
 TEST_CASE("layers/gradients: layer scale and stochastic depth") {
   check_layers(R"({"type": "layer_scale", "init": 0.7})", {3, 4, 5});
   check_layers(R"({"type": "layer_scale", "init": 1.5}, {"type": "silu"})", {6});

@@ -22,7 +22,10 @@ void add_rows_of_norm_steps(std::vector<Operation>& table) {
     table.push_back(scale_shift(50, channels, Residual::kNone, true));
     table.push_back(scale_shift(51, channels, Residual::kPlain, true));
     table.push_back(scale_shift(52, channels, Residual::kScaled, true, true));
+    table.push_back(scale_shift(50, channels, Residual::kNone, true, false, 0.5));
+    table.push_back(scale_shift(52, channels, Residual::kScaled, true, false, 0.5));
     table.push_back(batch_norm_backward_sums(601, channels));
+    table.push_back(batch_norm_backward_sums(601, channels, 0.5));
     table.push_back(batch_norm_backward_apply(90, channels, channels == 16));
   }
   table.push_back(scale_shift(3, 64, Residual::kNone, false, true));
@@ -196,6 +199,7 @@ std::vector<Operation> operation_table() {
     table.push_back(batch_norm(50, channels, false, false, true));
     table.push_back(batch_norm(77, channels, true, false, true));
     table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput, 0.75));
     table.push_back(batch_norm(600, channels, true, true, true));
   }
   table.push_back(batch_norm(40, 6, false, true, false));
