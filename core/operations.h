@@ -15,6 +15,9 @@
 // of CpuBackend and one of CudaBackend; rows in tests/operations; and what calls it in layers/.
 namespace starling {
 
+enum class Pooling : std::uint8_t;
+struct Window2d;
+
 /// Which tensors a call reads and writes: what a check of the order between streams needs to know; and how much it moves and computes.
 /// An output that is added to is read and written. Where only part of a tensor is touched it is a view of that part, if it can be one;
 /// where it depends on numbers whether a tensor is read, it is.
@@ -39,6 +42,8 @@ struct Accesses {
   Accesses& convolves(const Tensor& images, const Tensor& weight);
   /// A matrix product c of a and another.
   Accesses& multiplies(const Tensor& a, const Tensor& c);
+  /// A pooling of `results` numbers, if it is a blur, which is a convolution of every channel alone.
+  Accesses& blurs(Pooling kind, const Tensor& results, const Window2d& window);
 
  private:
   Accesses& add(std::vector<Tensor>& to, std::initializer_list<Tensor> tensors);
@@ -270,22 +275,29 @@ struct LayerNormBackward {
   }
 };
 
-enum class Pooling : std::uint8_t { kMax, kAverage };
+enum class Pooling : std::uint8_t { kMax, kAverage, kBlur };
+/// The longest side of a blur's window: up to here its weights are exact in every floating type.
+inline constexpr std::int64_t kLongestBlur = 7;
 
 /// y[N,P,Q,C] from x[N,H,W,C]. Max pooling writes `index` (int32, shape of y, optional in inference): the flat h·W + w of the first
 /// maximum; padding counts as -infinity. Average pooling divides by the window's whole size, padding included, as PyTorch does by default.
+/// A blur (Zhang 2019, arXiv 1904.11486) weighs the pixel in row i and column j of a kH×kW window by the binomial filter
+/// (kH-1 over i)·(kW-1 over j)/2^(kH+kW-2), [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as zeros. Without dilation.
 struct Pool2dForward {
   Pooling kind = Pooling::kMax;
   Tensor x, y, index;
   Window2d window;
-  Accesses accesses() const { return Accesses().read({x}).write({y, index}); }
+  Accesses accesses() const { return Accesses().read({x}).write({y, index}).blurs(kind, y, window); }
 };
 struct Pool2dBackward {
   Pooling kind = Pooling::kMax;
   Tensor dy, index, dx;
   Window2d window;
-  Accesses accesses() const { return Accesses().read({dy, index}).write({dx}); }
+  Accesses accesses() const { return Accesses().read({dy, index}).write({dx}).blurs(kind, dy, window); }
 };
+/// The filters of a blur as a convolution of every channel alone has them, [channels][kH·kW], the same for each channel: one channel's.
+/// Error(kInternal) for a window that is longer than kLongestBlur or has a dilation.
+std::vector<double> blur_filter(const Window2d& window);
 /// y[N,C] = mean over H, W of x[N,H,W,C].
 struct GlobalAvgPoolForward {
   Tensor x, y;

@@ -34,6 +34,7 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 /// scale[C] · x along the last dimension, + residual (if it holds a value), as one operation.
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
+/// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
 Variable add(const Variable& a, const Variable& b, Pass& pass);

@@ -96,6 +96,8 @@ TEST_CASE("layers/gradients: pooling") {
   check_layers(R"({"type": "max_pool2d", "kernel_size": 2})", {4, 6, 3});
   check_layers(R"({"type": "max_pool2d", "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0]})", {5, 5, 3});
   check_layers(R"({"type": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1})", {5, 6, 3});
+  check_layers(R"({"type": "blur_pool2d"})", {5, 6, 3});
+  check_layers(R"({"type": "blur_pool2d", "kernel_size": [4, 1], "stride": [1, 3], "padding": [0, 0]})", {7, 5, 2});
   check_layers(R"({"type": "global_avg_pool"})", {3, 4, 5});
 }
 
@@ -135,6 +137,9 @@ TEST_CASE("layers/gradients: whole models") {
   };
   SUBCASE("resnet20") { check_initialised(R"({"type": "resnet20"})", {8, 8, 3}, 2, 1); }
   // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
+  // Strided convolutions of 16 channels; the shortcuts have no convolution.
+  SUBCASE("resnet20, blurred") { check_initialised(R"({"type": "resnet20", "blur_pool": true})", {8, 8, 3}, 2, 1); }
+  SUBCASE("resnet18, blurred") { check_initialised(R"({"type": "resnet18", "stem": "cifar", "blur_pool": true})", {16, 16, 1}, 2, 5); }
   SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
   // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
   // Only a few pixels: every twelfth of 158 tensors, every sixth of 180. Blocks are left out, and the scales are large enough to matter.
