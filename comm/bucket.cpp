@@ -113,11 +113,13 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   return make_buckets(plan, backend, dtype, rule.state_names().size(), &rule, decay_all, compute);
 }
 
-LayerExtent layer_of(const BucketSlot& slot) {
-  const Parameter& parameter = *slot.parameter;
-  LayerExtent layer{.elements = slot.decay_entries() * kDecayBlock, .weight = parameter.is_weight()};
-  layer.padding = layer.elements - slot.elements;
-  if (layer.weight) layer.rows = parameter.shape[0], layer.columns = slot.elements / parameter.shape[0];
+LayerExtent layer_of(const BucketSlot& slot) { return layer_of(*slot.parameter); }
+
+LayerExtent layer_of(const Parameter& parameter) {
+  const std::int64_t elements = parameter.shape.elements();
+  LayerExtent layer{.elements = (elements + kDecayBlock - 1) / kDecayBlock * kDecayBlock, .weight = parameter.is_weight()};
+  layer.padding = layer.elements - elements;
+  if (layer.weight) layer.rows = parameter.shape[0], layer.columns = elements / parameter.shape[0];
   return layer;
 }
 

@@ -100,6 +100,7 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
                                  DType compute = DType::kFloat32);
 /// What an update knows of a parameter, but for its places.
 LayerExtent layer_of(const BucketSlot& slot);
+LayerExtent layer_of(const Parameter& parameter);
 /// Fills in Bucket::runs. `decays`: by group, weight decay applies to all its parameters, whatever their shape.
 void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::function<std::size_t(const Parameter&)>& group_of,
                 const std::vector<bool>& decays);

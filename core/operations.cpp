@@ -41,6 +41,32 @@ Accesses& Accesses::multiplies(const Tensor& a, const Tensor& c) {
   return *this;
 }
 
+Accesses& Accesses::blurs(Pooling kind, const Tensor& results, const Window2d& window) {
+  if (kind != Pooling::kBlur || !results) return *this;
+  flops += 2.0 * static_cast<double>(results.elements()) * static_cast<double>(window.kernel[0] * window.kernel[1]);
+  return *this;
+}
+
+std::vector<double> blur_filter(const Window2d& window) {
+  const auto [rows, columns] = window.kernel;
+  require(
+      rows >= 1 && columns >= 1 && rows <= kLongestBlur && columns <= kLongestBlur && window.dilation == std::array<std::int64_t, 2>{1, 1},
+      "pool2d", "a blur of {}×{} pixels with a dilation of {}×{}; at most {} a side without one", rows, columns, window.dilation[0],
+      window.dilation[1], kLongestBlur);
+  // A row of Pascal's triangle over 2^(size - 1).
+  const auto line = [](std::int64_t size) {
+    std::vector<double> shares{1.0};
+    for (std::int64_t i = 1; i < size; ++i) shares.push_back(shares.back() * static_cast<double>(size - i) / static_cast<double>(i));
+    for (double& share : shares) share /= static_cast<double>(std::int64_t{1} << (size - 1));
+    return shares;
+  };
+  std::vector<double> filter;
+  for (const double down : line(rows)) {
+    for (const double across : line(columns)) filter.push_back(down * across);
+  }
+  return filter;
+}
+
 void check_cast(const Cast& args) {
   require(args.x && args.y && args.x.elements() == args.y.elements(), "cast", "x and y must have as many elements");
   if (!args.blocks) return;

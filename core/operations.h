@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <vector>
 
 #include "core/tensor.h"
@@ -13,6 +14,9 @@
 // checks of the order between streams, counts of bytes and arithmetic. A new operation is a struct and a line of the list here; a function
 // of CpuBackend and one of CudaBackend; rows in tests/operations; and what calls it in layers/.
 namespace starling {
+
+enum class Pooling : std::uint8_t;
+struct Window2d;
 
 /// Which tensors a call reads and writes: what a check of the order between streams needs to know; and how much it moves and computes.
 /// An output that is added to is read and written. Where only part of a tensor is touched it is a view of that part, if it can be one;
@@ -38,6 +42,8 @@ struct Accesses {
   Accesses& convolves(const Tensor& images, const Tensor& weight);
   /// A matrix product c of a and another.
   Accesses& multiplies(const Tensor& a, const Tensor& c);
+  /// A pooling of `results` numbers, if it is a blur, which is a convolution of every channel alone.
+  Accesses& blurs(Pooling kind, const Tensor& results, const Window2d& window);
 
  private:
   Accesses& add(std::vector<Tensor>& to, std::initializer_list<Tensor> tensors);
@@ -157,9 +163,12 @@ struct ActivationBackward {
   Accesses accesses() const { return Accesses().read({x, dy}).write({dx}); }
 };
 
+/// ReLU's `ceiling` where there is none. 6 makes it ReLU6: min(max(x, 0), ceiling), whose gradient is masked by 0 < y < ceiling.
+inline constexpr double kNoCeiling = std::numeric_limits<double>::infinity();
+
 /// Batch normalisation of x[R,C] or x[N,H,W,C] over all but the last dimension, then + residual (optional), then ReLU
-/// if `relu`. In training mean and 1/sqrt(variance + eps) of the batch (biased variance) are saved for the backward pass, and the
-/// running statistics move by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
+/// if `relu`, with its `ceiling`. In training mean and 1/sqrt(variance + eps) of the batch (biased variance) are saved for the backward
+/// pass, and the running statistics move by `momentum` towards the batch's mean and unbiased variance. gamma and beta are optional.
 struct BatchNormForward {
   Tensor x, residual, gamma, beta, y;
   Tensor running_mean, running_var;  ///< updated in training, read in inference
@@ -167,6 +176,7 @@ struct BatchNormForward {
   double eps = 1e-5, momentum = 0.1;
   bool training = true, relu = false;
   Tensor batches_tracked;  ///< int64 scalar, optional: one more in training
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     Accesses result = Accesses().read({x, residual, gamma, beta}).write({y, saved_mean, saved_inv_std});
     if (!training) return result.read({running_mean, running_var});
@@ -174,7 +184,7 @@ struct BatchNormForward {
   }
 };
 /// The gradient of y may come as the sum of one or two terms (dy, dy2 optional). With `relu`, y is the forward's output and the
-/// gradient is masked by y > 0 first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
+/// gradient is masked by 0 < y < ceiling first. `dresidual` (optional) receives that masked sum, and may be dy or dy2 where the
 /// caller owns it. dx may be dy, dy2, x or a y that is not needed any more (each element is read before it is written): that saves a
 /// tensor's worth of traffic; but dx and dresidual are two tensors. With training = false the saved statistics are constants
 /// (inference-mode normalisation).
@@ -184,9 +194,10 @@ struct BatchNormBackward {
   Tensor dx, dresidual, dgamma, dbeta;
   bool relu = false, accumulate = false;  ///< accumulate: for dgamma and dbeta
   bool training = true;
-  /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the mask y > 0 is found from x
-  /// again, and y may be empty. Faster: one tensor less is read.
+  /// Optional, and only where the forward pass added no residual: with beta (and gamma, if any) the mask is found from x again, before y is
+  /// rounded to x's dtype, and y may be empty. Faster: one tensor less is read.
   Tensor beta;
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     const Tensor mask = relu ? y : Tensor();
     Accesses result = Accesses()
@@ -225,15 +236,17 @@ struct BatchNormFinish {
   }
 };
 /// y = scale[c]·x + shift[c] + r, r = residual, or residual_scale[c]·residual + residual_shift[c] where those are given, or nothing;
-/// then ReLU if `relu`. y may be x or residual.
+/// then ReLU if `relu`, with its `ceiling`. y may be x or residual.
 struct ScaleShift {
   Tensor x, scale, shift, residual, residual_scale, residual_shift, y;
   bool relu = false;
+  double ceiling = kNoCeiling;
   Accesses accesses() const { return Accesses().read({x, scale, shift, residual, residual_scale, residual_shift}).write({y}); }
 };
-/// masked = dy where gamma·(x - mean)·inv_std + beta > 0, else 0 (masked may be dy), and its sums as in NormGradient.
+/// masked = dy where 0 < gamma·(x - mean)·inv_std + beta < ceiling, else 0 (masked may be dy), and its sums as in NormGradient.
 struct BatchNormBackwardSums {
   Tensor x, dy, saved_mean, saved_inv_std, gamma, beta, masked, sum_dy, sum_dy_xhat;
+  double ceiling = kNoCeiling;
   Accesses accesses() const {
     return Accesses().read({x, dy, saved_mean, saved_inv_std, gamma, beta}).write({masked, sum_dy, sum_dy_xhat});
   }
@@ -262,22 +275,29 @@ struct LayerNormBackward {
   }
 };
 
-enum class Pooling : std::uint8_t { kMax, kAverage };
+enum class Pooling : std::uint8_t { kMax, kAverage, kBlur };
+/// The longest side of a blur's window: up to here its weights are exact in every floating type.
+inline constexpr std::int64_t kLongestBlur = 7;
 
 /// y[N,P,Q,C] from x[N,H,W,C]. Max pooling writes `index` (int32, shape of y, optional in inference): the flat h·W + w of the first
 /// maximum; padding counts as -infinity. Average pooling divides by the window's whole size, padding included, as PyTorch does by default.
+/// A blur (Zhang 2019, arXiv 1904.11486) weighs the pixel in row i and column j of a kH×kW window by the binomial filter
+/// (kH-1 over i)·(kW-1 over j)/2^(kH+kW-2), [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as zeros. Without dilation.
 struct Pool2dForward {
   Pooling kind = Pooling::kMax;
   Tensor x, y, index;
   Window2d window;
-  Accesses accesses() const { return Accesses().read({x}).write({y, index}); }
+  Accesses accesses() const { return Accesses().read({x}).write({y, index}).blurs(kind, y, window); }
 };
 struct Pool2dBackward {
   Pooling kind = Pooling::kMax;
   Tensor dy, index, dx;
   Window2d window;
-  Accesses accesses() const { return Accesses().read({dy, index}).write({dx}); }
+  Accesses accesses() const { return Accesses().read({dy, index}).write({dx}).blurs(kind, dy, window); }
 };
+/// The filters of a blur as a convolution of every channel alone has them, [channels][kH·kW], the same for each channel: one channel's.
+/// Error(kInternal) for a window that is longer than kLongestBlur or has a dilation.
+std::vector<double> blur_filter(const Window2d& window);
 /// y[N,C] = mean over H, W of x[N,H,W,C].
 struct GlobalAvgPoolForward {
   Tensor x, y;

@@ -16,10 +16,10 @@ Shape BatchNorm::build(const Shape& input) {
   return input;
 }
 
-Variable BatchNorm::compute(const Variable& x, Pass& pass) { return functions::batch_norm(x, state_, false, {}, pass); }
+Variable BatchNorm::compute(const Variable& x, Pass& pass) { return functions::batch_norm(x, state_, Activation::kNone, {}, pass); }
 
-Variable BatchNorm::forward_fused(const Variable& x, bool relu, const Variable& residual, Pass& pass) {
-  return shell(x, [&] { return functions::batch_norm(x, state_, relu, residual, pass); });
+Variable BatchNorm::forward_fused(const Variable& x, Activation active, const Variable& residual, Pass& pass) {
+  return shell(x, [&] { return functions::batch_norm(x, state_, active, residual, pass); });
 }
 
 void builtin::add_batch_norm(LayerRegistry& registry) {

@@ -15,8 +15,8 @@ class BatchNorm : public Layer {
     state_.eps = eps;
     state_.momentum = momentum;
   }
-  /// forward() with `+ residual` (if it holds a value), then ReLU if `relu`, in one operation.
-  Variable forward_fused(const Variable& x, bool relu, const Variable& residual, Pass& pass);
+  /// forward() with `+ residual` (if it holds a value), then `active`: kNone, kRelu or kRelu6; in one operation.
+  Variable forward_fused(const Variable& x, Activation active, const Variable& residual, Pass& pass);
 
  protected:
   Shape build(const Shape& input) override;

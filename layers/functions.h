@@ -14,7 +14,8 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
 /// x[N,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu = false);
 
-/// Batch normalisation over all but the last dimension, then + residual (if it holds a value), then ReLU if `relu`, as one operation.
+/// Batch normalisation over all but the last dimension, then + residual (if it holds a value), then `active`, which is kNone, kRelu or
+/// kRelu6, as one operation.
 struct BatchNormState {
   Parameter* gamma = nullptr;
   Parameter* beta = nullptr;
@@ -25,7 +26,7 @@ struct BatchNormState {
 };
 /// In training every channel needs two values at least (Error(kUsage)). Otherwise the running statistics are constants.
 /// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending).
-Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
+Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active, const Variable& residual, Pass& pass);
 /// Over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
 /// Rows of table[rows, columns] by number: tokens, int32 of any shape, become [tokens' shape, columns] of the table's operand's type.
@@ -33,6 +34,7 @@ Variable embedding(const Tensor& tokens, Parameter& table, Pass& pass);
 /// scale[C] · x along the last dimension, + residual (if it holds a value), as one operation.
 Variable layer_scale(const Variable& x, Parameter& scale, const Variable& residual, Pass& pass);
 Variable activation(const Variable& x, Activation kind, Pass& pass);
+/// The largest, the mean, or the blur of every window (Pooling).
 Variable pool2d(const Variable& x, Pooling kind, const Window2d& window, Pass& pass);
 Variable global_avg_pool(const Variable& x, Pass& pass);
 Variable add(const Variable& a, const Variable& b, Pass& pass);

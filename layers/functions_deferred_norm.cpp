@@ -31,7 +31,8 @@ void apply_gathered(const BatchNormSaved& saved, const GatheredSums& sums, Gradi
 
 Tensor PendingNorm::compute() {
   Tensor y(*backend_, norm_.x.shape(), norm_.x.dtype());
-  backend_->scale_shift({.x = norm_.x, .scale = norm_.scale, .shift = norm_.shift, .y = y, .relu = norm_.relu});
+  backend_->scale_shift(
+      {.x = norm_.x, .scale = norm_.scale, .shift = norm_.shift, .y = y, .relu = norm_.rectifier.relu, .ceiling = norm_.rectifier.ceiling});
   return y;
 }
 
@@ -56,17 +57,22 @@ BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum
   return finish;
 }
 
-Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual, Pass& pass) {
   const Tensor& input = x.value();
   const auto& statistics = *x.notes<ChannelStatistics>();
   const BatchNormFinish finish =
       finish_batch_norm(state, statistics.sum, statistics.square_sum, input.elements() / input.shape().back(), pass);
-  BatchNormSaved saved{.x = input, .gamma = finish.gamma, .mean = finish.saved_mean, .inv_std = finish.saved_inv_std, .relu = relu};
+  BatchNormSaved saved{
+      .x = input, .gamma = finish.gamma, .mean = finish.saved_mean, .inv_std = finish.saved_inv_std, .rectifier = rectifier};
 
   if (residual.has_value()) {
-    ScaleShift apply{
-        .x = input, .scale = finish.scale, .shift = finish.shift, .y = Tensor(pass.backend, input.shape(), input.dtype()), .relu = relu};
-    if (const DeferredNorm* other = pending_norm(residual); other && !other->relu) {
+    ScaleShift apply{.x = input,
+                     .scale = finish.scale,
+                     .shift = finish.shift,
+                     .y = Tensor(pass.backend, input.shape(), input.dtype()),
+                     .relu = rectifier.relu,
+                     .ceiling = rectifier.ceiling};
+    if (const DeferredNorm* other = pending_norm(residual); other && !other->rectifier.relu) {
       apply.residual = other->x;
       apply.residual_scale = other->scale;
       apply.residual_shift = other->shift;
@@ -75,14 +81,14 @@ Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, boo
     }
     pass.backend.scale_shift(apply);
     saved.has_residual = true;
-    if (relu) saved.y = apply.y;
+    if (rectifier.relu) saved.y = apply.y;
     return pass.record(
         "batch_norm", apply.y, {x, residual}, {state.gamma, state.beta},
         [saved = std::move(saved)](Gradients& g) { batch_norm_backward(saved, g); }, 2);
   }
 
   const auto sums = std::make_shared<GatheredSums>();
-  if (relu) saved.beta = finish.beta;
+  if (rectifier.relu) saved.beta = finish.beta;
   auto backward = [saved = std::move(saved), sums](Gradients& g) {
     if (sums->sum_dy) {
       apply_gathered(saved, *sums, g);
@@ -98,7 +104,7 @@ Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, boo
                     .inv_std = finish.saved_inv_std,
                     .gamma = finish.gamma,
                     .beta = finish.beta,
-                    .relu = relu,
+                    .rectifier = rectifier,
                     .sums = sums};
   y.set_pending(std::make_shared<PendingNorm>(pass.backend, std::move(norm)));
   return y;

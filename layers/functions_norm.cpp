@@ -21,6 +21,12 @@ Tensor detail::ScaleShiftTargets::scratch(Gradients& g, const Tensor& gamma) con
   return tensor;
 }
 
+detail::Rectifier detail::rectifier_of(Activation active) {
+  require(active == Activation::kNone || active == Activation::kRelu || active == Activation::kRelu6, "batch_norm",
+          "only ReLU and ReLU6 run with a batch norm");
+  return {.relu = active != Activation::kNone, .ceiling = active == Activation::kRelu6 ? 6.0 : kNoCeiling};
+}
+
 void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
   std::vector<Tensor> terms = g.take_terms();
   BatchNormBackward back{.x = saved.x,
@@ -29,14 +35,15 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
                          .gamma = saved.gamma,
                          .saved_mean = saved.mean,
                          .saved_inv_std = saved.inv_std,
-                         .relu = saved.relu,
+                         .relu = saved.rectifier.relu,
                          .training = saved.training,
-                         .beta = saved.beta};
+                         .beta = saved.beta,
+                         .ceiling = saved.rectifier.ceiling};
   if (terms.size() > 1) back.dy2 = terms[1];
 
   Tensor dresidual;
   if (saved.has_residual && g.wants(1)) {
-    if (!saved.relu && terms.size() == 1) {
+    if (!saved.rectifier.relu && terms.size() == 1) {
       dresidual = terms[0];  // dy goes through as it is
     } else {
       // Written over a gradient term that nobody else holds, where there is one. A term's second handle is in `back`.
@@ -65,9 +72,10 @@ void detail::batch_norm_backward(const BatchNormSaved& saved, Gradients& g) {
   g.set(0, std::move(dx));
 }
 
-Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active, const Variable& residual, Pass& pass) {
   const Shape& shape = x.shape();
-  const bool has_residual = residual.has_value();
+  const detail::Rectifier rectifier = detail::rectifier_of(active);
+  const bool has_residual = residual.has_value(), relu = rectifier.relu;
   if (has_residual) {
     require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}", shape.text(), residual.shape().text());
   }
@@ -75,11 +83,11 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
   if (pass.training && shape.elements() / shape.back() < 2) {
     fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
   }
-  if (pass.norms_over && pass.training) return detail::synchronized_batch_norm(x, state, relu, residual, pass);
+  if (pass.norms_over && pass.training) return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
   // scale = gamma/σ goes through the tensors' own type on its way into a convolution: a tiny eps could send it out of range.
   const bool in_range = !is_low_precision(x.dtype()) || state.eps >= 1e-7;
   if (pass.defer_norms && pass.training && x.notes<detail::ChannelStatistics>() && in_range)
-    return detail::deferred_batch_norm(x, state, relu, residual, pass);
+    return detail::deferred_batch_norm(x, state, rectifier, residual, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,
@@ -90,7 +98,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
                         .eps = state.eps,
                         .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum,
                         .training = pass.training,
-                        .relu = relu};
+                        .relu = relu,
+                        .ceiling = rectifier.ceiling};
   if (pass.training || pass.tape) {
     args.saved_mean = Tensor(pass.backend, channels, args.running_mean.dtype());
     args.saved_inv_std = Tensor(pass.backend, channels, args.running_mean.dtype());
@@ -106,7 +115,7 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, bool relu, c
                                .beta = relu && !has_residual ? args.beta : Tensor(),
                                .mean = args.saved_mean,
                                .inv_std = args.saved_inv_std,
-                               .relu = relu,
+                               .rectifier = rectifier,
                                .has_residual = has_residual,
                                .training = pass.training};
   auto backward = [saved = std::move(saved)](Gradients& g) { detail::batch_norm_backward(saved, g); };

@@ -18,10 +18,19 @@ struct ScaleShiftTargets {
   Tensor scratch(Gradients& g, const Tensor& gamma) const;
 };
 
+/// A ReLU within an operation: whether there is one, and its ceiling, 6 for ReLU6.
+struct Rectifier {
+  bool relu = false;
+  double ceiling = kNoCeiling;
+};
+/// Error(kInternal) where the activation is no ReLU, ReLU6 or kNone.
+Rectifier rectifier_of(Activation active);
+
 /// What a batch norm keeps for its backward pass. y only with a residual: without one the ReLU's mask is found from x and beta again.
 struct BatchNormSaved {
   Tensor x, y, gamma, beta, mean, inv_std;
-  bool relu = false, has_residual = false, training = true;
+  Rectifier rectifier;
+  bool has_residual = false, training = true;
 };
 /// Input 0 is x, input 1 the residual; parameters 0 and 1 are gamma and beta. Up to two gradient terms.
 void batch_norm_backward(const BatchNormSaved& saved, Gradients& g);
@@ -31,7 +40,7 @@ BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum
 
 /// A batch norm in training whose statistics are those of all ranks' batches, of one size each (pass.norms_over). As
 /// torch.nn.SyncBatchNorm: the gradients of gamma and beta are sums over this rank's batch alone.
-Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual, Pass& pass);
 
 /// Σ and Σ² per channel of a convolution's output, gathered by the convolution for the batch norm that may follow.
 struct ChannelStatistics final : ValueNotes {
@@ -45,12 +54,14 @@ struct GatheredSums {
   Tensor sum_dy, sum_dy_xhat;
 };
 
-/// A batch norm (with ReLU if `relu`) that is not carried out yet: its output is (relu of) scale·x + shift.
+/// A batch norm (with what its rectifier says) that is not carried out yet: its output is (relu of) scale·x + shift.
 struct DeferredNorm {
   Tensor x, scale, shift;
   Tensor mean, inv_std, gamma, beta;
-  bool relu = false;
+  Rectifier rectifier;
   std::shared_ptr<GatheredSums> sums;  ///< shared by whoever gathers and the batch norm's backward function
+  /// Whether a convolution can do it as it loads: that is made for ReLU without a ceiling.
+  bool loads_in_convolutions() const { return rectifier.relu && rectifier.ceiling == kNoCeiling; }
 };
 
 /// The output of a deferred batch norm, as a value. Convolutions and sums that can do the norm as they load read it as norm(); for
@@ -73,6 +84,6 @@ inline const DeferredNorm* pending_norm(const Variable& x) {
 
 /// A batch norm in training whose statistics the convolution before has gathered (ChannelStatistics). With a residual it is carried out;
 /// otherwise it stays pending.
-Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass);
+Variable deferred_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual, Pass& pass);
 
 }  // namespace starling::functions::detail

@@ -26,9 +26,9 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   const Shape out{in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]};
   Conv2dForward args{
       .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = Tensor(pass.backend, out, x.dtype()), .window = window};
-  // A batch norm with ReLU that is still pending is done as x is loaded.
+  // A batch norm with ReLU that is still pending is done as x is loaded; one with ReLU6 is written out first.
   detail::DeferredNorm norm;
-  if (const detail::DeferredNorm* pending = detail::pending_norm(x); pending && pending->relu) norm = *pending;
+  if (const detail::DeferredNorm* pending = detail::pending_norm(x); pending && pending->loads_in_convolutions()) norm = *pending;
   if (norm.x) {
     args.x = norm.x;
     args.norm = {norm.scale, norm.shift};

@@ -34,9 +34,10 @@ Incoming incoming_of(const BatchNormSaved& saved, Gradients& g) {
     result.dy = Tensor(g.backend(), saved.x.shape(), saved.x.dtype());
     g.backend().add({.a = terms[0], .b = terms[1], .y = result.dy});
   }
-  if (saved.relu && saved.has_residual) {
+  if (saved.rectifier.relu && saved.has_residual) {
     Tensor masked(g.backend(), saved.x.shape(), saved.x.dtype());
-    g.backend().activation_backward({.kind = Activation::kRelu, .x = saved.y, .dy = result.dy, .dx = masked});
+    const Activation active = saved.rectifier.ceiling == kNoCeiling ? Activation::kRelu : Activation::kRelu6;
+    g.backend().activation_backward({.kind = active, .x = saved.y, .dy = result.dy, .dx = masked});
     result.dy = std::move(masked);
   }
   if (saved.has_residual) result.dresidual = result.dy;
@@ -52,7 +53,7 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
     return tensor;
   };
   Incoming incoming = incoming_of(saved, g);
-  const bool masks = saved.relu && !saved.has_residual;
+  const bool masks = saved.rectifier.relu && !saved.has_residual;
   const SumsOfChannels own(backend, channels, saved.mean.dtype()), mean(backend, channels, saved.mean.dtype());
   // Where nothing is masked any more, 0·x̂ + 1 is positive everywhere.
   const Tensor masked = masks ? Tensor(backend, saved.x.shape(), saved.x.dtype()) : incoming.dy;
@@ -64,7 +65,8 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
                                     .beta = masks ? saved.beta : constant(1.0),
                                     .masked = masked,
                                     .sum_dy = own.first,
-                                    .sum_dy_xhat = own.second});
+                                    .sum_dy_xhat = own.second,
+                                    .ceiling = masks ? saved.rectifier.ceiling : kNoCeiling});
   backend.weighted_sum({.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
   ranks.sum(mean.both);
   const Tensor unused = constant(0.0);
@@ -91,7 +93,8 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
 
 }  // namespace
 
-Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, bool relu, const Variable& residual, Pass& pass) {
+Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual,
+                                 Pass& pass) {
   RankSums& ranks = *pass.norms_over;
   const Tensor& input = x.value();
   const std::int64_t channels = input.shape().back();
@@ -100,16 +103,22 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
   ranks.sum(sums.both);
   const BatchNormFinish finish = finish_batch_norm(state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);
   Tensor y(pass.backend, input.shape(), input.dtype());
-  pass.backend.scale_shift({.x = input, .scale = finish.scale, .shift = finish.shift, .residual = residual.value(), .y = y, .relu = relu});
+  pass.backend.scale_shift({.x = input,
+                            .scale = finish.scale,
+                            .shift = finish.shift,
+                            .residual = residual.value(),
+                            .y = y,
+                            .relu = rectifier.relu,
+                            .ceiling = rectifier.ceiling});
   if (!pass.tape) return Variable(std::move(y));
   const bool has_residual = residual.has_value();
   BatchNormSaved saved{.x = input,
-                       .y = relu && has_residual ? y : Tensor(),
+                       .y = rectifier.relu && has_residual ? y : Tensor(),
                        .gamma = finish.gamma,
                        .beta = finish.beta,
                        .mean = finish.saved_mean,
                        .inv_std = finish.saved_inv_std,
-                       .relu = relu,
+                       .rectifier = rectifier,
                        .has_residual = has_residual};
   auto backward = [saved = std::move(saved), &ranks](Gradients& g) { synchronized_backward(saved, ranks, g); };
   if (has_residual) return pass.record("batch_norm", y, {x, residual}, {state.gamma, state.beta}, std::move(backward), 2);

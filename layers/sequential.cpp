@@ -26,24 +26,25 @@ Shape Sequential::build(const Shape& input) {
     Layer& layer = add_child(std::to_string(index++), std::move(pending), shape);
     shape = layer.output_shape();
     const auto* activation = dynamic_cast<const ActivationLayer*>(&layer);
-    if (activation && activation->kind() == Activation::kRelu && !steps_.empty()) {
-      Step& before = steps_.back();
-      if ((before.batch_norm || before.residual || before.linear) && !before.relu) {
-        before.relu = true;
-        continue;
-      }
+    if (activation && !steps_.empty() && steps_.back().takes(activation->kind())) {
+      steps_.back().active = activation->kind();
+      continue;
     }
-    steps_.push_back({&layer, exactly<BatchNorm>(layer), exactly<Residual>(layer), exactly<Linear>(layer), false});
+    steps_.push_back({&layer, exactly<BatchNorm>(layer), exactly<Residual>(layer), exactly<Linear>(layer)});
   }
   pending_.clear();
   return shape;
 }
 
+bool Sequential::Step::takes(Activation next) const {
+  if (active != Activation::kNone) return false;
+  return (next == Activation::kRelu && (batch_norm || residual || linear)) || (next == Activation::kRelu6 && (batch_norm || residual));
+}
+
 Variable Sequential::Step::run(const Variable& x, Pass& pass) const {
-  if (relu && batch_norm) return batch_norm->forward_fused(x, true, {}, pass);
-  if (relu && residual) return residual->forward_fused(x, true, pass);
-  if (relu && linear) return linear->forward_relu(x, pass);
-  return layer->forward(x, pass);
+  if (active == Activation::kNone) return layer->forward(x, pass);
+  if (batch_norm) return batch_norm->forward_fused(x, active, {}, pass);
+  return residual ? residual->forward_fused(x, active, pass) : linear->forward_relu(x, pass);
 }
 
 Variable Sequential::run(const Variable& x, std::size_t count, Pass& pass) const {
@@ -54,14 +55,13 @@ Variable Sequential::run(const Variable& x, std::size_t count, Pass& pass) const
 
 Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, steps_.size(), pass); }
 
-Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, bool relu, Pass& pass) {
+Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, Activation active, Pass& pass) {
   x.value();  // two read it: a pending norm is written out once
-  const bool fused = !steps_.empty() && steps_.back().batch_norm && !steps_.back().relu;
+  const bool fused = !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
   const Variable value = shell(x, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
   const Variable other = shortcut ? shortcut->forward(x, pass) : x;
-  if (fused) return steps_.back().batch_norm->forward_fused(value, relu, other, pass);
-  const Variable sum = functions::add(value, other, pass);
-  return relu ? functions::activation(sum, Activation::kRelu, pass) : sum;
+  if (fused) return steps_.back().batch_norm->forward_fused(value, active, other, pass);
+  return functions::activation(functions::add(value, other, pass), active, pass);
 }
 
 Shape Residual::build(const Shape& input) {
@@ -75,10 +75,10 @@ Shape Residual::build(const Shape& input) {
   return other;
 }
 
-Variable Residual::compute(const Variable& x, Pass& pass) { return body_->forward_residual(x, shortcut_, false, pass); }
+Variable Residual::compute(const Variable& x, Pass& pass) { return body_->forward_residual(x, shortcut_, Activation::kNone, pass); }
 
-Variable Residual::forward_fused(const Variable& x, bool relu, Pass& pass) {
-  return shell(x, [&] { return body_->forward_residual(x, shortcut_, relu, pass); });
+Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pass) {
+  return shell(x, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
 }
 
 std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key, bool required, const std::string& doc) {

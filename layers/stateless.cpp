@@ -36,6 +36,10 @@ void builtin::add_stateless(LayerRegistry& registry) {
   pooling("max_pool2d", Pooling::kMax, "largest value of every window");
   pooling("avg_pool2d", Pooling::kAverage, "mean of every window, padding counted as zeros");
   registry.add(
+      "blur_pool2d",
+      [](ConfigSection& section) { return std::make_unique<Pool2d>(Pooling::kBlur, read_window(section, WindowKeys::kBlur)); },
+      "every window weighted by the binomial filter, [1 2 1]⊗[1 2 1]/16 for 3×3; padding counts as zeros");
+  registry.add(
       "global_avg_pool", [](ConfigSection&) { return std::make_unique<GlobalAvgPool>(); }, "mean of every channel, as a vector");
   registry.add(
       "flatten", [](ConfigSection&) { return std::make_unique<Flatten>(); }, "any shape to a vector, in the order C, H, W");

@@ -47,7 +47,8 @@ class StochasticDepth : public Layer {
   double p_;
 };
 
-/// The largest value or the mean of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in PyTorch by default.
+/// The largest value, the mean or the blur (Pooling::kBlur) of every window, per channel: {H, W, C} → {P, Q, C}. Sizes round down, as in
+/// PyTorch by default.
 class Pool2d : public Layer {
  public:
   Pool2d(Pooling kind, const Window2d& window) : kind_(kind), window_(window) {}

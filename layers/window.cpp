@@ -12,10 +12,20 @@ Window2d read_window(ConfigSection& section, WindowKeys keys) {
   const Range padding = Range::closed(0, 1024);
   Window2d window;
   const auto set = [](std::array<std::int64_t, 2>& to, const std::vector<std::int64_t>& from) { to = {from.at(0), from.at(1)}; };
-  set(window.kernel, section.required_pair("kernel_size", size, "window size in pixels"));
-  if (keys == WindowKeys::kPooling) {
-    set(window.stride, section.pair("stride", {window.kernel[0], window.kernel[1]}, size, "step between windows; default: kernel_size"));
-    set(window.padding, section.pair("padding", {0, 0}, padding, "pixels added at every border; half of kernel_size at most"));
+  if (keys == WindowKeys::kBlur) {
+    set(window.kernel, section.pair("kernel_size", {3, 3}, Range::closed(1, kLongestBlur), "window size in pixels"));
+  } else {
+    set(window.kernel, section.required_pair("kernel_size", size, "window size in pixels"));
+  }
+  if (keys != WindowKeys::kConvolution) {
+    if (keys == WindowKeys::kBlur) {
+      set(window.stride, section.pair("stride", {2, 2}, size, "step between windows"));
+      set(window.padding, section.pair("padding", {window.kernel[0] / 2, window.kernel[1] / 2}, padding,
+                                       "pixels of zeros added at every border; half of kernel_size at most, which is the default"));
+    } else {
+      set(window.stride, section.pair("stride", {window.kernel[0], window.kernel[1]}, size, "step between windows; default: kernel_size"));
+      set(window.padding, section.pair("padding", {0, 0}, padding, "pixels added at every border; half of kernel_size at most"));
+    }
     for (std::size_t axis = 0; axis < 2; ++axis) {
       if (!section.describing() && 2 * window.padding[axis] > window.kernel[axis]) {
         section.error("padding", "found {}, but at most half of kernel_size, {}, is allowed", window.padding[axis],

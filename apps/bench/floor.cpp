@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/device/device.h"
@@ -44,10 +45,13 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
   const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
-  step.work.push_back(
-      count_update(*config.rule, parameters, received, config.dtype, config.compute, low_gradient_elements(*config.model, config.compute)));
-  step.images = static_cast<double>(config.batch_size * config.accumulate);
   const Ceilings device = h200_ceilings();
+  for (OperationWork& operation :
+       count_step_update(config, parameters, received, low_gradient_elements(*config.model, config.compute), device)) {
+    if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;  // the ceiling that is given
+    step.work.push_back(std::move(operation));
+  }
+  step.images = static_cast<double>(config.batch_size * config.accumulate);
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
   step.bytes_per_second = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;
   return step;

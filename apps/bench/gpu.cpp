@@ -102,6 +102,12 @@ int bench_gpu_step(const GpuStepBench& settings) {
   std::vector<OperationWork> work = count_pass(*task, *model, shape);
   const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
   work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute, low_gradients));
+  std::vector<LayerExtent> extents;
+  for (const Parameter* parameter : model->parameters()) {
+    if (parameter->trainable) extents.push_back(layer_of(*parameter));
+  }
+  const std::vector<OperationWork> matrices = count_matrices(*rule, extents, DType::kFloat32, work.back());
+  work.insert(work.end(), matrices.begin(), matrices.end());
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, *rule, false, compute);
   model->allocate_buffers(backend, DType::kFloat32);

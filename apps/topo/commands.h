@@ -76,7 +76,7 @@ struct PlanOptions {
   std::string measured;
   double bandwidth_gbits = 0.0, latency_us = 0.0;       ///< between hosts
   double inside_gbytes = 0.0, inside_latency_us = 0.0;  ///< inside a host, by messages
-  double memory_gbytes = 0.0;
+  double memory_gbytes = 0.0, update_gflops = 0.0;
   bool no_direct = false;
   std::string exchange;  ///< "fp32", "bf16", or empty: as the model's config says
   std::string model;

@@ -57,12 +57,25 @@ StepModel step_of_config(const PlanOptions& options, const NetworkModel& network
   if (options.step_ms <= 0.0) {
     const int threads = config.threads > 0 ? config.threads : std::max(1, usable_cores() / network.ranks_per_host);
     const auto backend = open_backend(DeviceType::kCpu, threads);
-    return time_passes(config, trace, *backend);
+    StepModel step = time_passes(config, trace, *backend);
+    if (options.update_gflops > 0.0) step.matrix_flops_per_second = options.update_gflops * 1e9;
+    return step;
   }
   StepModel step = untimed_step(config, trace);
+  if (options.update_gflops > 0.0) step.matrix_flops_per_second = options.update_gflops * 1e9;
   step.forward = options.step_ms * 1e-3 / 3.0;
   step.backward = options.step_ms * 1e-3 - step.forward;
   return step;
+}
+
+/// What the update's products of whole matrices take, where there are any.
+std::string matrices_text(const PlanOptions& options, const StepModel& step) {
+  const double flops = step.matrix_flops();
+  if (flops == 0.0) return {};
+  const bool assumed = options.update_gflops <= 0.0 && options.step_ms > 0.0;
+  return fmt::format("an update's products of whole matrices: {:.4g} GFLOP, {:.4g} ms at {:.4g} GFLOP/s{}\n", flops * 1e-9,
+                     step.matrix_seconds(flops) * 1e3, step.matrix_flops_per_second * 1e-9,
+                     assumed ? " (assumed; --update-gflops says it)" : "");
 }
 
 std::string network_text(const NetworkModel& network) {
@@ -99,6 +112,11 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--inside-bandwidth", options.inside_gbytes, "of messages inside a host, GB/s")->check(positive_number);
   command->add_option("--inside-latency", options.inside_latency_us, "of messages inside a host, microseconds")->check(positive_number);
   command->add_option("--memory-bandwidth", options.memory_gbytes, "that a rank's update reaches, GB/s")->check(positive_number);
+  command
+      ->add_option("--update-gflops", options.update_gflops,
+                   "that the products of an update reach (muon's), GFLOP/s (default: measured here; with --step-ms assumed: 100, or an "
+                   "H200's for a config of device cuda)")
+      ->check(positive_number);
   command->add_flag("--no-direct", options.no_direct, "ranks of one host send messages instead of reading each other's parameters");
   command->add_option("--exchange", options.exchange, "gossip's numbers on the wire (default: the config's, or fp32)")
       ->check(CLI::IsMember(mixers().names()));
@@ -106,7 +124,9 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& options) {
   command->add_option("--set", options.settings, "a key of that config, as KEY=VALUE (repeatable)")->allow_extra_args(false);
   command->add_option("--step-ms", options.step_ms, "time of one rank's forward and backward pass (default: measured here, or 100)")
       ->check(positive_number);
-  command->add_option("--parameters", options.parameters_millions, "millions of parameters, without --model (default: 25.6)")
+  command
+      ->add_option("--parameters", options.parameters_millions,
+                   "millions of parameters, without --model (default: 25.6); of no known shape: updated as by adamw")
       ->check(positive_number);
   command->add_option("--bucket-mb", options.bucket_mb, "bucket sizes to try (default: 1, 4, 25, 100)")->check(positive_number);
   command->add_flag("--all", options.all, "every bucket size of every topology, not the best alone");
@@ -121,7 +141,8 @@ void plan(const PlanOptions& options) {
                                                       1e-3 * (options.step_ms > 0.0 ? options.step_ms : 100.0));
   if (!options.exchange.empty()) step.exchange_by(mixers().make(options.exchange, "--exchange"));
   const Advice advice = advise(network, step, options.bucket_mb.empty() ? usual_bucket_sizes() : options.bucket_mb, nullptr, true);
-  const std::string text = options.json ? advice_json(advice) : network_text(network) + advice_text(advice, options.all);
+  const std::string text =
+      options.json ? advice_json(advice) : network_text(network) + matrices_text(options, step) + advice_text(advice, options.all);
   write_standard_output(text);
 }
 

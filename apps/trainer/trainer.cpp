@@ -21,14 +21,6 @@
 namespace starling {
 namespace {
 
-/// 0: none matches.
-std::size_t group_of(const TrainConfig& config, const Parameter& parameter) {
-  for (std::size_t k = 0; k < config.groups.size(); ++k) {
-    if (std::regex_search(parameter.name, config.groups[k].match)) return k + 1;
-  }
-  return 0;
-}
-
 /// For an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length, std::int64_t first) {
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
@@ -59,7 +51,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
     std::vector<bool> decays{false};
     for (const ParameterGroup& group : config.groups) decays.push_back(group.own_decay);
     set_groups(
-        backend, buckets_, [&](const Parameter& parameter) { return group_of(config, parameter); }, decays);
+        backend, buckets_, [&](const Parameter& parameter) { return config.group_of(parameter); }, decays);
   }
   config.model->allocate_buffers(backend, config.dtype);
   config.model->allocate_frozen(backend, config.dtype, config.compute);

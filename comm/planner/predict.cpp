@@ -94,7 +94,7 @@ struct TimeLine {
 
   /// Seconds of the bucket's update that reads `buffers` more than its own.
   double update(const PlannedBucket& bucket, double buffers) const {
-    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth;
+    return bucket.bytes * (step.update_traffic + buffers) / network.memory_bandwidth + step.matrix_seconds(bucket.matrix_flops);
   }
   /// Numbers that travel in fewer bytes are written for it, and all that the update mixes, the own ones too, is made of them again.
   double recoding(double buffers) const {
@@ -134,6 +134,12 @@ void StepModel::exchange_by(const MixerKind& mixer) {
   gossip_whole = mixer.whole;
 }
 
+double StepModel::matrix_flops() const {
+  double sum = 0.0;
+  for (const PlannedTensor& tensor : tensors) sum += tensor.matrix_flops;
+  return sum;
+}
+
 StepModel even_step(double parameters, double seconds) {
   constexpr int kTensors = 64;
   StepModel step;
@@ -149,9 +155,10 @@ std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_
   for (const PlannedTensor& tensor : step.tensors) {
     open.bytes += tensor.bytes;
     open.ready = std::max(open.ready, tensor.ready);
+    open.matrix_flops += tensor.matrix_flops;
     if (open.bytes >= bucket_bytes) {
       buckets.push_back(open);
-      open = {0.0, open.ready};
+      open = {.ready = open.ready};
     }
   }
   if (open.bytes > 0.0) buckets.push_back(open);
@@ -254,7 +261,7 @@ RoundCost cost_of_all_reduce_by_nodes(const NetworkModel& network, int ranks_per
 double compute_alone(const StepModel& step, const NetworkModel& network) {
   double bytes = 0.0;
   for (const PlannedTensor& tensor : step.tensors) bytes += tensor.bytes;
-  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth;
+  return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth + step.matrix_seconds(step.matrix_flops());
 }
 
 std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole) {

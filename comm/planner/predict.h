@@ -18,7 +18,8 @@ struct MixerKind;
 /// One parameter, in the order in which gradients become ready.
 struct PlannedTensor {
   double bytes = 0.0;
-  double ready = 0.0;  ///< 0 … 1: how much of the backward pass is over when its gradient is complete
+  double ready = 0.0;         ///< 0 … 1: how much of the backward pass is over when its gradient is complete
+  double matrix_flops = 0.0;  ///< of the products of whole matrices that its update is made of beside what it moves (Muon)
 };
 
 /// One rank's computation in a step.
@@ -26,16 +27,22 @@ struct StepModel {
   double forward = 0.0, backward = 0.0;  ///< seconds
   std::vector<PlannedTensor> tensors;    ///< ascending `ready`
   double update_traffic = 7.0;           ///< bytes that the update moves per byte of parameters: AdamW 7, SGD with momentum 5
+  double matrix_flops_per_second = 0.0;  ///< that products of an update reach; 0: they take no time
   double gossip_wire = 1.0;              ///< bytes on the wire per byte of parameters that gossip exchanges; 0.5: fp32 as bf16
   bool gossip_whole = false;             ///< every neighbour gets all of it, see costs_of()
   void exchange_by(const MixerKind& mixer);
+  /// Of all tensors' updates.
+  double matrix_flops() const;
+  double matrix_seconds(double flops) const { return matrix_flops_per_second > 0.0 ? flops / matrix_flops_per_second : 0.0; }
 };
-/// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass.
+/// `parameters` in 64 equal tensors, ready at equal distances, a third of the time in the forward pass. No shape is known: the update is
+/// AdamW's, without products of matrices.
 StepModel even_step(double parameters, double seconds);
 
 struct PlannedBucket {
   double bytes = 0.0;
   double ready = 0.0;
+  double matrix_flops = 0.0;
 };
 /// Buckets as semantics.md section 1 fills them: one closes after the tensor that brings it to `bucket_bytes` or more.
 std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);

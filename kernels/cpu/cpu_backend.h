@@ -86,6 +86,9 @@ class CpuBackend final : public Backend {
   template <class F>
   void by_image(const Tensor& from, const Tensor& to, const char* operation, F&& f);
 
+  /// A blur's filters, as the weight of a convolution of every channel alone.
+  Tensor blur_weight(const Window2d& window, std::int64_t channels, DType type);
+
   // What the blocks of storages were taken from outlives the last of them.
   std::shared_ptr<cpu::CachingAllocator> allocator_;
   cpu::Threads threads_;

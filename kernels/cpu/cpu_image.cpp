@@ -39,11 +39,37 @@ cpu::Geometry pooling(const Tensor& image, const Tensor& result, const Window2d&
   require(g.channels == g.out_channels, "cpu", "{}: {} channels in, {} out", operation, g.channels, g.out_channels);
   return g;
 }
+
+/// A blur's window as that of a convolution of every channel alone, which it is carried out as.
+Window2d by_channel(Window2d window, Index channels) {
+  window.groups = channels;
+  return window;
+}
 }  // namespace
+
+Tensor CpuBackend::blur_weight(const Window2d& window, Index channels, DType type) {
+  const std::vector<double> filter = blur_filter(window);
+  Tensor weight(*this, {channels, window.kernel[0], window.kernel[1], 1}, type);
+  floating(weight, "blur", [&](auto number) {
+    using T = decltype(number);
+    T* to = weight.data<T>();
+    for (Index c = 0; c < channels; ++c) {
+      for (const double share : filter) *to++ = cpu::narrow<T>(static_cast<Compute<T>>(share));
+    }
+  });
+  return weight;
+}
 
 void CpuBackend::pool2d_forward(const Pool2dForward& args) {
   constexpr const char* kName = "pooling forward";
   const cpu::Geometry g = pooling(args.x, args.y, args.window, kName);
+  if (args.kind == Pooling::kBlur) {
+    return conv2d_forward({.x = args.x,
+                           .weight = blur_weight(args.window, g.channels, args.x.dtype()),
+                           .bias = {},
+                           .y = args.y,
+                           .window = by_channel(args.window, g.channels)});
+  }
   std::int32_t* index = cpu::optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
   by_image(args.x, args.y, kName, [&](const auto& k, Index first, Index images, auto* x, auto* y) {
     if (args.kind == Pooling::kMax) {
@@ -57,6 +83,12 @@ void CpuBackend::pool2d_forward(const Pool2dForward& args) {
 void CpuBackend::pool2d_backward(const Pool2dBackward& args) {
   constexpr const char* kName = "pooling backward";
   const cpu::Geometry g = pooling(args.dx, args.dy, args.window, kName);
+  if (args.kind == Pooling::kBlur) {
+    return conv2d_backward_data({.dy = args.dy,
+                                 .weight = blur_weight(args.window, g.channels, args.dy.dtype()),
+                                 .dx = args.dx,
+                                 .window = by_channel(args.window, g.channels)});
+  }
   const bool max = args.kind == Pooling::kMax;
   const std::int32_t* index = max ? cpu::numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
   by_image(args.dy, args.dx, kName, [&](const auto& k, Index first, Index images, auto* dy, auto* dx) {

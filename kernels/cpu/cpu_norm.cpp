@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/activations.h"
 
 // Batch and layer normalisation: the per-channel arithmetic around the kernels of norm_isa.cpp. A batch norm comes as one operation and in
 // steps, with which convolutions are composed that carry out parts of it.
@@ -179,7 +180,7 @@ void CpuBackend::batch_norm_forward_of(const BatchNormForward& args) {
   repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
-    k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu);
+    k.affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, static_cast<R>(args.ceiling));
   });
 }
 
@@ -192,15 +193,17 @@ void CpuBackend::batch_norm_forward(const BatchNormForward& args) {
 template <class T>
 static Workspace<double> gradient_sums(cpu::CachingAllocator& allocator, const cpu::Threads& threads, const cpu::Kernels<T>& k,
                                        const NormInputs<T>& in, cpu::Matrix matrix, const T* y, const T* dy2, T* masked,
-                                       const Compute<T>* means, const Compute<T>* scale, const Compute<T>* shift, Compute<T>* scratch) {
+                                       const Compute<T>* means, const Compute<T>* scale, const Compute<T>* shift, double ceiling,
+                                       Compute<T>* scratch) {
   const Index channels = matrix.channels, width = matrix.width(), parts = threads.count();
+  const auto largest = math::largest_below<Compute<T>>(ceiling);
   Workspace<double> sums(allocator, parts * 2 * channels);
   std::fill_n(sums.data(), parts * 2 * channels, 0.0);
   threads.parallel_blocks(matrix.rows, matrix.block(), [&](Index part, Index r, Index count) {
     const Index o = r * channels;
     double* own = sums.data() + part * 2 * channels;
     k.masked_sums(in.x + o, y ? y + o : nullptr, in.dy + o, dy2 ? dy2 + o : nullptr, masked ? masked + o : nullptr, count, channels, means,
-                  scale, shift, scratch + part * 2 * width, own, own + channels);
+                  scale, shift, largest, scratch + part * 2 * width, own, own + channels);
   });
   for (Index part = 1; part < parts; ++part) {
     const double* own = sums.data() + part * 2 * channels;
@@ -238,7 +241,8 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   repeated(mean, channels, means);
   if (beta) repeated_affine_form(channels, mean, inv_std, gamma, beta, scale, shift);
 
-  const Workspace<double> sums = gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift, scratch);
+  const Workspace<double> sums =
+      gradient_sums<T>(*allocator_, threads_, k, in, matrix, y, dy2, dresidual, means, scale, shift, args.ceiling, scratch);
   const double* sum_g = sums.data();
   const double* sum_gx = sum_g + channels;
   const NormGradients<R> gradients{.inv_std = inv_std,
@@ -259,10 +263,11 @@ void CpuBackend::batch_norm_backward_of(const BatchNormBackward& args) {
   const T* g_dy = dresidual ? dresidual : dy;
   const T* g_dy2 = dresidual ? nullptr : dy2;
   if (dresidual) scale = shift = nullptr;
+  const R largest = math::largest_below<R>(args.ceiling);
   threads_.parallel_for(rows, block, [&](Index begin, Index end) {
     const Index o = begin * channels;
     k.masked_affine(x + o, g_y ? g_y + o : nullptr, g_dy + o, g_dy2 ? g_dy2 + o : nullptr, dx + o, end - begin, channels, means, scale,
-                    shift, a, b, c0);
+                    shift, largest, a, b, c0);
   });
 }
 
@@ -359,12 +364,13 @@ void CpuBackend::scale_shift(const ScaleShift& args) {
       cpu::repeat(shift, channels);
       residual_scale = repeated(residual_scale, channels, vectors.data() + 2 * width);
     }
+    const R ceiling = static_cast<R>(args.ceiling);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
       if (residual_scale) {
-        kernels<T>().affine_two(x + o, residual + o, y + o, end - begin, channels, scale, residual_scale, shift, args.relu);
+        kernels<T>().affine_two(x + o, residual + o, y + o, end - begin, channels, scale, residual_scale, shift, args.relu, ceiling);
       } else {
-        kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu);
+        kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, ceiling);
       }
     });
   });
@@ -388,8 +394,8 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
     repeated_affine_form(channels, in.mean, in.inv_std, in.gamma, cpu::optional_numbers<R>(args.beta, channels, kName, "beta"), scale,
                          shift);
     const R* means = repeated(in.mean, channels, shift + width);
-    const Workspace<double> sums =
-        gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked, means, scale, shift, scratch);
+    const Workspace<double> sums = gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked, means, scale,
+                                                    shift, args.ceiling, scratch);
     for (Index c = 0; c < channels; ++c) {
       sum_dy[c] = static_cast<R>(sums.data()[c]);
       sum_dy_xhat[c] = static_cast<R>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
@@ -426,8 +432,8 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
     gradients.repeat_all(channels);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
-      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, gradients.a,
-                                 gradients.b, gradients.shift);
+      kernels<T>().masked_affine(in.x + o, nullptr, in.dy + o, nullptr, dx + o, end - begin, channels, means, nullptr, nullptr, R(0),
+                                 gradients.a, gradients.b, gradients.shift);
     });
   });
 }

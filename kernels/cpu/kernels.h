@@ -62,18 +62,18 @@ struct Kernels {
 
   /// Mean and sum of squared deviations of each channel over one block of rows. scratch: 3 · width values.
   void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
-  /// y = x·scale + shift (+ residual), then max(·, 0) if relu. scale, shift: [width].
-  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* shift, bool relu);
-  /// y = x·scale + residual·residual_scale + shift, then max(·, 0) if relu. Vectors: [width].
+  /// y = x·scale + shift (+ residual), then min(max(·, 0), ceiling) if relu. scale, shift: [width].
+  void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* shift, bool relu, R ceiling);
+  /// y = x·scale + residual·residual_scale + shift, then min(max(·, 0), ceiling) if relu. Vectors: [width].
   void (*affine_two)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* residual_scale,
-                     const R* shift, bool relu);
-  /// g = (dy + dy2) masked by y > 0; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
-  /// not, the mask is x·scale + shift > 0. mean, scale, shift: [width]; scratch: 2 · width.
+                     const R* shift, bool relu, R ceiling);
+  /// g = (dy + dy2) masked by 0 < y ≤ largest; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
+  /// not, the mask is found from x·scale + shift in y's place. mean, scale, shift: [width]; scratch: 2 · width.
   void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const R* mean, const R* scale,
-                      const R* shift, R* scratch, double* sum_g, double* sum_gx);
+                      const R* shift, R largest, R* scratch, double* sum_g, double* sum_gx);
   /// dx = g·a + (x - mean)·b + c with g as above. All per-channel vectors: [width].
   void (*masked_affine)(const T* x, const T* y, const T* dy, const T* dy2, T* dx, Index rows, Index channels, const R* mean, const R* scale,
-                        const R* shift, const R* a, const R* b, const R* c);
+                        const R* shift, R largest, const R* a, const R* b, const R* c);
   /// sum[channel] += Σ over a block of rows. scratch: width.
   void (*column_sums)(const T* x, Index rows, Index channels, R* scratch, double* sum);
   void (*layer_norm_forward)(const T* x, const R* gamma, const R* beta, T* y, R* mean, R* inv_std, Index rows, Index channels, double eps);

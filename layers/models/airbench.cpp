@@ -112,7 +112,7 @@ class AirbenchGroup : public Layer {
     const auto active = [&](const Variable& v) { return functions::activation(v, Activation::kGelu, pass); };
     const Variable first = active(norms_[0]->forward(pool_->forward(convolutions_[0]->forward(x, pass), pass), pass));
     Variable y = active(norms_[1]->forward(convolutions_[1]->forward(first, pass), pass));
-    if (residual_) y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), false, first, pass));
+    if (residual_) y = active(norms_[2]->forward_fused(convolutions_[2]->forward(y, pass), Activation::kNone, first, pass));
     return y;
   }
 

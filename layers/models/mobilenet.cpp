@@ -53,7 +53,7 @@ class InvertedResidual : public Layer {
     return body_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    return adds_input_ ? body_->forward_residual(x, nullptr, false, pass) : body_->forward(x, pass);
+    return adds_input_ ? body_->forward_residual(x, nullptr, Activation::kNone, pass) : body_->forward(x, pass);
   }
 
  private:

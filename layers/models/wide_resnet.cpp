@@ -35,9 +35,9 @@ class PreactivationBlock : public Layer {
     return conv2_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    const Variable active = norm1_->forward_fused(x, true, {}, pass);
+    const Variable active = norm1_->forward_fused(x, Activation::kRelu, {}, pass);
     if (shortcut_) active.value();  // two read it: a pending norm is written out once
-    Variable y = norm2_->forward_fused(conv1_->forward(active, pass), true, {}, pass);
+    Variable y = norm2_->forward_fused(conv1_->forward(active, pass), Activation::kRelu, {}, pass);
     y = conv2_->forward(functions::dropout(y, dropout_, pass), pass);
     return functions::add(y, shortcut_ ? shortcut_->forward(active, pass) : x, pass);
   }
@@ -76,7 +76,7 @@ class WideResNet : public Chain {
     return linear_->output_shape();
   }
   Variable compute(const Variable& x, Pass& pass) override {
-    const Variable y = norm_->forward_fused(run_chain(x, pass), true, {}, pass);  // of the first convolution and the blocks
+    const Variable y = norm_->forward_fused(run_chain(x, pass), Activation::kRelu, {}, pass);  // of the first convolution and the blocks
     return linear_->forward(pool_->forward(y, pass), pass);
   }
 

@@ -6,6 +6,7 @@
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/report/floor.h"
+#include "comm/bucket.h"
 #include "core/config.h"
 
 using namespace starling;
@@ -69,6 +70,49 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
   for (const Parameter* parameter : model->parameters()) CHECK(!parameter->value);
 }
 
+TEST_CASE("trainer/floor: a blur is counted as the convolution that it is, and without a weight") {
+  register_builtins();
+  const nlohmann::json config = nlohmann::json::parse(R"({"type": "sequential", "num_classes": 10, "layers": [
+    {"type": "conv2d", "out_channels": 4, "kernel_size": 1}, {"type": "blur_pool2d"}, {"type": "max_pool2d", "kernel_size": 2},
+    {"type": "flatten"}, {"type": "linear", "out_features": 10}]})");
+  ConfigSection section(config, "test");
+  const std::unique_ptr<Model> model = make_model(section, Shape{8, 8, 2});
+  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4}));
+  // 8×8 pixels become 4×4, 256 numbers, each of 9 products; then 2×2 with their places. The largest are compared, not multiplied.
+  CHECK(work["pool2d_forward"].bytes == (4096 + 1024) + (1024 + 256 + 256));
+  CHECK(work["pool2d_forward"].flops == 2.0 * 256 * 9);
+  CHECK(work["pool2d_backward"].bytes == (1024 + 4096) + (256 + 256 + 1024));
+  CHECK(work["pool2d_backward"].flops == 2.0 * 256 * 9);
+}
+
+TEST_CASE("trainer/floor: products of whole matrices are those of Muon's iterations, and of Adafactor's estimate, counted by hand") {
+  const std::unique_ptr<Model> model = small_model();
+  std::vector<LayerExtent> layers;
+  for (const Parameter* parameter : model->parameters()) layers.push_back(layer_of(*parameter));
+  const auto rule = [](const char* name, const nlohmann::json& settings = nlohmann::json::object()) {
+    ConfigSection section(settings, "optimizer");
+    return optimizers().make(name, "optimizer", section);
+  };
+  OperationWork pass;
+  // An iteration on R×C multiplies two of the matrix to a square of the shorter side s, that square by itself, and it by the matrix:
+  // 2·(2·s²·l + s³). The weights are 4×18, 4×4 and 10×4.
+  const double iteration = 2.0 * (2 * 16 * 18 + 64) + 2.0 * (2 * 16 * 4 + 64) + 2.0 * (2 * 16 * 10 + 64);
+  std::map<std::string, Sum> work = sums(count_matrices(*rule("muon"), layers, DType::kFloat32, pass));
+  CHECK(work["matmul"].calls == 3 * 3 * 5);
+  CHECK(work["matmul"].flops == 5 * iteration);
+  CHECK(work["weighted_sum"].calls == 3 * 2 * 5);
+  CHECK(work["update"].calls == 3);  // the walk along the direction; the pass is not among them
+  // X twice and the square of 4×4; that one twice and its own; it, X and the product.
+  const auto bytes = [](double matrix) { return 5 * 4 * ((2 * matrix + 16) + 3 * 16 + (16 + 2 * matrix)); };
+  CHECK(work["matmul"].bytes == bytes(72) + bytes(16) + bytes(40));
+  CHECK(sums(count_matrices(*rule("muon", {{"ns_steps", 2}}), layers, DType::kFloat32, pass))["matmul"].flops == 2 * iteration);
+  CHECK(count_matrices(*rule("muon", {{"orthogonal", false}}), layers, DType::kFloat32, pass).empty());
+  CHECK(count_matrices(*rule("adamw"), layers, DType::kFloat32, pass).empty());
+  CHECK(pass.flops == 0);
+  CHECK(count_matrices(*rule("adafactor"), layers, DType::kFloat32, pass).empty());  // its bytes are in the pass
+  CHECK(pass.flops == 2.0 * (72 + 16 + 40));                                         // a column by a row
+}
+
 TEST_CASE("trainer/floor: deferred batch norms are counted with the convolutions that carry them out") {
   const std::unique_ptr<Model> model = small_model();
   std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .defer_norms = true}));
@@ -116,6 +160,7 @@ TEST_CASE("trainer/floor: an update's bytes, and the slower of bytes and arithme
 
   // 10 flops/s and 2 bytes/s: the first operation takes 4 s for its bytes, the second 3 s for its arithmetic.
   const std::vector<OperationWork> work{{"a", 8, 10}, {"b", 2, 30}};
+  CHECK(floor_of({{"a", 8, 10, 2}}, 10, 2).seconds == 5);  // at a rate of its own
   const Floor floor = floor_of(work, 10, 2);
   CHECK(floor.bytes == 10);
   CHECK(floor.flops == 40);

@@ -30,6 +30,12 @@ cat >tiny.json <<'JSON'
  "sync": {"topology": {"type": "auto"}, "bucket_mb": "auto"}, "checkpoint": {"every_steps": 2}, "threads": 1}
 JSON
 check "a plan for a config" 0 '^recommended: ' "$topo" plan --measured net.json --model tiny.json
+# Matrices of 64×3072 and 10×64: 5 iterations of 2·(2·s²·l + s³) each, s the shorter side.
+check "muon's products take time" 0 "^an update's products of whole matrices: 0.2544 GFLOP, 5.088 ms at 50 GFLOP/s$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20 --update-gflops 50
+check "at a rate that is assumed" 0 "GFLOP, 2.544 ms at 100 GFLOP/s \(assumed; --update-gflops says it\)$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20
+check "or measured" 0 "products of whole matrices: 0.2544 GFLOP, .* GFLOP/s$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon
+check "a step has it" 0 '^a step without communication: 25\.' "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20 --update-gflops 50
+check "adamw has none" 0 '^a step without communication: 20\.' "$topo" plan --ranks 4 --model tiny.json --step-ms 20
 check "a config that is wrong" 2 'batch_size' "$topo" plan --ranks 2 --model tiny.json --set batch_size=-1
 
 check "auto chooses and says so" 0 '^auto: .*predicted' ranks 2 "$train" tiny.json --output run

@@ -51,6 +51,26 @@ StepModel late_step(double bytes, double seconds) {
   return step;
 }
 
+TEST_CASE("planner/predict: products of whole matrices make every step longer, and what is averaged meanwhile has that time too") {
+  const NetworkModel network = hosts(4, 1.0);
+  StepModel step = late_step(1.25e8 / 2, 2.0);
+  step.tensors[3].matrix_flops = 3e9;
+  step.tensors[5].matrix_flops = 1e9;
+  const auto gossip = [&] { return predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e6).step; };
+  const auto all_reduce = [&] { return predict_all_reduce(network, step, 1e6).step; };
+  const double before = gossip(), reduced = all_reduce();
+  CHECK(compute_alone(step, network) == doctest::Approx(2.0));
+  step.matrix_flops_per_second = 8e9;
+  CHECK(step.matrix_flops() == 4e9);
+  CHECK(compute_alone(step, network) == doctest::Approx(2.5));
+  CHECK(gossip() == doctest::Approx(before + 0.5));
+  CHECK(all_reduce() > reduced);
+  CHECK(all_reduce() <= reduced + 0.5 + 1e-9);
+  double flops = 0.0;
+  for (const PlannedBucket& bucket : planned_buckets(step, 1.0e7)) flops += bucket.matrix_flops;
+  CHECK(flops == 4e9);
+}
+
 TEST_CASE("planner/predict: gossip between hosts hides behind a step that is long enough, all-reduce only behind the backward pass") {
   const NetworkModel network = hosts(4, 1.0);
   const double bytes = 1.25e8 / 2;  // half a second a direction

@@ -20,6 +20,7 @@ enum class Over { kNothing, kDy, kX, kY, kDy2, kResidualDy, kResidualDy2 };
 struct Options {
   bool training = true, relu = false, residual = false, affine = true, dy2 = false, accumulate = false, mask_x = false;
   Over over = Over::kNothing;
+  double ceiling = kNoCeiling;
 };
 
 constexpr Options kOptions[] = {
@@ -32,6 +33,9 @@ constexpr Options kOptions[] = {
     {.relu = true, .residual = true, .dy2 = true, .accumulate = true, .over = Over::kResidualDy2},
     {.training = false, .relu = true, .dy2 = true, .mask_x = true, .over = Over::kDy2},
     {.training = false, .residual = true, .affine = false},
+    {.relu = true, .mask_x = true, .over = Over::kDy, .ceiling = 0.5},
+    {.relu = true, .residual = true, .dy2 = true, .over = Over::kX, .ceiling = 0.5},
+    {.training = false, .relu = true, .ceiling = 0.5},
 };
 
 struct Inputs {
@@ -86,7 +90,8 @@ std::vector<Numbers> forward(Backend& backend, const Inputs& in, DType dtype, In
                         .saved_inv_std = make.empty_vector(),
                         .training = in.options.training,
                         .relu = in.options.relu,
-                        .batches_tracked = tracked};
+                        .batches_tracked = tracked,
+                        .ceiling = in.options.ceiling};
   if (in.options.affine) args.gamma = make.vector(in.gamma);
   if (in.options.affine) args.beta = make.vector(in.beta);
   if (in.options.residual) args.residual = make.tensor(in.residual);
@@ -110,7 +115,8 @@ std::vector<Numbers> backward(Backend& backend, const Inputs& in, DType dtype, I
                          .dbeta = make.vector(in.before),
                          .relu = o.relu,
                          .accumulate = o.accumulate,
-                         .training = o.training};
+                         .training = o.training,
+                         .ceiling = o.ceiling};
   if (o.relu && !(o.mask_x && o.affine)) args.y = make.tensor(in.y);
   if (o.affine) args.gamma = make.vector(in.gamma);
   if (o.mask_x) args.beta = make.vector(in.beta);
@@ -179,7 +185,7 @@ TEST_CASE("cuda/batch norm: every option, dtype and place equals the CPU's fp64"
 
 TEST_CASE("cuda/batch norm: every order of threads, and every run, gives the same bits") {
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
-    for (const Options& options : {kOptions[2], kOptions[6]}) {
+    for (const Options& options : {kOptions[2], kOptions[6], kOptions[9], kOptions[10]}) {
       Inputs in = inputs_of(700, 24, dtype, options);
       std::vector<Numbers> first;
       in_every_order([&] {

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <limits>
 
 #include "core/error.h"
@@ -91,6 +92,33 @@ TEST_CASE("cuda/pool2d: averages over the whole window, and the gradient") {
                }});
     }
   });
+}
+
+TEST_CASE("cuda/pool2d: blurs, and their gradient") {
+  in_every_order([] {
+    for (const Case& c : cases()) {
+      if (c.window.dilation != std::array<std::int64_t, 2>{1, 1}) continue;
+      CAPTURE(c.image.text());
+      compare({.in = {random_given(c.image, 1)},
+               .out = {zeros(c.result())},
+               .call =
+                   [&](Backend& b, const auto& in, const auto& out) {
+                     b.pool2d_forward({Pooling::kBlur, in[0], out[0], Tensor(), c.window});
+                   },
+               .agreement = Agreement::kClose});
+      compare({.in = {random_given(c.result(), 2)},
+               .out = {random_given(c.image, 3)},
+               .call =
+                   [&](Backend& b, const auto& in, const auto& out) {
+                     b.pool2d_backward({Pooling::kBlur, in[0], Tensor(), out[0], c.window});
+                   },
+               .agreement = Agreement::kClose});
+    }
+  });
+  const auto tensor = [](const Shape& shape) { return Tensor(gpu(), shape, DType::kFloat32); };
+  const Tensor image = tensor({1, 9, 9, 4});
+  CHECK_THROWS_AS(gpu().pool2d_forward({Pooling::kBlur, image, tensor({1, 2, 2, 4}), Tensor(), square(8, 1, 0)}), Error);
+  CHECK_THROWS_AS(gpu().pool2d_forward({Pooling::kBlur, image, tensor({1, 5, 5, 4}), Tensor(), square(3, 1, 0, 2)}), Error);
 }
 
 TEST_CASE("cuda/pool2d: global averages and their gradient") {

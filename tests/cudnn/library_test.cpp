@@ -425,6 +425,23 @@ TEST_CASE("cudnn/library: what no graph does exactly is left to the own kernels"
   inference.training = false;
   CHECK_FALSE(library.cudnn->batch_norm_forward(inference, nullptr));
 
+  BatchNormForward relu6 = inference;
+  relu6.training = relu6.relu = true;
+  relu6.saved_mean = empty(channels, DType::kFloat32);
+  relu6.saved_inv_std = empty(channels, DType::kFloat32);
+  relu6.ceiling = 6.0;
+  CHECK_FALSE(library.cudnn->batch_norm_forward(relu6, nullptr));
+  BatchNormBackward relu6_back{.x = relu6.x, .dy = filled(shape, DType::kFloat32, 6), .gamma = relu6.gamma};
+  relu6_back.saved_mean = filled(channels, DType::kFloat32, 4);
+  relu6_back.saved_inv_std = filled(channels, DType::kFloat32, 5);
+  relu6_back.dx = empty(shape, DType::kFloat32);
+  relu6_back.dgamma = empty(channels, DType::kFloat32);
+  relu6_back.dbeta = empty(channels, DType::kFloat32);
+  relu6_back.relu = true;
+  relu6_back.beta = relu6.beta;
+  relu6_back.ceiling = 6.0;
+  CHECK_FALSE(library.cudnn->batch_norm_backward(relu6_back, nullptr));
+
   BatchNormBackward in_place{
       .x = filled(shape, DType::kFloat32, 1), .dy = filled(shape, DType::kFloat32, 2), .gamma = filled(channels, DType::kFloat32, 3)};
   in_place.saved_mean = filled(channels, DType::kFloat32, 4);

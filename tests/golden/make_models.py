@@ -46,6 +46,32 @@ class Residual(nn.Module):
         return self.layers(x) + (self.shortcut(x) if hasattr(self, "shortcut") else x)
 
 
+def blur(x, kernel_size=3, stride=2, padding=None):
+    """Zhang 2019 (arXiv 1904.11486), with zeros around the image: a binomial filter on every channel."""
+    pair = lambda v: tuple(v) if isinstance(v, (tuple, list)) else (v, v)
+    rows, columns = ([math.comb(k - 1, i) / 2 ** (k - 1) for i in range(k)] for k in pair(kernel_size))
+    weight = torch.outer(torch.tensor(rows), torch.tensor(columns)).to(x.dtype)
+    padding = tuple(k // 2 for k in pair(kernel_size)) if padding is None else padding
+    return F.conv2d(x, weight.expand(x.shape[1], 1, -1, -1), stride=stride, padding=padding, groups=x.shape[1])
+
+
+class Blur(nn.Module):
+    def __init__(self, **args):
+        super().__init__()
+        self.args = args
+
+    def forward(self, x):
+        return blur(x, **self.args)
+
+
+def blur_strided(model):
+    """FFCV's rule for ResNets: convolutions with a stride and 16 input channels or more read a blurred image."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and max(module.stride) > 1 and module.in_channels >= 16:
+            module.register_forward_pre_hook(lambda _, inputs: (blur(inputs[0], stride=1),))
+    return model
+
+
 def make_layer(spec, x):
     kind = spec["type"]
     args = {k: v for k, v in spec.items() if k not in ("type", "layers", "shortcut")}
@@ -66,7 +92,7 @@ def make_layer(spec, x):
     if kind == "global_avg_pool":
         return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     plain = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "relu6": nn.ReLU6, "flatten": nn.Flatten, "max_pool2d": nn.MaxPool2d,
-             "avg_pool2d": nn.AvgPool2d, "dropout": nn.Dropout}
+             "avg_pool2d": nn.AvgPool2d, "blur_pool2d": Blur, "dropout": nn.Dropout}
     return plain[kind](**args)
 
 
@@ -415,12 +441,23 @@ CASES = {
         layer("residual", layers=[layer("linear", out_features=6), layer("batch_norm")]),
         layer("linear", out_features=5)]}),
     "mlp": ((4, 3, 4, 3), 0.0, {"type": "mlp", "hidden": [9, 7]}),
+    "blurs": ((2, 3, 11, 10), 0.1, {"type": "sequential", "layers": [
+        conv(4, 3, padding=1), layer("blur_pool2d"), layer("silu"), conv(4, 2),
+        layer("blur_pool2d", kernel_size=[2, 4], stride=1, padding=[1, 0]), layer("blur_pool2d", kernel_size=[5, 1], padding=[2, 0]),
+        layer("flatten"), layer("linear", out_features=5)]}),
+    "rectified": ((4, 3, 5, 6), 0.1, {"type": "sequential", "layers": [
+        conv(4, 3, padding=1, bias=False), layer("batch_norm"), layer("relu6"),
+        layer("residual", layers=[conv(4, 3, padding=1, bias=False), layer("batch_norm")]), layer("relu6"),
+        layer("flatten"), layer("linear", out_features=7), layer("batch_norm"), layer("relu6"), layer("linear", out_features=5)]}),
 }
 
 WHOLE = {
     "resnet20": ((2, 3, 16, 16), 0.1, {"type": "resnet20"}, lambda: CifarResNet(20, 5)),
     "resnet18_cifar": ((2, 3, 16, 16), 0.1, {"type": "resnet18", "stem": "cifar"}, lambda: ResNet(BasicBlock, (2, 2, 2, 2), 5, True)),
     "resnet50": ((2, 3, 48, 48), 0.0, {"type": "resnet50"}, lambda: ResNet(Bottleneck, (3, 4, 6, 3), 5)),
+    "resnet18_blur": ((2, 3, 17, 16), 0.1, {"type": "resnet18", "stem": "cifar", "blur_pool": True},
+                      lambda: blur_strided(ResNet(BasicBlock, (2, 2, 2, 2), 5, True))),
+    "resnet50_blur": ((2, 3, 48, 44), 0.0, {"type": "resnet50", "blur_pool": True}, lambda: blur_strided(ResNet(Bottleneck, (3, 4, 6, 3), 5))),
     "wide_resnet": ((2, 3, 16, 16), 0.1, {"type": "wide_resnet", "depth": 16, "width": 2}, lambda: WideResNet(16, 2, 0.0, 5)),
     # Width 1: the first group's shortcuts are all plain.
     "wide_resnet_narrow": ((2, 3, 16, 16), 0.0, {"type": "wide_resnet", "depth": 10, "width": 1}, lambda: WideResNet(10, 1, 0.0, 5)),
@@ -477,6 +514,11 @@ def main():
             for key, value in model.state_dict().items():
                 if value.dim() == 1:
                     value.copy_(torch.rand(value.shape) + 0.5 if key.endswith(("weight", "var")) else 0.3 * torch.randn(value.shape))
+        if name == "rectified":  # on both sides of 6
+            with torch.no_grad():
+                for module in model.modules():
+                    if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                        module.weight.mul_(5)
         tensors = {"input": x.clone(), "labels": labels, **{"model." + k: v.clone() for k, v in model.state_dict().items()}}
         out = {}
         run(model, x, labels, smoothing, out, lambda t: t)

@@ -55,7 +55,7 @@ class Unit : public Layer {
   }
   Variable compute(const Variable& x, Pass& pass) override {
     const Variable y = before_->forward(x, pass);
-    return reader_(*this, y, norm_->forward_fused(y, relu_, {}, pass), pass);
+    return reader_(*this, y, norm_->forward_fused(y, relu_ ? Activation::kRelu : Activation::kNone, {}, pass), pass);
   }
 
  private:
@@ -314,7 +314,14 @@ TEST_CASE("layers/deferred norms: what is issued") {
   auto plain = issued(resnet50, {64, 64, 3}, true, false);
   CHECK(plain["batch_norm_forward"] == 53);
   CHECK(plain["batch_norm_finish"] == 0);
-  CHECK(calls["MiB"] < 0.86 * plain["MiB"]);           // two of a block's six tensors are not there, the narrow ones
+  CHECK(calls["MiB"] < 0.86 * plain["MiB"]);  // two of a block's six tensors are not there, the narrow ones
+  const std::string mobilenet = R"({"type": "mobilenet_v2"})";
+  plain = issued(mobilenet, {64, 64, 3}, true, false);
+  CHECK(plain["batch_norm_forward"] == 52);
+  CHECK(plain["batch_norm_backward"] == 52);
+  CHECK(plain["activation_forward"] + plain["activation_backward"] == 0);  // each ReLU6 is its norm's
+  calls["scale_shift"] = issued(mobilenet, {64, 64, 3}, true, true)["scale_shift"];
+  CHECK(calls["scale_shift"] > 0);                     // convolutions load no ReLU6
   calls = issued(resnet50, {64, 64, 3}, false, true);  // evaluation defers nothing
   CHECK(calls["batch_norm_forward"] == 53);
   CHECK(calls["batch_norm_finish"] == 0);

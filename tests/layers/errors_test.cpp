@@ -45,6 +45,8 @@ TEST_CASE("layers/errors: keys and names of layers") {
   CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 0, "kernel_size": 3})"), "layers[0].out_channels"));
   CHECK(contains(list_error(R"({"type": "conv2d", "out_channels": 4, "kernel_size": [3]})"), "layers[0].kernel_size"));
   CHECK(contains(list_error(R"({"type": "max_pool2d", "kernel_size": 2, "padding": 2})"), "layers[0].padding"));
+  CHECK(contains(list_error(R"({"type": "blur_pool2d", "padding": 2})"), "layers[0].padding"));
+  CHECK(contains(list_error(R"({"type": "blur_pool2d", "kernel_size": 8})"), "layers[0].kernel_size"));
   CHECK(contains(list_error(R"({"type": "dropout", "p": 1})"), "layers[0].p"));
   CHECK(contains(list_error(R"({"type": "relu", "inplace": true})"), "inplace"));
   CHECK(contains(list_error(R"({"type": "residual", "layers": []})"), "layers[0].layers"));
@@ -126,7 +128,7 @@ TEST_CASE("layers/describe: every maker declares its keys without input") {
     CHECK(models().make(name, "", section, ModelOutputs{}) != nullptr);
     CHECK_FALSE(models().summary(name).empty());
     if (name == "wide_resnet") CHECK(keys(section) == std::vector<std::string>{"depth", "width", "dropout"});
-    if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem"});
+    if (name == "resnet18") CHECK(keys(section) == std::vector<std::string>{"stem", "blur_pool"});
   }
   ConfigSection section = ConfigSection::describe();
   CHECK(make_model(section, {4, 4, 3}) == nullptr);

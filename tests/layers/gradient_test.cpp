@@ -63,6 +63,27 @@ TEST_CASE("layers/gradients: relu6 beyond its upper bound") {
   check_layers(R"({"type": "layer_scale", "init": 9}, {"type": "relu6"}, {"type": "layer_scale", "init": 0.5})", {3, 4, 3});
 }
 
+TEST_CASE("layers/gradients: batch norm and relu6 in one operation, with and without a residual, on both sides of both bounds") {
+  const std::string conv = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1, "bias": false})";
+  const std::string norm = R"({"type": "batch_norm"})", relu6 = R"({"type": "relu6"})";
+  const auto model =
+      model_from(R"({"type": "sequential", "layers": [)" + conv + "," + norm + "," + relu6 + R"(, {"type": "residual", "layers": [)" +
+                     conv + "," + norm + "]}," + relu6 + R"(, {"type": "flatten"}, {"type": "linear", "out_features": 10}]})",
+                 {4, 5, 3});
+  for (const bool defer : {false, true}) {
+    for (const bool training : {true, false}) {
+      if (defer && !training) continue;  // evaluation defers nothing
+      CAPTURE(defer);
+      model->allocate(cpu(), DType::kFloat64);
+      model->initialise(3);
+      for (Parameter* parameter : model->parameters()) {
+        if (parameter->shape.rank() == 1) cpu().fill(parameter->value, parameter->name.ends_with("weight") ? 4.0 : 2.0);
+      }
+      check_gradients(*model, 3, 10, true, 1, training, defer);
+    }
+  }
+}
+
 TEST_CASE("layers/gradients: layer scale and stochastic depth") {
   check_layers(R"({"type": "layer_scale", "init": 0.7})", {3, 4, 5});
   check_layers(R"({"type": "layer_scale", "init": 1.5}, {"type": "silu"})", {6});
@@ -75,6 +96,8 @@ TEST_CASE("layers/gradients: pooling") {
   check_layers(R"({"type": "max_pool2d", "kernel_size": 2})", {4, 6, 3});
   check_layers(R"({"type": "max_pool2d", "kernel_size": [3, 2], "stride": [2, 1], "padding": [1, 0]})", {5, 5, 3});
   check_layers(R"({"type": "avg_pool2d", "kernel_size": 3, "stride": 2, "padding": 1})", {5, 6, 3});
+  check_layers(R"({"type": "blur_pool2d"})", {5, 6, 3});
+  check_layers(R"({"type": "blur_pool2d", "kernel_size": [4, 1], "stride": [1, 3], "padding": [0, 0]})", {7, 5, 2});
   check_layers(R"({"type": "global_avg_pool"})", {3, 4, 5});
 }
 
@@ -114,6 +137,9 @@ TEST_CASE("layers/gradients: whole models") {
   };
   SUBCASE("resnet20") { check_initialised(R"({"type": "resnet20"})", {8, 8, 3}, 2, 1); }
   // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
+  // Strided convolutions of 16 channels; the shortcuts have no convolution.
+  SUBCASE("resnet20, blurred") { check_initialised(R"({"type": "resnet20", "blur_pool": true})", {8, 8, 3}, 2, 1); }
+  SUBCASE("resnet18, blurred") { check_initialised(R"({"type": "resnet18", "stem": "cifar", "blur_pool": true})", {16, 16, 1}, 2, 5); }
   SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
   // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
   // Only a few pixels: every twelfth of 158 tensors, every sixth of 180. Blocks are left out, and the scales are large enough to matter.

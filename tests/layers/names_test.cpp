@@ -42,6 +42,17 @@ TEST_CASE("layers/names: tensors are named, shaped and ordered as PyTorch's") {
   }
 }
 
+TEST_CASE("layers/names: blurs add no tensors, and a convolution that goes without its stride gives the same image") {
+  for (const std::string name : {"resnet20", "resnet18", "resnet50"}) {
+    CAPTURE(name);
+    const auto plain = model_from(R"({"type": ")" + name + R"("})", {224, 223, 3});
+    const auto blurred = model_from(R"({"type": ")" + name + R"(", "blur_pool": true})", {224, 223, 3});
+    CHECK(listed(blurred->parameters()) == listed(plain->parameters()));
+    CHECK(listed(blurred->buffers()) == listed(plain->buffers()));
+    CHECK(blurred->output_shape() == plain->output_shape());
+  }
+}
+
 TEST_CASE("layers/names: parameter counts of all image models") {
   const nlohmann::json counts = golden()["parameter_counts"];
   REQUIRE(counts.size() == 16);

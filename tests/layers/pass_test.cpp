@@ -158,16 +158,23 @@ TEST_CASE("layers/batch_norm: statistics in training, their use in evaluation, t
 }
 
 TEST_CASE("layers/batch_norm: the fused operations give the numbers of the separate ones") {
+  std::string kind;
+  SUBCASE("relu") { kind = "relu"; }
+  SUBCASE("relu6") { kind = "relu6"; }
+  const std::string active = R"({"type": ")" + kind + R"("})";
   const std::string body = R"({"type": "conv2d", "out_channels": 3, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"})";
   const std::string tail = R"({"type": "global_avg_pool"}, {"type": "linear", "out_features": 10})";
   // A sequential of one layer hides the ReLU, so that nothing fuses.
-  const std::string apart = R"({"type": "sequential", "layers": [{"type": "relu"}]})";
+  const std::string apart = R"({"type": "sequential", "layers": [)" + active + "]}";
   const auto run = [&](const std::string& relu, bool training) {
     const auto model = model_from(R"({"type": "sequential", "layers": [{"type": "batch_norm"}, )" + relu +
                                       R"(, {"type": "residual", "layers": [)" + body + "]}, " + relu + ", " + tail + "]}",
                                   {4, 4, 3});
     model->allocate(cpu(), DType::kFloat64);
     model->initialise(4);
+    for (const Parameter* parameter : model->parameters()) {  // values beyond 6, too
+      if (parameter->name == "0.weight" || parameter->name == "2.layers.1.weight") cpu().fill(parameter->value, 5.0);
+    }
     Tape tape(cpu());
     Pass pass{cpu(), training ? &tape : nullptr, training};
     const Variable y = model->forward(Variable(noise_tensor(1, {3, 4, 4, 3})), pass);
@@ -181,10 +188,48 @@ TEST_CASE("layers/batch_norm: the fused operations give the numbers of the separ
     return result;
   };
   for (const bool training : {false, true}) {
-    const auto fused = run(R"({"type": "relu"})", training), separate = run(apart, training);
+    const auto fused = run(active, training), separate = run(apart, training);
     REQUIRE(fused.size() == separate.size());
     for (std::size_t i = 0; i < fused.size(); ++i) CHECK(fused[i] == doctest::Approx(separate[i]).epsilon(1e-11));
   }
+}
+
+TEST_CASE("layers/batch_norm: over the batches of all ranks, of which there is one, it is a batch norm, with what follows it") {
+  struct OneRank final : RankSums {
+    int ranks() const override { return 1; }
+    void sum(const Tensor&) override { ++sums; }
+    int sums = 0;
+  } one;
+  const std::string norm = R"({"type": "batch_norm"})";
+  for (const std::string kind : {"relu", "relu6", "silu"}) {
+    CAPTURE(kind);
+    const std::string active = R"({"type": ")" + kind + R"("})";
+    const auto model = model_from(R"({"type": "sequential", "layers": [)" + norm + "," + active + R"(, {"type": "residual", "layers": [)" +
+                                      norm + "]}," + active + R"(, {"type": "global_avg_pool"}, {"type": "linear", "out_features": 10}]})",
+                                  {4, 4, 3});
+    model->allocate(cpu(), DType::kFloat64);
+    const auto run = [&](RankSums* over) {
+      model->initialise(4);
+      for (const Parameter* parameter : model->parameters()) {
+        if (parameter->shape.rank() == 1 && parameter->name.ends_with("weight")) cpu().fill(parameter->value, 5.0);
+      }
+      Tape tape(cpu());
+      Pass pass{.backend = cpu(), .tape = &tape, .training = true, .norms_over = over};
+      const Variable x = tape.leaf(noise_tensor(1, {3, 4, 4, 3}));
+      const Variable y = model->forward(x, pass);
+      std::vector<double> result = numbers_of(y.value());
+      tape.backward(weighted_total(y, pass));
+      for (const double value : numbers_of(Tape::gradient(x))) result.push_back(value);
+      for (const Parameter* parameter : model->parameters()) {
+        for (const double value : numbers_of(parameter->grad)) result.push_back(value);
+      }
+      return result;
+    };
+    const auto plain = run(nullptr), over_ranks = run(&one);
+    REQUIRE(plain.size() == over_ranks.size());
+    for (std::size_t i = 0; i < plain.size(); ++i) CHECK(over_ranks[i] == doctest::Approx(plain[i]).epsilon(1e-9));
+  }
+  CHECK(one.sums == 3 * 2 * 2);
 }
 
 TEST_CASE("layers/dropout: masks follow key and counter, are unbiased, and vanish in evaluation") {

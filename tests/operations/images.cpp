@@ -11,11 +11,19 @@
 // Pooling and what else moves pixels.
 namespace starling::tests {
 
+namespace {
+/// The chance of i heads in size - 1 throws of a coin.
+double binomial(Index size, Index i) {
+  const auto factorial = [](Index n) { return std::tgamma(static_cast<double>(n + 1)); };
+  return factorial(size - 1) / (factorial(i) * factorial(size - 1 - i)) / std::pow(2.0, static_cast<double>(size - 1));
+}
+}  // namespace
+
 Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
   const Image y{x.n, s.output(0, x.h), s.output(1, x.w), x.c};
-  const bool max = kind == Pooling::kMax;
+  const bool max = kind == Pooling::kMax, blur = kind == Pooling::kBlur;
   Operation op;
-  op.name = fmt::format("{} pooling of {}, {}", max ? "max" : "average", x.shape().text(), text(s));
+  op.name = fmt::format("{} pooling of {}, {}", max ? "max" : blur ? "blur" : "average", x.shape().text(), text(s));
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
@@ -25,11 +33,13 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), max ? -std::numeric_limits<double>::infinity() : 0.0);
     for (Index n = 0; n < x.n; ++n) {
-      for_taps(x, s, [&](Index p, Index q, Index, Index, Index h, Index w) {
+      for_taps(x, s, [&](Index p, Index q, Index i, Index j, Index h, Index w) {
+        const double share =
+            blur ? binomial(s.kernel[0], i) * binomial(s.kernel[1], j) : 1.0 / static_cast<double>(s.kernel[0] * s.kernel[1]);
         for (Index c = 0; c < x.c; ++c) {
           double& to = out[0][y.offset(n, p, q, c)];
           const double value = in[0][x.offset(n, h, w, c)];
-          to = max ? std::max(to, value) : to + value / static_cast<double>(s.kernel[0] * s.kernel[1]);
+          to = max ? std::max(to, value) : to + value * share;
         }
       });
     }

@@ -164,13 +164,17 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   return op;
 }
 
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place) {
+namespace {
+std::string text_of_ceiling(double ceiling) { return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling); }
+}  // namespace
+
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place, double ceiling) {
   Operation op;
-  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels,
+  op.name = fmt::format("scale_shift {}x{}{}{}{}{}", rows, channels,
                         residual == Residual::kNone    ? ""
                         : residual == Residual::kPlain ? ", residual"
                                                        : ", scaled residual",
-                        relu ? ", relu" : "", in_place ? ", in place" : "");
+                        relu ? ", relu" : "", in_place ? ", in place" : "", text_of_ceiling(ceiling));
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   if (residual != Residual::kNone) {
@@ -184,7 +188,7 @@ Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, 
   op.outputs = {{rows, channels}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     if (in_place) b.copy(in[0], out[0]);
-    ScaleShift args{.x = in_place ? out[0] : in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu};
+    ScaleShift args{.x = in_place ? out[0] : in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
     if (residual != Residual::kNone) args.residual = in[3];
     if (residual == Residual::kScaled) {
       args.residual_scale = in[4];
@@ -198,22 +202,22 @@ Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, 
       double v = in[1][c] * in[0][i] + in[2][c];
       if (residual == Residual::kPlain) v += in[3][i];
       if (residual == Residual::kScaled) v += in[4][c] * in[3][i] + in[5][c];
-      out[0][i] = relu ? std::max(v, 0.0) : v;
+      out[0][i] = relu ? std::min(std::max(v, 0.0), ceiling) : v;
     }
   };
   return op;
 }
 
-Operation batch_norm_backward_sums(Index rows, Index channels) {
+Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_sums {}x{}", rows, channels);
+  op.name = fmt::format("batch_norm_backward_sums {}x{}{}", rows, channels, text_of_ceiling(ceiling));
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.batch_norm_backward_sums({.x = in[0],
                                 .dy = in[1],
                                 .saved_mean = in[2],
@@ -222,13 +226,15 @@ Operation batch_norm_backward_sums(Index rows, Index channels) {
                                 .beta = in[5],
                                 .masked = out[0],
                                 .sum_dy = out[1],
-                                .sum_dy_xhat = out[2]});
+                                .sum_dy_xhat = out[2],
+                                .ceiling = ceiling});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       const double xhat = (in[0][i] - in[2][c]) * in[3][c];
-      out[0][i] = in[4][c] * xhat + in[5][c] > 0 ? in[1][i] : 0.0;
+      const double y = in[4][c] * xhat + in[5][c];
+      out[0][i] = y > 0 && y < ceiling ? in[1][i] : 0.0;
       out[1][c] += out[0][i];
       out[2][c] += out[0][i] * xhat;
     }

@@ -10,10 +10,11 @@
 // Batch and layer normalisation.
 namespace starling::tests {
 
-Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask) {
+Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask, double ceiling) {
   Operation op;
   op.name = fmt::format("batch norm {}x{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "",
                         relu ? ", relu" : "", mask == MaskFrom::kInput ? ", mask from x" : "");
+  if (ceiling != kNoCeiling) op.name += fmt::format(", up to {}", ceiling);
   op.inputs = {{rows, channels}};
   if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
   if (residual) op.inputs.push_back({rows, channels});
@@ -38,6 +39,7 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
     if (affine) args.beta = in[2];
     if (residual) args.residual = in[r];
     args.relu = relu;
+    args.ceiling = ceiling;
     b.batch_norm_forward(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
@@ -49,7 +51,7 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
         double value = (in[0][at(i * channels + c)] - mean) / std::sqrt(variance + 1e-5);
         if (affine) value = value * in[1][at(c)] + in[2][at(c)];
         if (residual) value += in[r][at(i * channels + c)];
-        out[0][at(i * channels + c)] = relu ? std::max(value, 0.0) : value;
+        out[0][at(i * channels + c)] = relu ? std::min(std::max(value, 0.0), ceiling) : value;
       }
       const double n = static_cast<double>(rows);
       out[1][at(c)] = 0.9 * 0.5 + 0.1 * mean;
@@ -66,6 +68,7 @@ Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool 
       args.beta = in[2];
       args.y = Tensor();
     }
+    args.ceiling = ceiling;
     b.batch_norm_backward(args);
   };
   op.tolerance = 3e-5;

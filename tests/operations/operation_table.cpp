@@ -22,7 +22,10 @@ void add_rows_of_norm_steps(std::vector<Operation>& table) {
     table.push_back(scale_shift(50, channels, Residual::kNone, true));
     table.push_back(scale_shift(51, channels, Residual::kPlain, true));
     table.push_back(scale_shift(52, channels, Residual::kScaled, true, true));
+    table.push_back(scale_shift(50, channels, Residual::kNone, true, false, 0.5));
+    table.push_back(scale_shift(52, channels, Residual::kScaled, true, false, 0.5));
     table.push_back(batch_norm_backward_sums(601, channels));
+    table.push_back(batch_norm_backward_sums(601, channels, 0.5));
     table.push_back(batch_norm_backward_apply(90, channels, channels == 16));
   }
   table.push_back(scale_shift(3, 64, Residual::kNone, false, true));
@@ -144,6 +147,10 @@ std::vector<Operation> operation_table() {
       pooling(Pooling::kMax, {1, 9, 9, 5}, window(3, 1, 2, 2)),
       pooling(Pooling::kAverage, {2, 8, 8, 16}, window(2, 2, 0)),
       pooling(Pooling::kAverage, {2, 7, 5, 33}, window(3, 2, 1)),
+      pooling(Pooling::kBlur, {2, 8, 8, 16}, window(3, 1, 1)),
+      pooling(Pooling::kBlur, {2, 7, 6, 33}, window(3, 2, 1)),
+      pooling(Pooling::kBlur, {1, 9, 9, 5}, {{7, 4}, {2, 3}, {3, 1}}),
+      pooling(Pooling::kBlur, {2, 5, 4, 1}, window(2, 1, 0)),
       global_pooling({3, 4, 4, 64}),
       global_pooling({2, 7, 1, 5}),
       sum_of_two(1),
@@ -196,6 +203,7 @@ std::vector<Operation> operation_table() {
     table.push_back(batch_norm(50, channels, false, false, true));
     table.push_back(batch_norm(77, channels, true, false, true));
     table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput, 0.75));
     table.push_back(batch_norm(600, channels, true, true, true));
   }
   table.push_back(batch_norm(40, 6, false, true, false));
@@ -233,6 +241,7 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            layer_norm(64 * batch, 256),
            pooling(Pooling::kMax, {batch, 32, 32, 16}, window(3, 2, 1)),
            pooling(Pooling::kAverage, {batch, 32, 32, 16}, window(2, 2, 0)),
+           pooling(Pooling::kBlur, {batch, 32, 32, 16}, window(3, 1, 1)),
            global_pooling({batch, 32, 32, 16}),
            subsample_pad({batch, 32, 32, 16}, 2, 32, 8),
            flatten({batch, 32, 32, 16}),

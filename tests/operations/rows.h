@@ -55,7 +55,8 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };
-Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask = MaskFrom::kOutput);
+Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask = MaskFrom::kOutput,
+                     double ceiling = kNoCeiling);
 Operation layer_norm(Index rows, Index channels);
 
 // norm_steps.cpp
@@ -64,8 +65,8 @@ Operation batch_norm_in_steps(Index rows, Index channels);
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
 enum class Residual { kNone, kPlain, kScaled };
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place = false);
-Operation batch_norm_backward_sums(Index rows, Index channels);
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place = false, double ceiling = kNoCeiling);
+Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling);
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate);
 
 // images.cpp

@@ -195,7 +195,7 @@ void check_projections(const Golden& golden, const std::string& name, const std:
 }  // namespace
 
 TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
-  for (const char* name : {"convolutions", "norms", "poolings", "residuals", "mlp"}) {
+  for (const char* name : {"convolutions", "norms", "poolings", "residuals", "mlp", "blurs", "rectified"}) {
     CAPTURE(name);
     Golden golden(name);
     for (const Parameter* parameter : golden.model->parameters()) {
@@ -220,8 +220,8 @@ TEST_CASE("parity/models: small nets of every layer give PyTorch's numbers") {
 }
 
 TEST_CASE("parity/models: whole models give PyTorch's numbers") {
-  for (const char* name : {"resnet20", "resnet18_cifar", "resnet50", "wide_resnet", "wide_resnet_narrow", "vgg11_cifar", "vgg11_bn_cifar",
-                           "mobilenet_v2", "convnext_tiny", "airbench", "airbench96"}) {
+  for (const char* name : {"resnet20", "resnet18_cifar", "resnet50", "resnet18_blur", "resnet50_blur", "wide_resnet", "wide_resnet_narrow",
+                           "vgg11_cifar", "vgg11_bn_cifar", "mobilenet_v2", "convnext_tiny", "airbench", "airbench96"}) {
     CAPTURE(name);
     Golden golden(name);
     fill_hashed(*golden.model);

@@ -47,12 +47,14 @@ void apply(TrainConfig& config, const RankLayout& site, const nlohmann::json& al
 
 /// The slowest rank's, everywhere.
 void agree(StepModel& step, World& world) {
-  std::vector<double> values{step.forward, step.backward};
+  const double rate = step.matrix_flops_per_second;
+  std::vector<double> values{step.forward, step.backward, rate > 0.0 ? 1.0 / rate : 0.0};
   for (const PlannedTensor& tensor : step.tensors) values.push_back(tensor.ready);
   world.max(values.data(), values.size());
   step.forward = values[0];
   step.backward = values[1];
-  for (std::size_t i = 0; i < step.tensors.size(); ++i) step.tensors[i].ready = values[i + 2];
+  step.matrix_flops_per_second = values[2] > 0.0 ? 1.0 / values[2] : 0.0;
+  for (std::size_t i = 0; i < step.tensors.size(); ++i) step.tensors[i].ready = values[i + 3];
 }
 
 }  // namespace

@@ -675,6 +675,18 @@ std::string describe_types(const R& registry, const std::string& heading, const 
 
 }  // namespace
 
+std::size_t TrainConfig::group_of(const Parameter& parameter) const {
+  for (std::size_t k = 0; k < groups.size(); ++k) {
+    if (std::regex_search(parameter.name, groups[k].match)) return k + 1;
+  }
+  return 0;
+}
+
+const OptimizerRule& TrainConfig::rule_of(const Parameter& parameter) const {
+  const std::size_t group = group_of(parameter);
+  return group == 0 ? *rule : *groups[group - 1].rule;
+}
+
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
   ConfigSection root(given, source);
   TrainConfig config = read_root(root, site);

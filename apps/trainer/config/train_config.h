@@ -145,6 +145,10 @@ struct TrainConfig {
   nlohmann::json written;       ///< as the user gave it, without defaults
   std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
 
+  /// The number of the group that a parameter belongs to, from 1 on; 0: of none.
+  std::size_t group_of(const Parameter& parameter) const;
+  const OptimizerRule& rule_of(const Parameter& parameter) const;
+
   PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms && !synchronized_norms, synchronized_norms}; }
 };
 

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
+#include "apps/trainer/report/floor.h"
+#include "comm/bucket.h"
 #include "core/autograd.h"
 
 namespace starling {
@@ -13,6 +16,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kPasses = 3;         // after one that warms up
 constexpr double kLongPass = 2.0;  // seconds: one such pass says enough
+constexpr double kAssumedFlops = 1e11;
 
 struct PassTimes {
   double forward = 0.0, backward = 0.0;
@@ -37,6 +41,51 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
   return times;
 }
 
+/// Of the products that a parameter's update makes of it as a whole matrix.
+double matrix_flops(const TrainConfig& config, const Parameter& parameter) {
+  OperationWork pass;
+  double flops = 0.0;
+  for (const OperationWork& operation : count_matrices(config.rule_of(parameter), {layer_of(parameter)}, config.dtype, pass)) {
+    flops += operation.flops;
+  }
+  return flops;
+}
+
+/// Flops a second that the work on the matrix with the most of them reaches, with all else that belongs to it; 0: no parameter has any.
+double matrix_rate(const TrainConfig& config, Backend& backend) {
+  const OptimizerRule* rule = nullptr;
+  LayerExtent layer;
+  double flops = 0.0;
+  for (const Parameter* parameter : config.model->parameters()) {
+    const double own = parameter->trainable ? matrix_flops(config, *parameter) : 0.0;
+    if (own <= flops) continue;
+    rule = &config.rule_of(*parameter);
+    layer = layer_of(*parameter);
+    flops = own;
+  }
+  if (!rule) return 0.0;
+  const auto numbers = [&](std::int64_t count) {
+    Tensor tensor(backend, Shape{count}, config.dtype);
+    backend.fill(tensor, 0.5 / std::sqrt(static_cast<double>(layer.rows * layer.columns)));  // a norm below 1, as a direction has
+    return tensor;
+  };
+  UpdateArgs args{.x = numbers(layer.elements), .gradient = numbers(layer.elements)};
+  args.x_out = args.x;
+  for (std::size_t k = 0; k < rule->state_names().size(); ++k) args.states.push_back(numbers(layer.elements));
+  args.decay = Tensor(backend, Shape{layer.elements / kDecayBlock}, DType::kUInt8);
+  backend.fill(args.decay, 0.0);
+  const Tensor workspace = numbers(rule->matrix_workspace(layer.rows, layer.columns));
+  double seconds = 0.0;
+  for (int run = 0; run < 2 && seconds <= kLongPass; ++run) {  // the first one warms up
+    backend.synchronize();
+    const Clock::time_point start = Clock::now();
+    rule->finish_matrix(backend, args, layer, workspace);
+    backend.synchronize();
+    seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  }
+  return flops / std::max(seconds, 1e-9);
+}
+
 }  // namespace
 
 StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
@@ -45,9 +94,10 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
   for (const Parameter* parameter : trace.ready_order) {
     const std::int64_t padded = (parameter->shape.elements() + 31) / 32 * 32;
     const double ready = static_cast<double>(step.tensors.size() + 1) / static_cast<double>(trace.ready_order.size());
-    step.tensors.push_back({static_cast<double>(padded) * element, ready});
+    step.tensors.push_back({static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
   }
   step.exchange_by(config.mixer);
+  step.matrix_flops_per_second = config.device == "cuda" ? h200_ceilings().flops(config.dtype, config.tf32) : kAssumedFlops;
   step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
   return step;
 }
@@ -74,6 +124,7 @@ StepModel time_passes(TrainConfig& config, const ShapeTrace& trace, Backend& bac
   const PassTimes& middle = passes[passes.size() / 2];
   const auto groups = static_cast<double>(config.accumulate);
   StepModel step = untimed_step(config, trace);
+  step.matrix_flops_per_second = matrix_rate(config, backend);
   // All but the last micro-batch of a step are computation before the first gradient is ready.
   step.forward = middle.forward + (groups - 1.0) * (middle.forward + middle.backward);
   step.backward = middle.backward;

@@ -1,10 +1,13 @@
 #include "apps/trainer/report/floor.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <utility>
 
+#include "comm/bucket.h"
 #include "core/autograd.h"
+#include "core/error.h"
 #include "core/forwarding_backend.h"
 
 namespace starling {
@@ -70,15 +73,62 @@ OperationWork count_update(const OptimizerRule& rule, double parameters, double 
   return {"update", parameters * bytes - low_gradients * (element - static_cast<double>(size_of(compute))), 0.0};
 }
 
+std::vector<OperationWork> count_matrices(const OptimizerRule& rule, const std::vector<LayerExtent>& layers, DType dtype,
+                                          OperationWork& pass) {
+  if (rule.workspace(layers) == 0) return {};
+  std::vector<LayerExtent> placed = layers;
+  std::int64_t elements = 0, state_elements = 0;
+  for (LayerExtent& layer : placed) {
+    layer.first = elements;
+    elements += layer.elements;
+    state_elements += state_elements_of(rule, layer);
+  }
+  const auto meta = make_meta_backend();
+  CountingBackend backend(*meta);
+  const auto numbers = [&](std::int64_t count) { return Tensor(backend, Shape{count}, dtype); };
+  UpdateArgs args{.x = numbers(elements), .gradient = numbers(elements)};
+  args.x_out = args.x;
+  for (std::size_t k = 0; k < rule.state_names().size(); ++k) args.states.push_back(numbers(state_elements));
+  args.decay = Tensor(backend, Shape{elements / kDecayBlock}, DType::kUInt8);
+  add_matrices(backend, rule, dtype, placed, args.layers);
+  backend.take();
+  rule.issue(backend, args);
+  std::vector<OperationWork> work = backend.take();
+  if (args.layers.matrices.empty()) {
+    for (const OperationWork& operation : work) pass.flops += operation.flops;
+    return {};
+  }
+  // The first is the pass.
+  require(!work.empty() && work.front().name == "update", "floor", "an update of whole matrices that does not begin with a pass");
+  work.erase(work.begin());
+  return work;
+}
+
+std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, double low_gradients,
+                                             const Ceilings& device) {
+  std::vector<OperationWork> work{count_update(*config.rule, parameters, received, config.dtype, config.compute, low_gradients)};
+  std::map<const OptimizerRule*, std::vector<LayerExtent>> layers;
+  for (const Parameter* parameter : config.model->parameters()) {
+    if (parameter->trainable) layers[&config.rule_of(*parameter)].push_back(layer_of(*parameter));
+  }
+  for (const auto& [rule, own] : layers) {
+    const std::vector<OperationWork> matrices = count_matrices(*rule, own, config.dtype, work.front());
+    work.insert(work.end(), matrices.begin(), matrices.end());
+  }
+  for (OperationWork& operation : work) operation.flops_per_second = device.flops(config.dtype, config.tf32);
+  return work;
+}
+
 Floor floor_of(const std::vector<OperationWork>& work, double flops_per_second, double bytes_per_second) {
   Floor floor;
   for (const OperationWork& operation : work) {
     floor.bytes += operation.bytes;
     floor.flops += operation.flops;
-    floor.seconds += std::max(operation.bytes / bytes_per_second, operation.flops / flops_per_second);
+    const double arithmetic = operation.flops / (operation.flops_per_second > 0.0 ? operation.flops_per_second : flops_per_second);
+    floor.arithmetic_seconds += arithmetic;
+    floor.seconds += std::max(operation.bytes / bytes_per_second, arithmetic);
   }
   floor.memory_seconds = floor.bytes / bytes_per_second;
-  floor.arithmetic_seconds = floor.flops / flops_per_second;
   return floor;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/config/train_config.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "core/dtype.h"
 #include "kernels/optimizer.h"
@@ -28,7 +29,8 @@ Ceilings h200_ceilings();
 struct OperationWork {
   std::string name;  ///< as in core/operations.h
   double bytes = 0.0;
-  double flops = 0.0;  ///< of convolutions and matrix products, two per multiply-add
+  double flops = 0.0;             ///< of convolutions and matrix products, two per multiply-add
+  double flops_per_second = 0.0;  ///< the device's, of an operation in another type than the others; 0: as floor_of() is told
 };
 
 /// Traces forward pass, loss and backward pass of one micro-batch on shapes alone, with batch norms deferred where asked: then what
@@ -42,6 +44,17 @@ double low_gradient_elements(const Model& model, DType compute);
 /// is one. The gradients of `low_gradients` of them are read in `compute`.
 OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
                            double low_gradients = 0.0);
+
+/// What a rule does with whole matrices in a bucket of these layers, from what it issues on shapes: products and all else that comes after
+/// the pass over single numbers (Muon). A rule that does the whole update in steps of its own (Adafactor) has its bytes in that pass
+/// already: its arithmetic is added to `pass`, which is count_update()'s.
+std::vector<OperationWork> count_matrices(const OptimizerRule& rule, const std::vector<LayerExtent>& layers, DType dtype,
+                                          OperationWork& pass);
+
+/// A step's update of `parameters` numbers on a device: count_update() by the config's rule, then what each parameter's own rule does with
+/// whole matrices, whose products run at the rate of the parameters' type.
+std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, double low_gradients,
+                                             const Ceilings& device);
 
 struct Floor {
   double bytes = 0.0, flops = 0.0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "apps/trainer/device/step_graphs.h"
@@ -140,9 +141,9 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
     std::vector<OperationWork> work;
     for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
     const bool mixes = config.topology != nullptr;
-    work.push_back(count_update(*config.rule, elements, mixes ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0,
-                                config.dtype, config.compute,
-                                config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0));
+    const double received = mixes ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
+    const double low = config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0;
+    for (OperationWork& operation : count_step_update(config, elements, received, low, device)) work.push_back(std::move(operation));
     return floor_of(work, flops, device.bytes_per_second);
   };
   const auto images = static_cast<double>(config.batch_size * config.accumulate);

@@ -154,6 +154,7 @@ std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why)
   spec.relu = args.relu;
   if (!graph_type(spec.dtype, why)) return std::nullopt;
   if (!args.training) return why = "inference reads the running statistics", std::nullopt;
+  if (args.relu && args.ceiling != kNoCeiling) return why = "a ReLU with a ceiling is left to the own kernels", std::nullopt;
   if (!args.gamma || !args.beta) return why = "gamma or beta is missing", std::nullopt;
   if (spec.residual && !spec.relu) return why = "a residual without ReLU is left to the own kernels", std::nullopt;
   if (args.x.elements() == 0) return why = "it is empty", std::nullopt;
@@ -167,6 +168,7 @@ std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why
   if (args.relu) spec.mask = args.beta ? ReluMask::kFromX : ReluMask::kFromY;
   if (!graph_type(spec.dtype, why)) return std::nullopt;
   if (!args.training) return why = "the statistics are constants", std::nullopt;
+  if (args.relu && args.ceiling != kNoCeiling) return why = "a ReLU with a ceiling is left to the own kernels", std::nullopt;
   if (!args.gamma || !args.dx || !args.dgamma || !args.dbeta) return why = "gamma or one of the gradients is missing", std::nullopt;
   // cuDNN does not promise that a batch norm may overwrite what it reads.
   for (const Tensor& to : {args.dx, args.dresidual}) {

@@ -64,6 +64,7 @@ struct Normalisation {
   C *saved_mean, *saved_inv_std;       ///< copies of inference's statistics, optional
   C eps;
   bool relu;
+  C ceiling;
 };
 
 template <class T, int kSize, bool kResidual>
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     }
   }
   scale_by(how.gamma, place, scale);
-  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, [&](int j, C in, C add) {
+  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
     const C value = normal(in, mean[j], scale[j], beta[j]);
     return kResidual ? value + add : value;
   });
@@ -135,7 +136,8 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
   Normalisation<C> how{.gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
                        .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
                        .eps = static_cast<C>(args.eps),
-                       .relu = args.relu};
+                       .relu = args.relu,
+                       .ceiling = static_cast<C>(args.ceiling)};
   C* running_mean = optional_numbers<C>(args.running_mean, channels, kName, "running_mean");
   C* running_var = optional_numbers<C>(args.running_var, channels, kName, "running_var");
 
@@ -168,7 +170,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
   constexpr const char* kName = "batch norm backward";
   const RowsAndChannels matrix = rows_and_channels(args.x, kName);
   const Index channels = matrix.channels, elements = matrix.elements();
-  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
+  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, args.ceiling, kName);
   from.dy2 = optional_numbers<T>(args.dy2, elements, kName, "dy2");
   from.beta = args.relu ? optional_numbers<C>(args.beta, channels, kName, "beta") : nullptr;
   if (args.relu && !from.beta) from.y = numbers<T>(args.y, elements, kName, "y");

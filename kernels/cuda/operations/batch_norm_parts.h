@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/device/column_tiles.h"
+#include "kernels/math/activations.h"
 
 // What batch_norm.cu (a batch norm as one operation) and batch_norm_steps.cu (its steps, one operation each) share.
 namespace starling::cuda {
@@ -63,9 +64,10 @@ __device__ __forceinline__ void for_values(const T* x, const ColumnPlace<false>&
       });
 }
 
-/// y = f(j, x, residual) for number j of each group, then ReLU if `relu`.
+/// y = f(j, x, residual) for number j of each group, then ReLU with its ceiling if `relu`.
 template <int kSize, bool kResidual, class T, class F>
-__device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, const ColumnPlace<true>& place, bool relu, const F& f) {
+__device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, const ColumnPlace<true>& place, bool relu, Compute<T> ceiling,
+                                         const F& f) {
   using C = Compute<T>;
   struct Row {
     Coming<T, kSize> x, add;
@@ -85,7 +87,8 @@ __device__ __forceinline__ void map_rows(const T* x, const T* residual, T* y, co
 #pragma unroll
         for (int j = 0; j < kSize; ++j) {
           const C value = f(j, static_cast<C>(out.v[j]), static_cast<C>(add.v[j]));
-          out.v[j] = static_cast<T>(relu && value < C(0) ? C(0) : value);  // NaN stays
+          const C positive = value < C(0) ? C(0) : value;  // NaN stays
+          out.v[j] = static_cast<T>(!relu ? value : positive > ceiling ? ceiling : positive);
         }
         store_group<T, kSize>(y + place.at(r), out);
       });
@@ -100,22 +103,24 @@ STARLING_HD C normal(C x, C mean, C scale, C beta) {
 
 namespace detail {
 
-/// Where the gradient before the normalisation comes from: dy + dy2, masked by y > 0 or by the sign that x gives.
+/// Where the gradient before the normalisation comes from: dy + dy2, masked by 0 < y ≤ largest, or by what x gives in y's place.
 template <class T>
 struct Gradient {
   const T *x, *y, *dy, *dy2;  ///< y and dy2 are optional. No __restrict__: results may go where one of these was
   const Compute<T>*mean, *inv_std, *gamma, *beta;
+  Compute<T> largest;  ///< see math::largest_below()
 };
 
-/// What BatchNormBackward and its steps all have.
+/// What BatchNormBackward and its steps all have; `ceiling`: of the ReLU that the mask is for.
 template <class T, class Args>
-Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, const char* operation) {
+Gradient<T> gradient_of(const Args& args, RowsAndChannels matrix, double ceiling, const char* operation) {
   using C = Compute<T>;
   return {.x = args.x.template data<T>(),
           .dy = numbers<T>(args.dy, matrix.elements(), operation, "dy"),
           .mean = numbers<C>(args.saved_mean, matrix.channels, operation, "saved_mean"),
           .inv_std = numbers<C>(args.saved_inv_std, matrix.channels, operation, "saved_inv_std"),
-          .gamma = optional_numbers<C>(args.gamma, matrix.channels, operation, "gamma")};
+          .gamma = optional_numbers<C>(args.gamma, matrix.channels, operation, "gamma"),
+          .largest = math::largest_below<C>(ceiling)};
 }
 
 /// Rows of one thread that are on their way at once, of both passes below; twice as many are where x and dy are all.
@@ -160,10 +165,11 @@ __device__ __forceinline__ void masked_gradient(const Gradient<T>& from, const G
     const C value = static_cast<C>(x.v[j]);
     C sum = static_cast<C>(dy.v[j]);
     if (from.dy2) sum += static_cast<C>(dy2.v[j]);
+    const auto passes = [&](C at) { return at > C(0) && at <= from.largest; };
     if constexpr (kMaskX) {
-      sum = normal(value, mean[j], scale[j], beta[j]) > C(0) ? sum : C(0);
+      sum = passes(normal(value, mean[j], scale[j], beta[j])) ? sum : C(0);
     } else if (from.y) {
-      sum = static_cast<C>(y.v[j]) > C(0) ? sum : C(0);
+      sum = passes(static_cast<C>(y.v[j])) ? sum : C(0);
     }
     g[j] = sum;
     centred[j] = value - mean[j];

@@ -60,6 +60,7 @@ template <class C>
 struct Scales {
   const C *scale, *shift, *residual_scale, *residual_shift;
   bool relu;
+  C ceiling;
 };
 /// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
 template <class T, int kSize, Residual kResidual>
@@ -77,7 +78,7 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
 #pragma unroll
     for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
   }
-  map_rows<kSize, kResidual != Residual::kNone>(x, residual, y, place, how.relu, [&](int j, C in, C add) {
+  map_rows<kSize, kResidual != Residual::kNone>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
     C value = in * scale[j] + shift[j];
     if constexpr (kResidual == Residual::kPlain) value += add;
     if constexpr (kResidual == Residual::kScaled) value += add * other_scale[j];
@@ -159,7 +160,8 @@ void apply(CudaBackend& backend, const ScaleShift& args) {
                       .shift = numbers<C>(args.shift, channels, kName, "shift"),
                       .residual_scale = optional_numbers<C>(args.residual_scale, channels, kName, "residual_scale"),
                       .residual_shift = optional_numbers<C>(args.residual_shift, channels, kName, "residual_shift"),
-                      .relu = args.relu};
+                      .relu = args.relu,
+                      .ceiling = static_cast<C>(args.ceiling)};
   require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
           "{}: residual_scale, residual_shift and their residual belong together", kName);
   const auto run = [&]<int kSize>() {
@@ -178,7 +180,7 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   constexpr const char* kName = "batch norm backward sums";
   const RowsAndChannels matrix = rows_and_channels(args.x, kName);
   const Index channels = matrix.channels, elements = matrix.elements();
-  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
+  detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, args.ceiling, kName);
   from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
   T* masked = numbers<T>(args.masked, elements, kName, "masked");
   C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
@@ -199,7 +201,7 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   constexpr const char* kName = "batch norm backward apply";
   const RowsAndChannels matrix = rows_and_channels(args.x, kName);
   const Index channels = matrix.channels, elements = matrix.elements();
-  const detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kName);
+  const detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kNoCeiling, kName);
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
   const ApplyResults<C> results{.inv_std = from.inv_std,
                                 .gamma = from.gamma,

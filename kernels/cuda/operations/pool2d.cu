@@ -1,9 +1,12 @@
+#include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
+#include "kernels/cuda/operations/plain.h"
 
 // Pooling. Backward passes gather: each input pixel asks the windows that cover it, in the order of their outputs, so sums need no atomics
 // and have one order. Rows are lines of an image, items a line's packs of channels.
@@ -208,6 +211,38 @@ void with_pooling(const Tensor& image, const Tensor& result, const std::int32_t*
   });
 }
 
+/// A blur's filter of one channel.
+struct Filter {
+  float values[kLongestBlur * kLongestBlur];
+};
+/// to[C, taps]: the same for every channel.
+template <class T>
+__global__ void __launch_bounds__(kThreads) repeat_filter(Filter filter, Index channels, int taps, T* to) {
+  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < channels * taps; i += Index{gridDim.x} * blockDim.x) {
+    to[i] = static_cast<T>(filter.values[i % taps]);
+  }
+}
+
+/// A blur as what it is: a convolution of every channel alone, with the same filter for each. `type`: the images'.
+struct Blur {
+  Window2d window;
+  Tensor weight;
+};
+Blur blur_of(CudaBackend& backend, Window2d window, Index channels, DType type) {
+  window.groups = channels;
+  const std::vector<double> shares = blur_filter(window);
+  Filter filter{};
+  std::transform(shares.begin(), shares.end(), filter.values, [](double share) { return static_cast<float>(share); });
+  const auto taps = static_cast<Index>(shares.size());
+  const Tensor weight = backend.scratch(channels * taps, type);
+  floating(weight, "blur", [&](auto number) {
+    using T = decltype(number);
+    launch(repeat_filter<T>, {{blocks_for(channels * taps, kThreads)}, {kThreads}, backend.handle()}, filter, channels,
+           static_cast<int>(taps), weight.data<T>());
+  });
+  return {window, weight.reshaped({channels, window.kernel[0], window.kernel[1], 1})};
+}
+
 /// Images and pixels of x[N,H,W,C] against y[N,C], and packs of channels.
 struct Pixels {
   Index images, pixels, packs;
@@ -234,6 +269,12 @@ void with_pixels(const Tensor& image, const Tensor& vector, const char* operatio
 void CudaBackend::pool2d_forward(const Pool2dForward& args) {
   const LeavesStatistics scope(*this, args.x, args.y, args.index);
   constexpr const char* kName = "pooling forward";
+  if (args.kind == Pooling::kBlur) {
+    sizes_of(args.x, args.y, args.window, kName);
+    const Blur blur = blur_of(*this, args.window, args.x.shape()[3], args.x.dtype());
+    const Conv2dForward conv{.x = args.x, .weight = blur.weight, .bias = {}, .y = args.y, .window = blur.window};
+    return takes_depthwise(conv.x, conv.y, conv.window) ? depthwise_conv2d_forward(*this, conv) : plain_conv2d_forward(*this, conv);
+  }
   std::int32_t* index = optional_numbers<std::int32_t>(args.index, args.y.elements(), kName, "index");
   with_pooling(args.x, args.y, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, const T* x, T* y) {
     const Launch how = over_rows(s.images * s.out[0], s.out[1] * s.packs, handle());
@@ -244,6 +285,13 @@ void CudaBackend::pool2d_forward(const Pool2dForward& args) {
 
 void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
   constexpr const char* kName = "pooling backward";
+  if (args.kind == Pooling::kBlur) {
+    sizes_of(args.dx, args.dy, args.window, kName);
+    const Blur blur = blur_of(*this, args.window, args.dx.shape()[3], args.dy.dtype());
+    const Conv2dBackwardData conv{.dy = args.dy, .weight = blur.weight, .dx = args.dx, .window = blur.window};
+    return takes_depthwise(conv.dx, conv.dy, conv.window) ? depthwise_conv2d_backward_data(*this, conv)
+                                                          : plain_conv2d_backward_data(*this, conv);
+  }
   const bool max = args.kind == Pooling::kMax;
   const std::int32_t* index = max ? numbers<std::int32_t>(args.index, args.dy.elements(), kName, "index") : nullptr;
   with_pooling(args.dx, args.dy, index, args.window, kName, [&]<class T, int kCount>(const Sizes& s, T* dx, const T* dy) {
