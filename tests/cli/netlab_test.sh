@@ -5,7 +5,7 @@ export netlab=$root/scripts/netlab/netlab
 export NETLAB_NAME=t$$
 end() {
   local name
-  for name in "t$$" "t$$b"; do NETLAB_NAME=$name "$netlab" down >/dev/null 2>&1; done
+  for name in "t$$" "t$$b" "t$$e"; do NETLAB_NAME=$name "$netlab" down >/dev/null 2>&1; done
   rm -rf "$work"
 }
 trap end EXIT
@@ -142,6 +142,27 @@ for name in cut stall; do
       "$name-$rank.err"
   done
 done
+
+# a host that is lost for good: the others go on without it
+sed 's/"steps": 12/"steps": 400/; s/"checkpoint": {"every_epochs": 0}/"checkpoint": {"every_steps": 20}/' small.json >elastic.json
+export NETLAB_NAME=t$$e
+"$netlab" up 3 1000
+env NETLAB_PROCESSES=own "$netlab" exec 0 env OMPI_MCA_plm_rsh_agent="$root/scripts/netlab/netlab-agent" OMPI_MCA_orte_keep_fqdn_hostnames=1 \
+  OMPI_MCA_plm_rsh_no_tree_spawn=1 OMPI_MCA_orte_leave_session_attached=1 \
+  timeout -s KILL 150 "$root/scripts/launch.sh" --restarts 1 --elastic --hosts host0:2,host1:1,host2:1 --interface 10.77.0.0/24 \
+  "$train" elastic.json --set sync.heartbeat_s=3 --output elastic >elastic.log 2>&1 &
+launched=$!
+wait_for_lines elastic 30 || failed "three hosts train"
+"$netlab" link 2 down
+wait $launched
+echo $? >elastic.rc
+verify "the job ends well without the host" grep -qx 0 elastic.rc
+verify "it says which is left out" says "no answer from host2: going on with 3 of 4 ranks, on host0:2,host1:1" elastic.log
+verify "and with what it goes on" says "elastic: from step [0-9]+ on 3 ranks in place of 4, batch_size 21 in place of 16" elastic.log
+verify "the lost rank was named" says "rank 3 on host host2 has given no sign of life" elastic.log
+verify "the summary has the ranks" bash -c "tr -d ' \n' <elastic/summary.json | grep -q '\"elastic\":{\"from_ranks\":4'"
+"$netlab" down
+export NETLAB_NAME=t$$
 
 # a job that is killed leaves nothing
 "$netlab" link 1 up
