@@ -13,9 +13,11 @@
 #include "comm/agreement.h"
 #include "core/console.h"
 #include "core/error.h"
+#include "kernels/cpu/parallel.h"
 
 int main(int argc, char** argv) {
   using namespace starling;
+  cpu::wait_with_short_spins("starling-bench", argv);
   take_standard_files();
   CLI::App app{"Measures parts of Starling against a limit of the same run.", "starling-bench"};
   app.name("starling-bench");

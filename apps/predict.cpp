@@ -20,6 +20,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "kernels/cpu/parallel.h"
 
 namespace starling {
 namespace {
@@ -157,5 +158,6 @@ int run_predict(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
+  starling::cpu::wait_with_short_spins("starling-predict", argv);
   return starling::run_program("starling-predict", [&] { return starling::run_predict(argc, argv); });
 }

@@ -1,3 +1,7 @@
 #include "apps/trainer/run.h"
+#include "kernels/cpu/parallel.h"
 
-int main(int argc, char** argv) { return starling::train_main(argc, argv); }
+int main(int argc, char** argv) {
+  starling::cpu::wait_with_short_spins("starling-train", argv);
+  return starling::train_main(argc, argv);
+}

@@ -1,15 +1,18 @@
 #include "core/console.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <string>
 #include <system_error>
 
 #include "core/error.h"
 #include "core/log.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -23,6 +26,33 @@ int print(std::string_view text) {
   return written ? 0 : reason != 0 ? reason : EIO;
 }
 
+/// What a write to the stream `stderr` of a terminal does. The stream is locked meanwhile.
+ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
+  static int column = 0;
+  winsize size{};
+  std::string lines(text, bytes);
+  const bool begins = column == 0;
+  if (::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) lines = wrapped(lines, size.ws_col, column);
+  // A progress line may stand there, which its program draws again.
+  if (begins && ::isatty(STDOUT_FILENO) != 0) lines.insert(0, "\r\x1b[K");
+  for (std::size_t at = 0; at < lines.size();) {
+    const ssize_t count = ::write(STDERR_FILENO, lines.data() + at, lines.size() - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return 0;  // an error, as fopencookie() has it
+    at += static_cast<std::size_t>(count);
+  }
+  return static_cast<ssize_t>(bytes);
+}
+
+/// In glibc `stderr` is a variable: all that prints to it, libraries too, then goes through write_wrapped().
+void wrap_stderr() {
+  if (::isatty(STDERR_FILENO) == 0) return;
+  std::FILE* stream = ::fopencookie(nullptr, "w", {nullptr, write_wrapped, nullptr, nullptr});
+  if (stream == nullptr) return;
+  std::setvbuf(stream, nullptr, _IONBF, 0);
+  stderr = stream;
+}
+
 }  // namespace
 
 void take_standard_files() {
@@ -31,6 +61,7 @@ void take_standard_files() {
     const int opened = ::open("/dev/null", number == STDIN_FILENO ? O_RDONLY : O_WRONLY);  // the lowest number that is free: this one
     if (opened > STDERR_FILENO) ::close(opened);
   }
+  wrap_stderr();
 }
 
 void say(std::string_view text) {

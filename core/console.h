@@ -8,7 +8,8 @@
 namespace starling {
 
 /// The first thing a program does: where stdin, stdout or stderr is closed, /dev/null takes its place, so that no file which is opened
-/// later gets its number, and with it what is printed.
+/// later gets its number, and with it what is printed. Where stderr is a terminal, its lines break at words from now on; in a file or a
+/// pipe, mpirun's too, a line stays one line.
 void take_standard_files();
 
 /// News of a run, for whoever looks. A stdout that takes no more (a reader that went, a full disk) is told once on stderr and forgotten.

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
+
 namespace starling {
 
 namespace {
@@ -50,6 +53,37 @@ std::string shown(std::string_view text, std::size_t limit) {
       result += fmt::format("\\x{:02x}", c);
       ++i;
     }
+  }
+  return result;
+}
+
+std::string wrapped(std::string_view text, int width, int& column) {
+  constexpr int kIndent = 2;
+  std::string result;
+  for (std::size_t at = 0; at < text.size();) {
+    if (text[at] == '\n' || text[at] == '\r') {
+      result += text[at++];
+      column = 0;
+      continue;
+    }
+    const std::size_t word = std::min(text.find_first_not_of(' ', at), text.size());
+    const std::size_t end = std::min(text.find_first_of(" \n\r", word), text.size());
+    const int spaces = static_cast<int>(word - at);
+    // Characters, not bytes: those of UTF-8 that continue one do not count.
+    const auto letters =
+        static_cast<int>(std::count_if(text.begin() + static_cast<std::ptrdiff_t>(word), text.begin() + static_cast<std::ptrdiff_t>(end),
+                                       [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0u) != 0x80u; }));
+    if (spaces > 0 && letters > 0 && column > kIndent && column + spaces + letters > width) {
+      const int indent = kIndent + letters <= width ? kIndent : 0;
+      (result += '\n').append(static_cast<std::size_t>(indent), ' ');
+      column = indent;
+    } else {
+      result.append(static_cast<std::size_t>(spaces), ' ');
+      column += spaces;
+    }
+    result += text.substr(word, end - word);
+    column += letters;
+    at = end;
   }
   return result;
 }

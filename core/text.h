@@ -9,4 +9,8 @@ namespace starling {
 /// not UTF-8 are escaped (\n, \x1b), and what is past `limit` characters is replaced by "…".
 std::string shown(std::string_view text, std::size_t limit = 80);
 
+/// Breaks lines at spaces so that none is wider than `width` characters, but for words that are: what follows a break is set in by two.
+/// `column` is where the text begins, and where it ends.
+std::string wrapped(std::string_view text, int width, int& column);
+
 }  // namespace starling

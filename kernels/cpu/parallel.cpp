@@ -1,8 +1,13 @@
 #include "kernels/cpu/parallel.h"
 
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
 #include <exception>
 #include <future>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -50,10 +55,21 @@ void check_threads(int count) {
 
 }  // namespace
 
+void wait_with_short_spins(const char* name, char** argv) {
+  if (usable_cores() < 2 || std::getenv("GOMP_SPINCOUNT") || std::getenv("OMP_WAIT_POLICY")) return;
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
+  const std::string_view program(path.data(), length > 0 ? static_cast<std::size_t>(length) : 0);
+  // A debugger or a loader may be what runs; it does not take these arguments.
+  if (program.substr(program.rfind('/') + 1) != name || ::setenv("GOMP_SPINCOUNT", kSpins, 0) != 0) return;
+  ::execv(path.data(), argv);  // comes back where it cannot: then the spins are long
+}
+
 Threads::Threads(int count) : count_(std::max(1, count)) {
   if (count_ > usable_cores()) check_threads(count_);
 }
 #else
+void wait_with_short_spins(const char*, char**) {}
 Threads::Threads(int) : count_(1) {}
 #endif
 

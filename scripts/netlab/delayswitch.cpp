@@ -1,7 +1,8 @@
 // A user-space Ethernet switch with a rate and a one-way delay per port, for kernels without netem.
 //   delayswitch COMMANDS RATE_MBIT DELAY_US NAMESPACE...
-// Gives each namespace a TAP device eth0 with address 10.77.0.(i+1)/24, prints "ready", and forwards until SIGTERM. A line "PORT RATE_MBIT"
-// written into the FIFO COMMANDS changes one port's rate in both directions; rate 0 drops all its frames.
+// Gives each namespace a TAP device eth0 with address 10.77.0.(i+1)/24, prints "ready", and forwards until SIGTERM. A line in the FIFO
+// COMMANDS changes one port in both directions: "rate PORT MBIT", of which 0 drops all its frames; "loss PORT PERCENT" drops some at
+// random; "jitter PORT US" has each wait up to so much longer, so that they overtake each other.
 #include <fcntl.h>
 #include <linux/if_tun.h>
 #include <net/if.h>
@@ -19,6 +20,8 @@
 #include <ctime>
 #include <deque>
 #include <map>
+#include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -41,11 +44,14 @@ struct Port {
   double uplink_free = 0;       ///< when the uplink has sent all that it took
   double paused_until = 0;      ///< nothing is read before
   double downlink_free = 0;     ///< the same of the way to the host
+  double loss = 0, jitter = 0;  ///< a share, and seconds
   std::deque<Frame> outgoing;   ///< to the host, due in order
 };
 
 constexpr double kUplinkSeconds = 0.004;    // backlog at which a port stops reading, so that TCP sees back-pressure
 constexpr double kDownlinkSeconds = 0.010;  // backlog at which those who send to a port are paused, as by Ethernet flow control
+
+constexpr unsigned kLargeFrames = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
 
 volatile std::sig_atomic_t stopped = 0;
 
@@ -75,7 +81,7 @@ int open_tap(const std::string& name_space, int host) {
     perror("TUNSETVNETHDRSZ");
     exit(1);
   }
-  if (ioctl(fd, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6) != 0) perror("TUNSETOFFLOAD");
+  if (ioctl(fd, TUNSETOFFLOAD, kLargeFrames) != 0) perror("TUNSETOFFLOAD");
   const std::string setup = "ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0; ip link set eth0 up";
   if (system(setup.c_str()) != 0) exit(1);
   return fd;
@@ -126,10 +132,24 @@ class Switch {
   void obey(int commands) {
     char text[256] = {};
     if (read(commands, text, sizeof text - 1) <= 0) return;
+    std::istringstream words(text);
+    std::string what;
     unsigned port = 0;
-    double rate = 0;
-    if (sscanf(text, "%u %lf", &port, &rate) == 2 && port < ports_.size() && rate >= 0) ports_[port].bytes_per_second = rate * 1e6 / 8;
+    double value = 0;
+    while (words >> what >> port >> value) {
+      if (port >= ports_.size() || value < 0) continue;
+      if (what == "rate") ports_[port].bytes_per_second = value * 1e6 / 8;
+      if (what == "loss") ports_[port].loss = value / 100;
+      if (what == "jitter") ports_[port].jitter = value * 1e-6;
+    }
+    // A lost frame is one packet: the kernel gives large ones only where none are lost or overtaken.
+    const bool plain = std::all_of(ports_.begin(), ports_.end(), [](const Port& p) { return p.loss == 0 && p.jitter == 0; });
+    for (const Port& each : ports_) {
+      if (ioctl(each.fd, TUNSETOFFLOAD, plain ? kLargeFrames : TUN_F_CSUM) != 0) perror("TUNSETOFFLOAD");
+    }
   }
+
+  bool lost(const Port& port) { return port.loss > 0 && chance_(random_) < port.loss; }
 
   void accept(std::size_t i) {
     Port& port = ports_[i];
@@ -138,7 +158,7 @@ class Switch {
       if (port.uplink_free - time > kUplinkSeconds || port.paused_until > time) return;
       const ssize_t length = read(port.fd, buffer_.data(), buffer_.size());
       if (length <= static_cast<ssize_t>(sizeof(VirtioHeader)) + 12) return;
-      if (port.bytes_per_second <= 0) continue;
+      if (port.bytes_per_second <= 0 || lost(port)) continue;
       const char* ethernet = buffer_.data() + sizeof(VirtioHeader);
       const std::string destination(ethernet, 6), source(ethernet + 6, 6);
       port_of_[source] = i;
@@ -154,15 +174,20 @@ class Switch {
 
   /// The frame goes down as it arrives, unless the way is taken.
   void forward(Port& from, Port& to, double wire_bytes, ssize_t length) {
-    if (to.bytes_per_second <= 0) return;
+    if (to.bytes_per_second <= 0 || lost(to)) return;
     const double arrival = from.uplink_free + delay_;
     to.downlink_free = std::max(arrival, to.downlink_free + wire_bytes / to.bytes_per_second);
-    to.outgoing.push_back({to.downlink_free, std::vector<char>(buffer_.data(), buffer_.data() + length)});
+    const double due = to.downlink_free + std::max(from.jitter, to.jitter) * chance_(random_);
+    const auto later =
+        std::upper_bound(to.outgoing.begin(), to.outgoing.end(), due, [](double time, const Frame& f) { return time < f.due; });
+    to.outgoing.insert(later, {due, std::vector<char>(buffer_.data(), buffer_.data() + length)});
     if (to.downlink_free - arrival > kDownlinkSeconds) from.paused_until = now() + to.downlink_free - arrival - kDownlinkSeconds;
   }
 
   std::vector<Port> ports_;
   double delay_;
+  std::mt19937 random_;
+  std::uniform_real_distribution<double> chance_;
   std::map<std::string, std::size_t> port_of_;  ///< by MAC address
   std::vector<char> buffer_;
   std::vector<pollfd> polls_;

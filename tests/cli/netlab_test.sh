@@ -24,10 +24,13 @@ check "no number of hosts" 2 "1 to 64 hosts" "$netlab" up many
 check "a rate that is none" 2 "whole number" "$netlab" rate host1 fast
 check "a host that is not there" 2 "'host7' is no host; there are host0 to host1" "$netlab" rate host7 10
 check "an unknown state of a link" 2 "up\|down\|stall" "$netlab" link 1 broken
+check "a lossy link without a switch of its own" 2 "in labs with a delay alone" "$netlab" loss 1 5
+check "a share that is none" 2 "whole number, not 'some'" "$netlab" jitter 1 some
 check "no program" 2 "RANKS_PER_HOST PROGRAM" "$netlab" run 1
 check "help for an unknown word" 2 "netlab run RANKS" "$netlab" start
 check "no lab of that name" 2 "no hosts are up" env NETLAB_NAME=t$$x "$netlab" run 1 hostname
 check "hosts have names" 0 "^host1$" "$netlab" run 1 hostname
+check "hosts may have processes of their own" 0 "^[0-9]$" env NETLAB_PROCESSES=own "$netlab" run 1 bash -c 'ls -d /proc/[0-9]* | wc -l'
 check "a command on one host" 0 "^host1$" "$netlab" exec 1 hostname
 check "a program's status comes back" 2 "no-such\.json" "$netlab" run 1 "$train" no-such.json
 if command -v setpriv >/dev/null; then

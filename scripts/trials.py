@@ -1,0 +1,150 @@
+"""What the scripts that try Starling many times share (kill_matrix, corrupt_matrix, link_faults, soak): where the programs are, how a run's
+results are read, and the loop over random trials with its report."""
+
+import argparse
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUILD = os.path.abspath(os.environ.get("STARLING_BUILD", os.path.join(ROOT, "build")))
+TRAIN = os.path.join(BUILD, "bin", "starling-train")
+DOCTOR = os.path.join(BUILD, "bin", "starling-doctor")
+PREDICT = os.path.join(BUILD, "bin", "starling-predict")
+NAME = os.path.basename(sys.argv[0])
+
+
+def need(*programs):
+    """Ends with 2 where one is not built."""
+    for program in programs:
+        if not os.access(program, os.X_OK):
+            print(f"{NAME}: {program} is missing; build it first, or name the build folder in STARLING_BUILD", file=sys.stderr)
+            sys.exit(2)
+
+
+def mpi_environment(**more):
+    """This process's, with what Open MPI needs to be told on a machine of few cores."""
+    result = dict(os.environ, OMPI_MCA_mpi_yield_when_idle="1", HWLOC_HIDE_ERRORS="2")
+    if os.geteuid() == 0:
+        result.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    result.update(more)
+    return result
+
+
+def read(path):
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def alive(pid):
+    state = re.search(r"\) (\S)", read(f"/proc/{pid}/stat"))
+    return bool(state) and state.group(1) not in "ZX"
+
+
+def until(condition, seconds, pause=0.002):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(pause)
+    return True
+
+
+def split_safetensors(data):
+    """(header as a dict, where the tensors' bytes begin)."""
+    (length,) = struct.unpack_from("<Q", data)
+    return json.loads(data[8 : 8 + length]), 8 + length
+
+
+def tensors(path):
+    """The tensors of a .safetensors file, to be compared; its metadata say by what config they were trained."""
+    with open(path, "rb") as file:
+        data = file.read()
+    header, begin = split_safetensors(data)
+    header.pop("__metadata__", None)
+    return header, data[begin:]
+
+
+def losses(run):
+    """By step, of an output folder."""
+    result = {}
+    for line in read(run + "/metrics.jsonl").splitlines():
+        entry = json.loads(line)
+        if "loss" in entry:
+            result[entry["step"]] = entry["loss"]  # a resumed run tells its last steps again
+    return result
+
+
+def parser_of(doc, limit, limit_help, trials=20):
+    """The options that all of them have."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=trials)
+    parser.add_argument("--seed", type=int, default=1, help="what is drawn; the same seed draws the same trials")
+    parser.add_argument("--only", type=int, help="of the trials that the seed draws, this one alone")
+    parser.add_argument("--limit", type=float, default=limit, help=limit_help)
+    parser.add_argument("--keep-failures", metavar="FOLDER", help="keep the folders of trials that fail")
+    return parser
+
+
+def not_plain(path):
+    """Pipes and devices: whoever copies one waits."""
+    return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))
+
+
+def run_all(options, draw, attempt, cell_of, hidden=()):
+    """Draws and tries options.trials trials. draw(rng, number) gives a trial, a dict; attempt(trial, folder) what of it does not hold, a list
+    of texts; cell_of(trial) the columns of the table that it counts in; `hidden` are keys of no use to a reader. Returns the counts, and how
+    many failed."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a trial has begun is ended
+    rng = random.Random(options.seed)
+    counts, failures = {}, 0
+    work = tempfile.mkdtemp(prefix=f"starling-{NAME.replace('_', '-')}.")
+    try:
+        for number in range(options.trials):
+            trial = draw(rng, number)
+            if options.only is not None and number != options.only:
+                continue
+            folder = os.path.join(work, str(number))
+            wrong = attempt(trial, folder)
+            cell = counts.setdefault(cell_of(trial), [0, 0])
+            cell[0] += 1
+            cell[1] += not wrong
+            if wrong:
+                failures += 1
+                what = {key: value for key, value in trial.items() if key not in hidden}
+                print(f"FAILED  trial {number} of seed {options.seed}, {what}: " + "; ".join(wrong), flush=True)
+                if options.keep_failures:
+                    os.makedirs(options.keep_failures, exist_ok=True)
+                    kept = os.path.join(options.keep_failures, f"{options.seed}-{number}")
+                    shutil.copytree(folder, kept, symlinks=True, ignore=lambda at, names: [n for n in names if not_plain(os.path.join(at, n))], dirs_exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            if (number + 1) % 50 == 0:
+                print(f"{number + 1} trials, {failures} failed", flush=True)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return counts, failures
+
+
+def print_table(names, counts):
+    """One line a cell, under the names of its columns."""
+    widths = [max(len(row[i]) for row in [names, *counts]) for i in range(len(names))]
+    columns = lambda row: "  ".join(f"{text:<{width}}" for text, width in zip(row, widths))
+    print(f"{columns(names)}   trials   hold")
+    for cell, (trials, hold) in sorted(counts.items()):
+        print(f"{columns(cell)} {trials:>8} {hold:>6}")
+
+
+def finish(counts, failures, remark=""):
+    total = sum(trials for trials, _ in counts.values())
+    print(f"{total - failures} of {total} trials hold{remark}")
+    sys.exit(1 if failures else 0)
