@@ -3,13 +3,13 @@
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=$build
 check "a fault that is not there" 2 "invalid choice: 'none'" "$root/scripts/link_faults" --faults none
-"$root/scripts/link_faults" --trials 1 --seed 2 --faults cut >.out 2>&1
+"$root/scripts/link_faults" --trials 1 --seed 2 --faults cut >cut.log 2>&1
 status=$?
 if [ $status = 77 ]; then
-  echo "SKIPPED: $(cat .out)"
+  echo "SKIPPED: $(cat cut.log)"
   exit 77
 fi
-verify "a cut link" grep -q "^1 of 1 trials hold" .out
+verify "a cut link" bash -c 'cat cut.log; grep -q "^1 of 1 trials hold" cut.log'
 check "links that stall, lose or hold back" 0 "^4 of 4 trials hold" "$root/scripts/link_faults" --trials 4 --seed 5 --faults stalled lossy slow reordered
 check "a full disk" 0 "^1 of 1 trials hold" "$root/scripts/link_faults" --trials 1 --seed 4 --faults "disk full"
 if compgen -G "/usr/lib/*/faketime/libfaketimeMT.so.1" >/dev/null; then
