@@ -23,7 +23,7 @@ export -f blame
 three_lines() { blame "$1" >lines && cat lines && [ "$(wc -l <lines)" = 3 ]; }
 
 check "a crash leaves a line with rank, step and functions, and the signal's status" 139 \
-  "^rank 1: \[crash\] SIGSEGV at address 0x0 in step 25; stack: faulty::write_to_nowhere < faulty::Faulty::go_wrong < faulty::Faulty::begin < .*starling::TrainingRun::run < starling::train_main < .*; the last events are in .*null/flight/rank-1.jsonl$" \
+  "^rank 1: \[crash\] SIGSEGV at address 0x0 in step 25; stack: faulty::write_to_nowhere < faulty::Faulty::go_wrong < faulty::Faulty::begin < .*starling::TrainingRun::run < .*starling::train_main < .*; the last events are in .*null/flight/rank-1.jsonl$" \
   faulty null 3 null
 verify "and its record" grep -q '"reason":"crash","exit":139,"step":25,"text":"\[crash\] SIGSEGV' null/flight/rank-1.jsonl
 verify "as have those that noticed" test -s null/flight/rank-0.jsonl

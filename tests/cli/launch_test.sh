@@ -2,7 +2,7 @@
 # scripts/launch.sh: the mpirun command that it makes, what it refuses, and a run.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 launch=$root/scripts/launch.sh
-unset SLURM_JOB_ID SLURM_NTASKS
+unset SLURM_JOB_ID SLURM_NTASKS OMPI_MCA_mpi_yield_when_idle
 small_config
 sed -i 's/"batch_size": 16/"batch_size": 16, "threads": 1/' small.json
 
