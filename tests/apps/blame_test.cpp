@@ -222,6 +222,14 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
   CAPTURE(text);
   CHECK(contains(text, "cause: ranks 1 and 2 wait for each other, as they issued different things"));
   CHECK(contains(text, "rank 1 waits for the exchange of step 3, bucket 0 where rank 2 called a barrier (call 9)"));
+
+  // Rank 2 gives up and writes its record, when rank 1 looks what it is at.
+  add_event(records, 2, event_at(8'000'000, FlightEvent::kTimeout, {.round = 9}, {1}));
+  add_event(records, 1, event_at(8'000'600, FlightEvent::kFound, {.round = 2}, {}, "waits for a disk"));
+  add_event(records, 1, event_at(8'000'610, FlightEvent::kTimeout, {3, 0, 3}, {2}));
+  CHECK(contains(blame(records), "cause: ranks 1 and 2 wait for each other, as they issued different things"));
+  records.of[1]->events[records.of[1]->events.size() - 2].us = 7'999'000;  // but before that it is a cause
+  CHECK(contains(blame(records), "cause: rank 2: waits for a disk, as rank 1 saw"));
 }
 
 TEST_CASE("blame: different collective calls of one number") {

@@ -54,8 +54,8 @@ struct Standing {
   const RecordedEvent* aside = nullptr;  ///< a test or checkpoint under way
   std::int64_t step = -1;
   bool first_to_give_up = false;
-  Ranks timed_out, lost;             ///< as it noted them
-  std::map<int, std::string> found;  ///< by rank: what the kernel said of its process at last
+  Ranks timed_out, lost;                      ///< as it noted them
+  std::map<int, const RecordedEvent*> found;  ///< by rank: what the kernel said of its process at last
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
     if (wait->event == FlightEvent::kReaders)
@@ -97,7 +97,7 @@ Standing standing_of(const FlightRecord& record, std::int64_t end) {
         now.first_to_give_up = event.us <= end;
         continue;
       case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
-      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = event.what; continue;
+      case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
       case FlightEvent::kLate: continue;
       default: break;
     }
@@ -231,11 +231,13 @@ class Blame {
     return found;
   }
 
-  /// What others found of its process: "stopped, as rank 0 saw; ".
+  /// What others found of its process: "stopped, as rank 0 saw; ". Not once it had given up itself: the disk that it waits for then is
+  /// where its record goes.
   std::string found_of(int rank) const {
     for (int i = 0; i < ranks(); ++i) {
       const auto it = at(i).found.find(rank);
-      if (it != at(i).found.end()) return fmt::format("{}, as rank {} saw; ", it->second, i);
+      if (it == at(i).found.end() || (record(rank) && it->second->us >= gave_up_at(*record(rank)))) continue;
+      return fmt::format("{}, as rank {} saw; ", it->second->what, i);
     }
     return {};
   }
