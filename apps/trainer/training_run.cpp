@@ -68,7 +68,8 @@ ExitCode TrainingRun::run() {
     return run_steps();
   } catch (const AgreedError& error) {
     // All ranks are here, or come here before they ask each other anything else. What was saved before the loss was lost is still good.
-    if (error.code() == ExitCode::kDiverged) checkpoints_.finish();
+    // So is what was saved before a bit was found wrong.
+    if (error.code() == ExitCode::kDiverged || error.parts().component == "verify") checkpoints_.finish();
     throw;
   }
 }
