@@ -170,15 +170,20 @@ go_on_without() {
   places=(--host "$left" -n "$now")
   [ -z "$1" ] || warn "no answer from ${1// /, }: going on with $now of $ranks ranks, on $left"
 }
-# Open MPI 4 may miss the end of a rank that was killed while it started, and then waits for good. guard PID: ends an mpirun of this machine
-# whose ranks have all been gone for 10 s.
+# guard PID SECONDS: ends an mpirun whose ranks on this machine have all been gone for so long. Open MPI 4 waits long for a host that went,
+# and for good where it missed the end of a rank that was killed while it started. A run that was through is not harmed: it has nothing left.
 guard() {
-  local seen=0 gone=0
-  while sleep 2 && kill -0 "$1" 2>/dev/null; do
-    if ps -o stat= --ppid "$1" | grep -qv '^Z'; then seen=1 gone=0; else gone=$((gone + seen)); fi
-    if [ $gone -ge 5 ]; then
-      warn "mpirun is still there 10 s after its last rank; ending it"
+  local seen=0 gone=0 pid here
+  while sleep 1 && kill -0 "$1" 2>/dev/null; do
+    here=0
+    for pid in $(ps -o pid= --ppid "$1"); do
+      if grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$pid/environ"; then here=1; fi
+    done
+    if [ $here = 1 ]; then seen=1 gone=0; else gone=$((gone + seen)); fi
+    if [ $gone -ge "$2" ]; then
+      warn "mpirun is still there $2 s after the last rank of this machine; ending it"
       kill -KILL "$1"
+      gone=0
     fi
   done
 }
@@ -196,11 +201,8 @@ if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=("${a
 while true; do
   "${mpirun[@]}" "${places[@]}" "${command[@]}" "${resume[@]}" &
   job=$!
-  guarding=""
-  if [ $one_machine = 1 ]; then
-    guard $job &
-    guarding=$!
-  fi
+  guard $job $((one_machine ? 10 : 5)) &
+  guarding=$!
   status=0
   wait $job || status=$?
   while [ $stopped = 1 ] && kill -0 $job 2>/dev/null; do # a trap ends the wait before mpirun does
@@ -208,7 +210,7 @@ while true; do
     wait $job || status=$?
   done
   job=""
-  [ -z "$guarding" ] || kill $guarding 2>/dev/null || true
+  kill $guarding 2>/dev/null || true
   [ ! -x "$doctor" ] || [ "$status" = 0 ] || "$doctor" clean >/dev/null 2>&1 || true
   if [ "$status" = 0 ] || [ $stopped = 1 ] || ! lost "$status"; then exit "$status"; fi
   if [ $in_slurm = 1 ]; then
