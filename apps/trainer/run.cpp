@@ -124,8 +124,9 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site) 
   } catch (const Error& error) {
     const ErrorParts& parts = error.parts();
     if (!options.elastic || !(parts.component == "topology" || parts.where.key.starts_with("sync.topology"))) throw;
-    const auto elastic = config.value("elastic", nlohmann::json());
-    const std::string other = elastic.is_object() ? elastic.value("topology", Elastic().topology) : Elastic().topology;
+    const nlohmann::json elastic = config.value("elastic", nlohmann::json()),
+                         given = elastic.is_object() ? elastic.value("topology", nlohmann::json()) : nlohmann::json();
+    const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;  // what is no text is told by the reader
     config["sync"]["topology"] = {{"type", other}};
     TrainConfig result = read_train_config(config, source, site);
     if (is_first_rank()) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
@@ -217,8 +218,12 @@ ReadCheckpoint read_newest_checkpoint(const CheckpointFolder& checkpoints, World
 SafetensorsFile state_of(ReadCheckpoint checkpoint, const TrainOptions& options, TrainConfig& config, const RankLayout& site,
                          World& world) {
   if (!options.elastic || checkpoint.made == site.ranks) {
-    SafetensorsFile state = checkpoint.files.empty() ? SafetensorsFile() : std::move(checkpoint.files.front().second);
-    if (!checkpoint.files.empty()) config.stretches = saved_stretches(state, checkpoint.files.front().first);
+    SafetensorsFile state;
+    together(world, [&] {
+      if (checkpoint.files.empty()) return;
+      config.stretches = saved_stretches(checkpoint.files.front().second, checkpoint.files.front().first);
+      state = std::move(checkpoint.files.front().second);
+    });
     return state;
   }
   std::set<std::string> parameters;

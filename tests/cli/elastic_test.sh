@@ -58,6 +58,8 @@ from three peers && check "and have what they want" 0 "gossip over static-ring, 
   ranks 3 "$train" run.json "${gossip[@]}" --set elastic.topology=static-ring --resume three --elastic
 from three peers && check "which must fit, too" 2 "power of two" ranks 3 "$train" run.json "${gossip[@]}" --set elastic.topology=hypercube --resume three --elastic
 
+from three peers && check "which is a name" 2 "elastic\.topology: .*(text|string)" ranks 3 "$train" run.json "${gossip[@]}" --set elastic.topology=5 --resume three --elastic
+
 # scripts/launch.sh under Slurm: the job is queued again, and its next start goes on.
 launch=$root/scripts/launch.sh
 check "elastic without restarts" 2 "elastic is for --restarts" "$launch" --elastic -n 2 true
