@@ -192,19 +192,42 @@ static inline __attribute__((always_inline)) Floats decode_vector(math::MinMax8C
   return (unsigned_bytes(codes) + code.lower) / code.scale;
 }
 
+/// decode8 of codes of one kind; from zero even where a sum of one would do, as -0 + 0 is 0.
+template <bool two, bool accumulate, class Code, class T>
+static inline __attribute__((always_inline)) void sum_decoded(const Code (&code)[2], const std::uint8_t* const* codes, Index n,
+                                                              const T* weights, T* sum) {
+  const std::uint8_t *first = codes[0], *second = codes[1];
+  const T weight0 = weights[0], weight1 = two ? weights[1] : T(0);
+  Index i = 0;
+  if constexpr (kHasVectors && sizeof(T) == sizeof(float)) {
+    for (; i + kLanes <= n; i += kLanes) {
+      Floats total = {};
+      if constexpr (accumulate) total = numbers_at(sum + i);
+      total = total + weight0 * decode_vector(code[0], first + i);
+      if constexpr (two) total = total + weight1 * decode_vector(code[1], second + i);
+      __builtin_memcpy(sum + i, &total, sizeof total);
+    }
+  }
+  STARLING_LOOP for (Index rest = i; rest < n; ++rest) {
+    T total = accumulate ? sum[rest] : T(0);
+    total = total + weight0 * static_cast<T>(code[0].decode(first[rest]));
+    if constexpr (two) total = total + weight1 * static_cast<T>(code[1].decode(second[rest]));
+    sum[rest] = total;
+  }
+}
+
 template <class T>
-static void decode8(bool min_max, const float* head, const std::uint8_t* codes, Index n, T weight, T* sum) {
+static void decode8(bool min_max, int terms, const float* const* heads, const std::uint8_t* const* codes, Index n, const T* weights,
+                    bool accumulate, T* sum) {
   math::with_code(
       min_max, [&](auto kind) __attribute__((always_inline)) {
-        const auto code = decltype(kind)::from(head);
-        Index i = 0;
-        if constexpr (kHasVectors && sizeof(T) == sizeof(float)) {
-          for (; i + kLanes <= n; i += kLanes) {
-            const Floats total = numbers_at(sum + i) + weight * decode_vector(code, codes + i);
-            __builtin_memcpy(sum + i, &total, sizeof total);
-          }
-        }
-        STARLING_LOOP for (Index rest = i; rest < n; ++rest) sum[rest] += weight * static_cast<T>(code.decode(codes[rest]));
+        using Code = decltype(kind);
+        const bool two = terms == 2;
+        const Code code[2] = {Code::from(heads[0]), Code::from(heads[two ? 1 : 0])};
+        if (two)
+          accumulate ? sum_decoded<true, true>(code, codes, n, weights, sum) : sum_decoded<true, false>(code, codes, n, weights, sum);
+        else
+          accumulate ? sum_decoded<false, true>(code, codes, n, weights, sum) : sum_decoded<false, false>(code, codes, n, weights, sum);
       });
 }
 
@@ -214,8 +237,12 @@ static void encode16(const T* x, Index n, BFloat16* codes) {
 }
 
 template <class T>
-static void decode16(const BFloat16* codes, Index n, T weight, T* sum) {
-  STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] += weight * static_cast<T>(widen(codes[i]));
+static void decode16(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) {
+  if (accumulate) {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] += weight * static_cast<T>(widen(codes[i]));
+  } else {
+    STARLING_LOOP for (Index i = 0; i < n; ++i) sum[i] = T(0) + weight * static_cast<T>(widen(codes[i]));
+  }
 }
 
 template <class T>

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <vector>
 
@@ -87,17 +86,19 @@ void CpuBackend::decode(const Decode& args) {
     T* out = args.out.data<T>();
     const Index n = args.out.elements();
     const MessageLayout layout(args.code, n, args.block);
+    std::vector<const std::uint8_t*> messages;
+    std::vector<T> weights;
+    for (std::size_t k = 0; k < static_cast<std::size_t>(args.terms); ++k) {
+      messages.push_back(args.messages[k].template data<std::uint8_t>());
+      weights.push_back(static_cast<T>(args.weight[k]));
+    }
+    const T divisor = static_cast<T>(args.divisor);
     constexpr Index kPiece = 1024;  // stays in the first cache while the messages go over it
     threads_.parallel_for(n, kElementGrain, [&](Index from, Index to) {
       for (Index begin = from; begin < to; begin += kPiece) {
         const Index end = std::min(to, begin + kPiece);
         T* sum = out + begin;
-        if (!args.accumulate) std::memset(sum, 0, static_cast<std::size_t>(end - begin) * sizeof(T));
-        for (std::size_t k = 0; k < static_cast<std::size_t>(args.terms); ++k) {
-          cpu::add_decoded(kernels<T>(), args.code, layout, args.messages[k].template data<std::uint8_t>(), static_cast<T>(args.weight[k]),
-                           begin, end, sum);
-        }
-        const T divisor = static_cast<T>(args.divisor);
+        cpu::sum_decoded(kernels<T>(), args.code, layout, messages.data(), weights.data(), args.terms, begin, end, args.accumulate, sum);
         for (Index i = 0; args.divisor != 1.0 && i < end - begin; ++i) sum[i] = sum[i] / divisor;
       }
     });

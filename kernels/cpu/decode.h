@@ -27,18 +27,31 @@ struct MessageLayout {
   }
 };
 
-/// sum[0 … end - begin - 1] += weight · what the message holds from `begin` on.
+/// sum[0 … end - begin - 1] = (0, or with `accumulate` what it is) + Σ weight_k · what message k holds from `begin` on, added in their
+/// order.
 template <class T>
-void add_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layout, const std::uint8_t* message, T weight, Index begin,
-                 Index end, T* sum) {
-  if (code == Code::kNone) {
-    const T* from = reinterpret_cast<const T*>(message) + begin;
-    return kernels.weighted_sum(&from, &weight, 1, sum, end - begin, true);
+void sum_decoded(const Kernels<T>& kernels, Code code, const MessageLayout& layout, const std::uint8_t* const* messages, const T* weights,
+                 Index terms, Index begin, Index end, bool accumulate, T* sum) {
+  if (!accumulate && (code == Code::kNone || terms == 0)) std::fill_n(sum, end - begin, T(0));
+  if (code == Code::kNone || code == Code::kBf16) {
+    for (Index k = 0; k < terms; ++k) {
+      const T* from = reinterpret_cast<const T*>(messages[k]) + begin;
+      if (code == Code::kNone)
+        kernels.weighted_sum(&from, &weights[k], 1, sum, end - begin, true);
+      else
+        kernels.decode16(reinterpret_cast<const BFloat16*>(messages[k]) + begin, end - begin, weights[k], accumulate || k > 0, sum);
+    }
+    return;
   }
-  if (code == Code::kBf16) return kernels.decode16(reinterpret_cast<const BFloat16*>(message) + begin, end - begin, weight, sum);
   for (Index at = begin; at < end;) {
     const Index b = at / layout.block, last = std::min(end, (b + 1) * layout.block);
-    kernels.decode8(code == Code::kMinMax8, layout.heads(message) + b * layout.head, message + at, last - at, weight, sum + (at - begin));
+    for (Index k = 0; k < terms; k += 2) {  // two at a time, so that the sum waits in registers
+      const float* heads[2] = {};
+      const std::uint8_t* codes[2] = {};
+      const int count = static_cast<int>(std::min<Index>(2, terms - k));
+      for (int j = 0; j < count; ++j) heads[j] = layout.heads(messages[k + j]) + b * layout.head, codes[j] = messages[k + j] + at;
+      kernels.decode8(code == Code::kMinMax8, count, heads, codes, last - at, weights + k, accumulate || k > 0, sum + (at - begin));
+    }
     at = last;
   }
 }

@@ -104,10 +104,12 @@ struct Kernels {
   void (*range)(bool min_max, const T* x, Index n, float* least, float* most) = nullptr;
   /// head: optional.
   void (*encode8)(bool min_max, float least, float most, const T* x, Index n, std::uint8_t* codes, float* head) = nullptr;
-  /// sum += weight · decoded, of numbers that share a head.
-  void (*decode8)(bool min_max, const float* head, const std::uint8_t* codes, Index n, T weight, T* sum) = nullptr;
+  /// sum = (0, or with `accumulate` sum) + Σ weight_k · decoded_k of one or two messages, of numbers that share a head in each.
+  void (*decode8)(bool min_max, int terms, const float* const* heads, const std::uint8_t* const* codes, Index n, const T* weights,
+                  bool accumulate, T* sum) = nullptr;
   void (*encode16)(const T* x, Index n, BFloat16* codes) = nullptr;
-  void (*decode16)(const BFloat16* codes, Index n, T weight, T* sum) = nullptr;
+  /// sum = (0, or with `accumulate` sum) + weight · decoded.
+  void (*decode16)(const BFloat16* codes, Index n, T weight, bool accumulate, T* sum) = nullptr;
 
   // --- Pooling (pool_isa.cpp): images first … last - 1 of N×H×W×C.
   void (*max_pool_forward)(const T* x, T* y, std::int32_t* index, const Geometry& g, Index first, Index last);

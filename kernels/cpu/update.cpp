@@ -36,6 +36,7 @@ struct Whole {
   bool sums = false;          ///< there are such terms, or messages
   const Kernels<T>* decoder = nullptr;
   std::vector<const std::uint8_t*> messages;
+  std::vector<T> message_weights;
   bool skip = false;    ///< mix only
   bool stream = false;  ///< writes x_out past the caches
 };
@@ -48,6 +49,7 @@ Whole<T> whole_of(const OptimizerRule& rule, const UpdateArgs& args) {
   whole.sums = args.sum_received && !args.received.empty();
   if (args.encoded) {
     for (const Tensor& message : args.received) whole.messages.push_back(message.data<std::uint8_t>());
+    for (std::size_t k = 0; k < whole.messages.size(); ++k) whole.message_weights.push_back(static_cast<T>(args.encoded.weights[k]));
     span.x = args.x.data<T>();
   } else if (args.sum_received) {
     for (const Tensor& term : args.received) whole.sum.push_back(term.data<T>());
@@ -127,11 +129,8 @@ void add_up(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, s
   if (args.encoded) {
     const EncodedTerms& encoded = args.encoded;
     const MessageLayout layout(encoded.code, encoded.elements > 0 ? encoded.elements : args.x.elements(), encoded.block);
-    std::fill_n(sum, end - begin, T(0));
-    for (std::size_t k = 0; k < whole.messages.size(); ++k) {
-      add_decoded(*whole.decoder, encoded.code, layout, whole.messages[k], static_cast<T>(encoded.weights[k]), encoded.first + begin,
-                  encoded.first + end, sum);
-    }
+    sum_decoded(*whole.decoder, encoded.code, layout, whole.messages.data(), whole.message_weights.data(),
+                static_cast<Index>(whole.messages.size()), encoded.first + begin, encoded.first + end, false, sum);
     return;
   }
   std::vector<const T*> terms;
@@ -170,12 +169,23 @@ void round_piece(const T* from, Low* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = Low(static_cast<float>(from[i]));
 }
 
+/// Asks for what the rule will read of [begin, end), while messages are decoded: that computes, and leaves the memory idle.
+template <class T>
+void ask_for(const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t i = begin; i < end; i += kLine) {
+    __builtin_prefetch(whole.span.gradient + i, 0, 2);
+    for (std::size_t k = 0; k < args.states.size(); ++k) __builtin_prefetch(whole.span.states[k] + i, 1, 2);
+  }
+}
+
 template <class T>
 void run_pieces(const OptimizerRule& rule, const UpdateArgs& args, const Whole<T>& whole, std::int64_t begin, std::int64_t end) {
   alignas(64) T sum[kPiece], streamed[kPiece];
   for (std::int64_t first = begin; first < end; first += kPiece) {
     const std::int64_t last = std::min(first + kPiece, end);
     T* out = whole.stream ? streamed : whole.span.x_out + first;
+    if (!whole.messages.empty() && !whole.skip) ask_for(args, whole, std::min(first + kPiece, end), std::min(last + kPiece, end));
     if (whole.sums) add_up(args, whole, first, last, sum);
     update_piece<T>(rule, args, whole, first, last, whole.sums ? sum : nullptr, out);
     if (args.low && args.low.dtype() == DType::kBFloat16) {
