@@ -247,6 +247,7 @@ Advice advise(const NetworkModel& network, const StepModel& step, const std::vec
   Planner planner(network, bucket_mb);
   Advice advice;
   advice.compute = compute_alone(step, network);
+  advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
     for (PlannedChoice& choice : planner.choices(algorithm, step)) advice.choices.push_back(std::move(choice));
   }
@@ -269,6 +270,7 @@ Advice advise_for(const AlgorithmPlan& algorithm, const Topology* topology, cons
   require(!bucket_mb.empty(), "planner", "no bucket size to plan with");
   Advice advice;
   advice.compute = compute_alone(step, network);
+  advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
   StepModel of = step;
   of.gossip_wire *= algorithm.wire;
   const bool whole = of.gossip_whole || algorithm.wire < 1.0;
@@ -350,6 +352,7 @@ nlohmann::ordered_json row_of(const PlannedChoice& c) {
 std::string advice_json(const Advice& advice) {
   nlohmann::ordered_json result;
   result["compute_ms"] = advice.compute * 1e3;
+  result["update_products"] = {{"gflop", advice.product_flops * 1e-9}, {"ms", advice.product_seconds * 1e3}};
   result["choices"] = nlohmann::ordered_json::array();
   for (const PlannedChoice& c : advice.choices) result["choices"].push_back(row_of(c));
   const PlannedChoice& best = advice.choices[advice.best];

@@ -44,6 +44,8 @@ struct Advice {
   std::size_t best = 0;                ///< index of the recommendation, of `choices`
   std::string reason;                  ///< one line
   double compute = 0.0;                ///< seconds of a step without communication
+  double product_flops = 0.0;          ///< of an update's products of whole matrices (Muon), and the seconds of `compute` that they take
+  double product_seconds = 0.0;
 };
 
 /// Bucket sizes that are tried where none is given, in MiB.

@@ -34,6 +34,8 @@ check "a plan for a config" 0 '^recommended: ' "$topo" plan --measured net.json 
 check "muon's products take time" 0 "^an update's products of whole matrices: 0.2544 GFLOP, 5.088 ms at 50 GFLOP/s$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20 --update-gflops 50
 check "at a rate that is assumed" 0 "GFLOP, 2.544 ms at 100 GFLOP/s \(assumed; --update-gflops says it\)$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20
 check "or measured" 0 "products of whole matrices: 0.2544 GFLOP, .* GFLOP/s$" "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon
+check "JSON has them apart" 0 '^0.2544 5.088 25' bash -c '"$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20 --update-gflops 50 --json |
+  python3 -c "import json, sys; p = json.load(sys.stdin); print(round(p[\"update_products\"][\"gflop\"], 4), round(p[\"update_products\"][\"ms\"], 3), p[\"compute_ms\"])"'
 check "a step has it" 0 '^a step without communication: 25\.' "$topo" plan --ranks 4 --model tiny.json --set optimizer.type=muon --step-ms 20 --update-gflops 50
 check "adamw has none" 0 '^a step without communication: 20\.' "$topo" plan --ranks 4 --model tiny.json --step-ms 20
 check "a config that is wrong" 2 'batch_size' "$topo" plan --ranks 2 --model tiny.json --set batch_size=-1
