@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/console.h"
+#include "core/crash.h"
 #include "core/error.h"
 #include "core/registry.h"
 #include "core/text.h"
@@ -67,6 +68,7 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* a
 
 int run_program(const char* name, const std::function<int()>& program) {
   take_standard_files();
+  install_data_fault_reports(name);
   try {
     return program();
   } catch (...) {
