@@ -1,26 +1,17 @@
-#include <fmt/format.h>
-
+// starling-bench: what parts of Starling reach of the machine's limits.
 #include <CLI/CLI.hpp>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <exception>
 #include <string>
 
 #include "apps/bench/benches.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/output/arguments.h"
-#include "comm/agreement.h"
-#include "core/console.h"
-#include "core/error.h"
 #include "kernels/cpu/parallel.h"
 
-int main(int argc, char** argv) {
-  using namespace starling;
-  cpu::wait_with_short_spins("starling-bench", argv);
-  take_standard_files();
+namespace starling {
+namespace {
+
+int run_bench(int argc, char** argv) {
   CLI::App app{"Measures parts of Starling against a limit of the same run.", "starling-bench"};
-  app.name("starling-bench");
   app.require_subcommand(1);
   bool json = false;
   int threads = 1;
@@ -153,43 +144,33 @@ int main(int argc, char** argv) {
 
   if (argc > 1 && std::string(argv[1]) == "--floor") argv[1] += 2;
 
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    fmt::print("{}", app.help());
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "[arguments] {}\n", argument_error(app, error, argc, argv));
-    return static_cast<int>(ExitCode::kUsage);
-  }
-  try {
-    refuse_odd_numbers(app);
-    register_builtins();
-    step_settings.threads = threads;
-    step_settings.json = json;
-    floor_settings.json = json;
-    gpu_settings.json = json;
-    const int status = [&] {
-      if (*gpu_step) return bench_gpu_step(gpu_settings);
-      if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
-      if (*scheduler) return bench_scheduler(scheduler_settings);
-      if (*pictures) return bench_pictures(pictures_settings);
-      if (*augment) return bench_augment(augment_settings);
-      if (*floor) return bench_floor(floor_settings);
-      if (*step) return bench_step(step_settings);
-      if (*exchange) return bench_exchange(exchange_settings);
-      if (*update) return bench_update(parameters, threads, repeats, json);
-      kernel_settings.threads = threads;
-      kernel_settings.repeats = repeats;
-      kernel_settings.json = json;
-      return bench_kernels(kernel_settings);
-    }();
-    if (std::fflush(stdout) != 0) fail(ExitCode::kOutput, "output", "stdout could not be written: {}", std::strerror(errno));
-    return status;
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    const bool printing = std::ferror(stdout) != 0 && failure.code() != ExitCode::kOutput;  // that is what failed
-    fmt::print(stderr, "{}\n", printing ? "[output] stdout could not be written; look at where it leads" : failure.what());
-    return static_cast<int>(printing ? ExitCode::kOutput : failure.code());
-  }
+  refuse_unknown_subcommand(app, argc, argv);
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
+  refuse_odd_numbers(app);
+  register_builtins();
+  step_settings.threads = threads;
+  step_settings.json = json;
+  floor_settings.json = json;
+  gpu_settings.json = json;
+  if (*gpu_step) return bench_gpu_step(gpu_settings);
+  if (*gpu_update) return bench_gpu_update(parameters, repeats, json);
+  if (*scheduler) return bench_scheduler(scheduler_settings);
+  if (*pictures) return bench_pictures(pictures_settings);
+  if (*augment) return bench_augment(augment_settings);
+  if (*floor) return bench_floor(floor_settings);
+  if (*step) return bench_step(step_settings);
+  if (*exchange) return bench_exchange(exchange_settings);
+  if (*update) return bench_update(parameters, threads, repeats, json);
+  kernel_settings.threads = threads;
+  kernel_settings.repeats = repeats;
+  kernel_settings.json = json;
+  return bench_kernels(kernel_settings);
+}
+
+}  // namespace
+}  // namespace starling
+
+int main(int argc, char** argv) {
+  starling::cpu::wait_with_short_spins("starling-bench", argv);
+  return starling::run_program("starling-bench", [&] { return starling::run_bench(argc, argv); });
 }

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -20,9 +19,7 @@ namespace {
 
 ExitCode run_blame(const std::string& run) {
   const FlightRecords records = read_flight_records(run);
-  const std::string text = blame(records);
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    fail(ExitCode::kOutput, "output", "stdout cannot be written; look at where it leads");
+  answer(blame(records));
   for (const Error& error : records.damaged) fmt::print(stderr, "starling-doctor: {}\n", error.what());
   return records.damaged.empty() ? ExitCode::kOk : ExitCode::kUsage;
 }
@@ -62,12 +59,7 @@ int run_doctor(int argc, char** argv) {
       "clean", "take away what Open MPI left on this host of jobs that have ended: shared memory and launchers' folders that nobody uses");
   cleaned->add_flag("--look", look_only, "say what would go, and remove nothing");
   refuse_unknown_subcommand(app, argc, argv);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
-    fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
-  }
+  if (const auto status = parse_arguments(app, argc, argv)) return *status;
   return static_cast<int>(*cleaned ? run_clean(look_only) : run_blame(run));
 }
 
@@ -75,12 +67,5 @@ int run_doctor(int argc, char** argv) {
 }  // namespace starling
 
 int main(int argc, char** argv) {
-  starling::take_standard_files();
-  try {
-    return starling::run_doctor(argc, argv);
-  } catch (...) {
-    const starling::Error failure = starling::as_error(std::current_exception());
-    fmt::print(stderr, "starling-doctor: {}\n", failure.what());
-    return static_cast<int>(failure.code());
-  }
+  return starling::run_program("starling-doctor", [&] { return starling::run_doctor(argc, argv); });
 }

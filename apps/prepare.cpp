@@ -16,6 +16,7 @@
 #include "apps/trainer/output/terminal.h"
 #include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/prepare.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 
@@ -67,22 +68,17 @@ class Watcher {
   std::unique_ptr<Progress> progress_;
 };
 
-void print_last(const std::string& text) {
-  if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
-    fail(ExitCode::kOutput, "output", "stdout cannot be written; look at where it leads");
-}
-
 ExitCode run_images(const PrepareOptions& options) {
   Watcher watcher("picture");
   const PrepareReport report = prepare_images(options, watcher.watch());
   watcher.finish();
   if (report.stopped) {
-    print_last("stopped by a signal; the same command goes on after the shards that are whole\n");
+    answer("stopped by a signal; the same command goes on after the shards that are whole\n");
     return ExitCode::kStopped;
   }
-  print_last(fmt::format("{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} pictures left out\n",
-                         report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6, options.destination,
-                         report.made, report.skipped));
+  answer(fmt::format("{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} pictures left out\n",
+                     report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6, options.destination,
+                     report.made, report.skipped));
   return ExitCode::kOk;
 }
 
@@ -91,7 +87,7 @@ ExitCode run_check(const std::string& folder, int threads) {
   const CheckReport report = check_shards(folder, threads, watcher.watch());
   watcher.finish();
   if (report.stopped) {
-    print_last("stopped by a signal\n");
+    answer("stopped by a signal\n");
     return ExitCode::kStopped;
   }
   if (report.faults > 0) {
@@ -99,7 +95,7 @@ ExitCode run_check(const std::string& folder, int threads) {
          "{} fault{} in the {} shards of {}; delete the files that are named and call starling-prepare images again", report.faults,
          report.faults == 1 ? "" : "s", report.shards, folder);
   }
-  print_last(fmt::format("{} records in {} shards are as they were written\n", report.records, report.shards));
+  answer(fmt::format("{} records in {} shards are as they were written\n", report.records, report.shards));
   return ExitCode::kOk;
 }
 
@@ -108,11 +104,11 @@ ExitCode run_example(const ExampleTree& tree) {
   const ExampleReport report = write_example_tree(tree, watcher.watch());
   watcher.finish();
   if (report.stopped) {
-    print_last(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination, report.pictures));
+    answer(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination, report.pictures));
     return ExitCode::kStopped;
   }
-  print_last(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n", report.pictures, tree.classes,
-                         static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
+  answer(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n", report.pictures, tree.classes,
+                     static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
   return ExitCode::kOk;
 }
 

@@ -25,7 +25,9 @@
 #include <exception>
 #include <string_view>
 
+#include "core/error.h"
 #include "core/flight_recorder.h"
+#include "core/mapped_files.h"
 #include "core/signal_text.h"
 
 namespace starling {
@@ -218,15 +220,65 @@ void end_by(int signal) {
   ::raise(signal);
 }
 
-void on_crash(int signal, siginfo_t* info, void*) {
+const char* program = nullptr;  // whose lines begin with its name; without, they begin with the rank
+
+/// Where a mapped file has no byte any more at the address, or none that can be read: one line as of any other error of data, and its exit
+/// status. Returns where it is nothing of that kind.
+void end_by_lost_data(const siginfo_t* info) {
+  MappedPlace place;
+  if (info->si_code <= 0 || !find_mapping(info->si_addr, place)) return;
+  std::array<char, kLine> path{};  // for the system, with a zero at its end
+  struct stat status {};
+  const std::size_t length = std::min(place.path.size(), path.size() - 1);
+  std::copy_n(place.path.begin(), length, path.begin());
+  const bool known = ::stat(path.data(), &status) == 0;
+  const auto put_line = [&](SignalText& out) {
+    out << "[data] " << std::string_view(path.data(), length) << ": ";
+    if (known && static_cast<std::uint64_t>(status.st_size) < place.bytes) {
+      out << "was shortened from " << static_cast<std::int64_t>(place.bytes) << " to " << static_cast<std::int64_t>(status.st_size)
+          << " bytes while it was being read";
+    } else {
+      out << "byte " << static_cast<std::int64_t>(place.offset) << " of " << static_cast<std::int64_t>(place.bytes)
+          << " could not be read: the file was shortened and written again meanwhile, or its disk is failing";
+    }
+    out << "; make it whole, change no data that is in use, and start again";
+  };
+  std::array<char, kLine + 1024> line{};
+  const std::string_view said(line.data(), text_of(put_line, line.data(), line.size()));
+  constexpr int kStatus = static_cast<int>(ExitCode::kUsage);
+  FlightRecorder& recorder = FlightRecorder::instance();
+  if (!program) recorder.write(FlightRecorder::Reason::kError, kStatus, said);
+  {
+    SignalText out(STDERR_FILENO);
+    if (program) {
+      out << program << ": ";
+    } else if (recorder.rank() > 0) {
+      out << "rank " << recorder.rank() << ": ";
+    }
+    out << said << "\n";
+  }
+  ::_exit(kStatus);
+}
+
+/// Whether this thread is the first to crash. Another one that does tells its crash, and ends the process, while this one waits.
+bool crashes_first() {
   static std::atomic<pid_t> crashing{0};
   const auto self = static_cast<pid_t>(::syscall(SYS_gettid));
   pid_t other = 0;
-  if (!crashing.compare_exchange_strong(other, self)) {
-    const timespec moment{2 * kNamesMs / 1000, 0};
-    if (other != self) ::nanosleep(&moment, nullptr);  // the other thread tells its crash, and ends the process
-    return end_by(signal);
-  }
+  if (crashing.compare_exchange_strong(other, self)) return true;
+  const timespec moment{2 * kNamesMs / 1000, 0};
+  if (other != self) ::nanosleep(&moment, nullptr);
+  return false;
+}
+
+void on_bus_error(int signal, siginfo_t* info, void*) {
+  if (crashes_first()) end_by_lost_data(info);
+  end_by(signal);
+}
+
+void on_crash(int signal, siginfo_t* info, void*) {
+  if (!crashes_first()) return end_by(signal);
+  if (signal == SIGBUS) end_by_lost_data(info);
   FlightRecorder& recorder = FlightRecorder::instance();
   std::array<void*, kFrames> frames{};
   const int count = ::backtrace(frames.data(), kFrames);
@@ -288,6 +340,17 @@ void install_crash_reports() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   ::sigemptyset(&action.sa_mask);
   for (const int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigaction(signal, &action, nullptr);
+#endif
+}
+
+void install_data_fault_reports([[maybe_unused]] const char* name) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  program = name;
+  struct sigaction action {};
+  action.sa_sigaction = on_bus_error;
+  action.sa_flags = SA_SIGINFO;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGBUS, &action, nullptr);
 #endif
 }
 

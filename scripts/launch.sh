@@ -127,16 +127,22 @@ if [ $dry_run = 1 ]; then
   exit 0
 fi
 export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
-[ "$restarts" -gt 0 ] || exec "${mpirun[@]}" "${places[@]}" "${command[@]}"
+# A signal to this script goes to mpirun, and ends all.
+stopped=0
+for signal in TERM INT HUP USR1 USR2; do
+  # shellcheck disable=SC2064 # the signal's name is known now
+  trap "stopped=1; signals=\$((signals + 1)); [ -z \"\$mpi_job\" ] || kill -$signal \$mpi_job 2>/dev/null" $signal
+done
+if [ "$restarts" = 0 ]; then
+  start_mpi "${mpirun[@]}" "${places[@]}" "${command[@]}"
+  status=0
+  wait_mpi || status=$?
+  exit "$status"
+fi
 
-# Starts again what lost a rank. A signal to this script goes to mpirun, and ends all.
+# Starts again what lost a rank.
 case " ${command[*]} " in *" --output "* | *" --resume "*) ;; *) die "--restarts needs the program's --output DIR: what would it go on from?" ;; esac
 doctor=$(dirname "$(command -v "$1")")/starling-doctor
-job="" stopped=0
-for signal in TERM INT HUP USR1; do
-  # shellcheck disable=SC2064 # the signal's name is known now
-  trap "stopped=1; [ -z \"\$job\" ] || kill -$signal \$job 2>/dev/null" $signal
-done
 
 # "a:2 b:1": the hosts with their slots.
 hosts_with_slots() {
@@ -199,17 +205,11 @@ in_slurm=0
 if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ] && command -v scontrol >/dev/null; then in_slurm=1; fi
 if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=("${again[@]}"); fi
 while true; do
-  "${mpirun[@]}" "${places[@]}" "${command[@]}" "${resume[@]}" &
-  job=$!
-  guard $job $((one_machine ? 10 : 5)) &
+  start_mpi "${mpirun[@]}" "${places[@]}" "${command[@]}" "${resume[@]}"
+  guard "$mpi_job" $((one_machine ? 10 : 5)) &
   guarding=$!
   status=0
-  wait $job || status=$?
-  while [ $stopped = 1 ] && kill -0 $job 2>/dev/null; do # a trap ends the wait before mpirun does
-    status=0
-    wait $job || status=$?
-  done
-  job=""
+  wait_mpi || status=$?
   kill $guarding 2>/dev/null || true
   [ ! -x "$doctor" ] || [ "$status" = 0 ] || "$doctor" clean >/dev/null 2>&1 || true
   if [ "$status" = 0 ] || [ $stopped = 1 ] || ! lost "$status"; then exit "$status"; fi

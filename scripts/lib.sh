@@ -60,3 +60,71 @@ mpi_environment() {
   fi
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
 }
+
+# mpi_words: hands stdin on to stderr, line by line. Where a rank has told its error, what Open MPI adds to it says nothing more, and goes:
+# blocks between two lines of dashes that begin with a sentence known here. All else stays, such as why a program could not be started.
+mpi_words() {
+  local line dashes=0 told=0 dropped=0 rule
+  local error='^(rank [0-9]+: |starling-[a-z]+: )?\[[a-z][a-z _-]*\] '
+  rule=$(printf '%074d' 0)
+  rule=${rule//0/-}
+  trap '' INT TERM HUP USR1 USR2 QUIT # it ends with its input, after mpirun's last word
+  while IFS= read -r line || [ -n "$line" ]; do
+    if [ $dropped -gt 0 ]; then # within such a block; one that does not end is not followed for long
+      if [ "$line" = "$rule" ]; then
+        dropped=0
+        continue
+      elif ! [[ $line =~ $error ]] && [ $dropped -lt 10 ]; then
+        dropped=$((dropped + 1))
+        continue
+      fi
+    fi
+    if [ $dashes = 1 ]; then # held back: does one begin?
+      dashes=0
+      case $line in
+        "Primary job  terminated normally, but "* | "mpirun detected that one or more processes exited with non-zero status"* | "MPI_ABORT was invoked on rank "*)
+          dropped=1
+          continue
+          ;;
+      esac
+      printf '%s\n' "$rule"
+    fi
+    if [ $told = 1 ] && [ "$line" = "$rule" ]; then
+      dashes=1
+      continue
+    fi
+    if [[ $line =~ $error ]]; then told=1; fi
+    printf '%s\n' "$line"
+  done >&2
+  if [ $dashes = 1 ]; then printf '%s\n' "$rule" >&2; fi
+}
+
+# start_mpi COMMAND...: starts mpirun, as process $mpi_job. It is in a session of its own, so that Ctrl-C in a terminal reaches this script
+# alone, which says what it means for the ranks; and it ends where this script is killed.
+mpi_job="" mpi_filter="" signals=0
+start_mpi() {
+  local words bound=()
+  if setpriv --pdeathsig TERM true 2>/dev/null; then bound=(setpriv --pdeathsig TERM); fi
+  exec {words}> >(mpi_words >&2)
+  mpi_filter=$!
+  setsid "${bound[@]}" "$@" <&0 2>&"$words" {words}>&- &
+  mpi_job=$!
+  exec {words}>&-
+}
+
+# wait_mpi: waits for it and its last words; its exit status. A trap must count its signals in `signals`: each ends a wait too early.
+wait_mpi() {
+  local seen status
+  while :; do
+    seen=$signals status=0
+    wait "$mpi_job" || status=$?
+    [ "$seen" = "$signals" ] && break
+  done
+  mpi_job=""
+  # Who else holds that end of the pipe, such as a process that a rank left, is not waited for.
+  for _ in $(seq 100); do
+    kill -0 "$mpi_filter" 2>/dev/null || break
+    sleep 0.02
+  done
+  return "$status"
+}

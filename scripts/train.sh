@@ -34,28 +34,20 @@ mpi_environment
 export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-5}
 
 say "training configs/quickstart.json on $ranks ranks"
-# In a session of its own, mpirun does not see Ctrl-C: the script passes it on as SIGUSR1, which lets the ranks write a checkpoint.
-# A second Ctrl-C ends the run at once.
-stops=0
-setsid mpirun --oversubscribe -n "$ranks" "$build/bin/starling-train" "$root/configs/quickstart.json" "${arguments[@]}" </dev/null &
-mpirun_pid=$!
+# Ctrl-C is passed on as SIGUSR1, which lets the ranks write a checkpoint. A second one ends the run at once.
 stop() {
-  stops=$((stops + 1))
-  if [ $stops = 1 ]; then
+  signals=$((signals + 1))
+  if [ $signals = 1 ]; then
     printf '\n==> stopping after a checkpoint (again to stop at once)\n' >&2
-    kill -USR1 "$mpirun_pid" 2>/dev/null || true
+    kill -USR1 "$mpi_job" 2>/dev/null || true
   else
-    kill -TERM "$mpirun_pid" 2>/dev/null || true
+    kill -TERM "$mpi_job" 2>/dev/null || true
   fi
 }
+start_mpi mpirun --oversubscribe -n "$ranks" "$build/bin/starling-train" "$root/configs/quickstart.json" "${arguments[@]}" </dev/null
 trap stop INT TERM HUP
-# A trapped signal ends wait early: wait again until mpirun itself has ended.
-while :; do
-  seen=$stops
-  status=0
-  wait "$mpirun_pid" || status=$?
-  [ "$seen" = "$stops" ] && break
-done
+status=0
+wait_mpi || status=$?
 trap - INT TERM HUP
 
 if [ $trains = 0 ]; then exit "$status"; fi
@@ -73,7 +65,7 @@ Try next:
   scripts/train.sh --set sync.topology.type=ring           another topology
   scripts/get_cifar10.sh build/data/cifar10                real CIFAR-10, then configs/cifar10_resnet20.json (see README.md)
 END
-elif [ $stops -gt 0 ] || [ "$status" = 75 ]; then
+elif [ $signals -gt 0 ] || [ "$status" = 75 ]; then
   if compgen -G "$output/checkpoints/step-*/DONE" >/dev/null; then
     printf '\nStopped. To go on from the newest checkpoint:\n  scripts/train.sh --output %q --resume latest\n' "$output" >&2
   else

@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -8,6 +6,7 @@
 #include "apps/bench/benches.h"
 #include "apps/bench/support.h"
 #include "apps/trainer/data/batch_maker.h"
+#include "core/console.h"
 #include "kernels/cpu/cpu_backend.h"
 
 namespace starling {
@@ -97,12 +96,12 @@ int bench_augment(const AugmentBench& settings) {
   if (settings.json) {
     nlohmann::json json;
     for (const AugmentRow& row : rows) json[row.name] = median(row.microseconds);
-    fmt::print("{}\n", json.dump());
+    answer("{}\n", json.dump());
     return 0;
   }
-  fmt::print("images of {}×{}×3 to normalised fp32, one core, batches of {}, medians of {} rounds\n", settings.size, settings.size,
-             kBenchBatch, settings.repeats);
-  for (const AugmentRow& row : rows) fmt::print("{:<24} {:>8.2f} µs an image\n", row.name, median(row.microseconds));
+  answer("images of {}×{}×3 to normalised fp32, one core, batches of {}, medians of {} rounds\n", settings.size, settings.size, kBenchBatch,
+         settings.repeats);
+  for (const AugmentRow& row : rows) answer("{:<24} {:>8.2f} µs an image\n", row.name, median(row.microseconds));
   return 0;
 }
 

@@ -24,6 +24,7 @@
 #include "comm/shared/direct_transport.h"
 #include "core/backend.h"
 #include "core/config.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "kernels/cpu/update.h"
@@ -216,23 +217,22 @@ class ExchangeTimer {
         document["ms"][line.name] = 1e3 * median(line.seconds);
         document["least_ms"][line.name] = 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end());
       }
-      fmt::print("{}\n", document.dump());
+      answer("{}\n", document.dump());
       return;
     }
-    fmt::print("{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n",
-               backend_->description(), transport_->size(),
-               settings_.buckets == 1 ? std::string("a bucket") : fmt::format("{} buckets in turn", settings_.buckets), settings_.mb,
-               settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport, settings_.repeats);
-    fmt::print("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
+    answer("{}, {} ranks, {} of {:.4g} MiB, {}, {} thread{} a rank, transport {}; slowest rank, median of {}\n\n", backend_->description(),
+           transport_->size(), settings_.buckets == 1 ? std::string("a bucket") : fmt::format("{} buckets in turn", settings_.buckets),
+           settings_.mb, settings_.optimizer, settings_.threads, settings_.threads == 1 ? "" : "s", transport, settings_.repeats);
+    answer("{:<32}{:>9}{:>10}\n", "ms", "median", "least");
     for (const Line& line : lines) {
-      fmt::print("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),
-                 1e3 * *std::min_element(line.seconds.begin(), line.seconds.end()));
+      answer("{:<32}{:>9.3f}{:>10.3f}\n", line.name, 1e3 * median(line.seconds),
+             1e3 * *std::min_element(line.seconds.begin(), line.seconds.end()));
     }
-    fmt::print("\nof the first, waiting for the neighbour {:>7.3f} ms (rank 0)\n", 1e3 * waited);
-    fmt::print("direct against MPI_Sendrecv + update    {:>6.2f} x faster\n", faster);
-    fmt::print("direct against our MPI transport        {:>6.2f} x faster\n", own);
-    fmt::print("direct / update alone / bytes' ratio    {:>6.2f}   (mixing moves {:.3g} times the bytes)\n", extra, bytes);
-    fmt::print("direct / update with a local buffer     {:>6.2f}\n", against_local);
+    answer("\nof the first, waiting for the neighbour {:>7.3f} ms (rank 0)\n", 1e3 * waited);
+    answer("direct against MPI_Sendrecv + update    {:>6.2f} x faster\n", faster);
+    answer("direct against our MPI transport        {:>6.2f} x faster\n", own);
+    answer("direct / update alone / bytes' ratio    {:>6.2f}   (mixing moves {:.3g} times the bytes)\n", extra, bytes);
+    answer("direct / update with a local buffer     {:>6.2f}\n", against_local);
   }
 
   ExchangeBench settings_;

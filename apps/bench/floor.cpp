@@ -12,6 +12,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/report/floor.h"
 #include "apps/trainer/report/report.h"
+#include "core/console.h"
 #include "core/error.h"
 
 namespace starling {
@@ -79,9 +80,9 @@ std::vector<std::pair<std::string, std::vector<OperationWork>>> by_kind(const St
 }
 
 void print_line(const std::string& name, std::size_t calls, const Floor& floor, double images) {
-  fmt::print("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls, 1e-6 * floor.bytes / images,
-             1e-9 * floor.flops / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
-             floor.memory_bound() ? "memory" : "arithmetic");
+  answer("  {:<26} {:5}  {:10.2f}  {:10.2f}  {:8.3f}  {:8.3f}  {:8.3f}  {}\n", name, calls, 1e-6 * floor.bytes / images,
+         1e-9 * floor.flops / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds, 1e3 * floor.seconds,
+         floor.memory_bound() ? "memory" : "arithmetic");
 }
 
 int config_floor(const FloorBench& settings) {
@@ -107,20 +108,20 @@ int config_floor(const FloorBench& settings) {
       result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
       result["operations"][name]["calls"] = work.size();
     }
-    fmt::print("{}\n", result.dump());
+    answer("{}\n", result.dump());
     return 0;
   }
-  fmt::print("{}, {} images a step, {}; ceilings: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
-             name_of(step.compute), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second, size_text(step.memory.total()));
-  fmt::print("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
-             "arith ms", "floor ms");
+  answer("{}, {} images a step, {}; ceilings: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
+         name_of(step.compute), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second, size_text(step.memory.total()));
+  answer("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
+         "arith ms", "floor ms");
   for (const auto& [name, work] : by_kind(step)) {
     print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
   }
   print_line("all, as issued", step.work.size(), issued, step.images);
   if (unfused) print_line("all, norms by themselves", unfused->work.size(), unfused->floor(), step.images);
-  fmt::print("floor: {:.0f} images/s as issued{}\n", step.images / issued.seconds,
-             unfused ? fmt::format(", {:.0f} with batch norms by themselves", step.images / unfused->floor().seconds) : "");
+  answer("floor: {:.0f} images/s as issued{}\n", step.images / issued.seconds,
+         unfused ? fmt::format(", {:.0f} with batch norms by themselves", step.images / unfused->floor().seconds) : "");
   return 0;
 }
 
@@ -173,11 +174,11 @@ int goal_floors(const FloorBench& settings) {
     row(name + ", batch norms by themselves", unfused.floor(), unfused.images, unfused.memory.total());
   }
   if (settings.json) {
-    fmt::print("{}\n", rows.dump());
+    answer("{}\n", rows.dump());
     return 0;
   }
-  fmt::print("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), from shapes alone\n", 1e-12 * bandwidth,
-             settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops);
+  answer("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), from shapes alone\n", 1e-12 * bandwidth,
+         settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops);
   for (const nlohmann::json& one : rows) {
     std::string line = fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
     if (one.contains("images_per_second")) {
@@ -185,7 +186,7 @@ int goal_floors(const FloorBench& settings) {
           fmt::format("  {:8.0f} images/s  {:6.1f} MB an image  bound by {}  memory {}", one["images_per_second"].get<double>(),
                       one["mb_per_image"].get<double>(), one["bound_by"].get<std::string>(), size_text(one["memory_bytes"].get<double>()));
     }
-    fmt::print("{}\n", line);
+    answer("{}\n", line);
   }
   return 0;
 }

@@ -1,7 +1,5 @@
 #include "apps/bench/benches.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -18,6 +16,7 @@
 #include "comm/algorithm.h"
 #include "comm/low_gradients.h"
 #include "comm/scheduler.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/random.h"
@@ -213,15 +212,15 @@ int bench_gpu_step(const GpuStepBench& settings) {
                           {"steady_state_allocations", steady},
                           {"loss", last_loss}};
     for (const auto& [name, time] : backend.seconds) result["operations_ms"][name] = 1e3 * time / kProfiledSteps;
-    fmt::print("{}\n", result.dump());
+    answer("{}\n", result.dump());
     return 0;
   }
-  fmt::print("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute), settings.optimizer, device->description());
-  fmt::print("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached)\n", 1e3 * step_s,
-             images_per_second, 1e3 * floor_s, floor_s / step_s);
-  fmt::print("memory: {:.0f} MiB at the peak, {:.0f} MiB from the driver, {} allocations in steady state; loss {:.4f}\n",
-             static_cast<double>(memory.peak_in_use) / 1048576.0, static_cast<double>(memory.reserved) / 1048576.0, steady, last_loss);
-  for (const auto& [name, time] : backend.seconds) fmt::print("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);
+  answer("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute), settings.optimizer, device->description());
+  answer("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached)\n", 1e3 * step_s, images_per_second,
+         1e3 * floor_s, floor_s / step_s);
+  answer("memory: {:.0f} MiB at the peak, {:.0f} MiB from the driver, {} allocations in steady state; loss {:.4f}\n",
+         static_cast<double>(memory.peak_in_use) / 1048576.0, static_cast<double>(memory.reserved) / 1048576.0, steady, last_loss);
+  for (const auto& [name, time] : backend.seconds) answer("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);
   return 0;
 }
 
@@ -344,7 +343,7 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
   const auto rate_of = [n](const UpdateTime& time) { return time.bytes * static_cast<double>(n) / time.seconds; };
   const double copy_rate = rate_of(times.front());
   nlohmann::json rows = nlohmann::json::array();
-  if (!json) fmt::print("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", device, n, repeats);
+  if (!json) answer("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", device, n, repeats);
   for (const UpdateTime& time : times) {
     const double rate = rate_of(time);
     rows.push_back({{"name", time.name},
@@ -353,10 +352,10 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
                     {"gb_per_s", 1e-9 * rate},
                     {"ratio_to_copy", rate / copy_rate}});
     if (!json)
-      fmt::print("  {:<38} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", time.name, time.bytes, 1e3 * time.seconds,
-                 1e-9 * rate, rate / copy_rate);
+      answer("  {:<38} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", time.name, time.bytes, 1e3 * time.seconds, 1e-9 * rate,
+             rate / copy_rate);
   }
-  if (json) fmt::print("{}\n", nlohmann::json{{"device", device}, {"parameters", n}, {"results", rows}}.dump());
+  if (json) answer("{}\n", nlohmann::json{{"device", device}, {"parameters", n}, {"results", rows}}.dump());
   return 0;
 }
 

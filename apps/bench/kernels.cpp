@@ -1,7 +1,5 @@
 #include "apps/bench/benches.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -13,6 +11,7 @@
 
 #include "apps/bench/support.h"
 #include "core/backend.h"
+#include "core/console.h"
 #include "kernels/open_backend.h"
 #include "tests/operations/operation_table.h"
 
@@ -141,8 +140,8 @@ int bench_kernels(const KernelsBench& settings) {
                         {"copy_gb_per_second", median(copy_rates) / 1e9},
                         {"peak_gflops", peak / 1e9}};
   if (!settings.json) {
-    fmt::print("{}, {}, batch {}; copy {:.1f} GB/s, fastest product {:.0f} GFLOP/s\n", backend->description(), settings.precision, batch,
-               median(copy_rates) / 1e9, peak / 1e9);
+    answer("{}, {}, batch {}; copy {:.1f} GB/s, fastest product {:.0f} GFLOP/s\n", backend->description(), settings.precision, batch,
+           median(copy_rates) / 1e9, peak / 1e9);
   }
   for (const Row& row : bench.rows) {
     const bool memory = row.flops == 0.0;
@@ -150,11 +149,11 @@ int bench_kernels(const KernelsBench& settings) {
     const char* unit = memory ? "GB/s" : "GFLOP/s";
     result["rows"].push_back({{"operation", row.name}, {"ms", 1e3 * row.seconds}, {"rate", rate / 1e9}, {"unit", unit}, {"ratio", ratio}});
     if (!settings.json) {
-      fmt::print("  {:<98} {:8.3f} ms {:8.1f} {:<8} {:5.2f} of the {}\n", row.name, 1e3 * row.seconds, rate / 1e9, unit, ratio,
-                 memory ? "copy" : "fastest product");
+      answer("  {:<98} {:8.3f} ms {:8.1f} {:<8} {:5.2f} of the {}\n", row.name, 1e3 * row.seconds, rate / 1e9, unit, ratio,
+             memory ? "copy" : "fastest product");
     }
   }
-  if (settings.json) fmt::print("{}\n", result.dump());
+  if (settings.json) answer("{}\n", result.dump());
   return 0;
 }
 

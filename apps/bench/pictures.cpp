@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/picture_index.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/console.h"
 
 namespace starling {
 namespace {
@@ -80,23 +79,22 @@ int bench_pictures(const PicturesBench& settings) {
   const double whole_ms = median(whole_times), crop_ms = median(crop_times), unscaled_ms = median(unscaled_times);
   const double megapixels = pixels / 2e6 / static_cast<double>(pictures.size());  // asked for twice in the first round
   if (settings.json) {
-    fmt::print("{}\n", nlohmann::json{{"pictures", pictures.size()},
-                                      {"megapixels", megapixels},
-                                      {"whole_ms", whole_ms},
-                                      {"crop_ms", crop_ms},
-                                      {"unscaled_crop_ms", unscaled_ms},
-                                      {"ratio", whole_ms / crop_ms}}
-                           .dump());
+    answer("{}\n", nlohmann::json{{"pictures", pictures.size()},
+                                  {"megapixels", megapixels},
+                                  {"whole_ms", whole_ms},
+                                  {"crop_ms", crop_ms},
+                                  {"unscaled_crop_ms", unscaled_ms},
+                                  {"ratio", whole_ms / crop_ms}}
+                       .dump());
     return 0;
   }
-  fmt::print("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n", pictures.size(), megapixels,
-             settings.repeats);
-  fmt::print("{:<46} {:>8} {:>10}\n", "", "ms", "pictures/s");
-  const auto row = [](const char* name, double ms) { fmt::print("{:<46} {:>8.3f} {:>10.0f}\n", name, ms, 1e3 / ms); };
+  answer("{} pictures of {:.2f} megapixels on average, one core, medians of {} rounds\n", pictures.size(), megapixels, settings.repeats);
+  answer("{:<46} {:>8} {:>10}\n", "", "ms", "pictures/s");
+  const auto row = [](const char* name, double ms) { answer("{:<46} {:>8.3f} {:>10.0f}\n", name, ms, 1e3 / ms); };
   row("the library decodes the whole picture", whole_ms);
   row("random_resized_crop to 224×224", crop_ms);
   row("the same, decoded at full scale", unscaled_ms);
-  fmt::print("rate of crops over rate of whole pictures: {:.2f}\n", whole_ms / crop_ms);
+  answer("rate of crops over rate of whole pictures: {:.2f}\n", whole_ms / crop_ms);
   return 0;
 }
 

@@ -1,7 +1,5 @@
 #include "apps/bench/benches.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -15,6 +13,7 @@
 #include "comm/algorithm.h"
 #include "comm/mixers/messages.h"
 #include "comm/scheduler.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/optimizer.h"
@@ -282,23 +281,22 @@ int bench_scheduler(const SchedulerBench& settings) {
              {"reached", cost.reached()}};
       for (std::size_t p = 0; p < kPartNames.size(); ++p) row["parts_us"][kPartNames[p]] = cost.parts[p];
     }
-    fmt::print("{}\n", result.dump());
+    answer("{}\n", result.dump());
     return 0;
   }
 
-  fmt::print("{}: {} parameters in {} bucket{} of {:.6g} MiB, {} rank{}, {}, {}; operations and exchanges that do nothing\n",
-             settings.model, trace.ready_order.size(), plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s", settings.bucket_mb,
-             settings.ranks, settings.ranks == 1 ? "" : "s", topology_name, settings.optimizer);
-  fmt::print("µs of host time a step, median of {}\n\n{:<34}{:>10}{:>11}\n", settings.steps, "", names[0], names[1]);
+  answer("{}: {} parameters in {} bucket{} of {:.6g} MiB, {} rank{}, {}, {}; operations and exchanges that do nothing\n", settings.model,
+         trace.ready_order.size(), plan.buckets.size(), plan.buckets.size() == 1 ? "" : "s", settings.bucket_mb, settings.ranks,
+         settings.ranks == 1 ? "" : "s", topology_name, settings.optimizer);
+  answer("µs of host time a step, median of {}\n\n{:<34}{:>10}{:>11}\n", settings.steps, "", names[0], names[1]);
   const std::array<const char*, kPartNames.size()> titles{"begin_step",   "ready, of all parameters", "bucket_ready: what to do", "wait",
                                                           "update issue", "start of exchanges",       "end of the pass"};
-  for (std::size_t p = 0; p < titles.size(); ++p)
-    fmt::print("  {:<32}{:>10.2f}{:>11.2f}\n", titles[p], costs[0].parts[p], costs[1].parts[p]);
-  fmt::print("{:<34}{:>10.2f}{:>11.2f}   goal: at most {:.0f}\n", "whole step", costs[0].step, costs[1].step, kGoal);
-  fmt::print("{:<34}{:>10.2f}{:>11.2f}\n", "after 64 MiB of other memory", costs[0].cold, costs[1].cold);
-  fmt::print("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, backend's", costs[0].backend_requests, costs[1].backend_requests);
-  fmt::print("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, on the heap", costs[0].heap_requests, costs[1].heap_requests);
-  for (std::size_t a = 0; a < names.size(); ++a) fmt::print("{}: the goal is {}\n", names[a], costs[a].reached() ? "reached" : "missed");
+  for (std::size_t p = 0; p < titles.size(); ++p) answer("  {:<32}{:>10.2f}{:>11.2f}\n", titles[p], costs[0].parts[p], costs[1].parts[p]);
+  answer("{:<34}{:>10.2f}{:>11.2f}   goal: at most {:.0f}\n", "whole step", costs[0].step, costs[1].step, kGoal);
+  answer("{:<34}{:>10.2f}{:>11.2f}\n", "after 64 MiB of other memory", costs[0].cold, costs[1].cold);
+  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, backend's", costs[0].backend_requests, costs[1].backend_requests);
+  answer("{:<34}{:>10.6g}{:>11.6g}\n", "allocations a step, on the heap", costs[0].heap_requests, costs[1].heap_requests);
+  for (std::size_t a = 0; a < names.size(); ++a) answer("{}: the goal is {}\n", names[a], costs[a].reached() ? "reached" : "missed");
   return 0;
 }
 

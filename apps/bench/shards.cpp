@@ -1,5 +1,3 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include "apps/trainer/data/augment.h"
 #include "apps/trainer/data/dataset.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/console.h"
 #include "core/random.h"
 
 namespace starling {
@@ -97,22 +96,22 @@ int bench_shards(const PicturesBench& settings) {
                         {"crop_ms", again},
                         {"centre_ms", centre}};
     if (copy > 0.0) line.update({{"copy_ms", copy}, {"centre_ratio", copy / centre}, {"crop_ratio", copy / again}});
-    fmt::print("{}\n", line.dump());
+    answer("{}\n", line.dump());
     return 0;
   }
-  fmt::print("{} records in {} shards, index of {} bytes, opened in {:.1f} ms; {} records, one core, medians of {} rounds\n",
-             index.records(0) + index.records(1), index.shards[0].size() + index.shards[1].size(), shard_index_text(index).size(), open,
-             samples.size(), settings.repeats);
-  fmt::print("{:<58} {:>8} {:>10} {:>8}\n", "", "ms", "pictures/s", "GB/s");
+  answer("{} records in {} shards, index of {} bytes, opened in {:.1f} ms; {} records, one core, medians of {} rounds\n",
+         index.records(0) + index.records(1), index.shards[0].size() + index.shards[1].size(), shard_index_text(index).size(), open,
+         samples.size(), settings.repeats);
+  answer("{:<58} {:>8} {:>10} {:>8}\n", "", "ms", "pictures/s", "GB/s");
   const auto row = [](const char* name, double ms) {
-    fmt::print("{:<58} {:>8.4f} {:>10.0f} {:>8.2f}\n", name, ms, 1e3 / ms, static_cast<double>(kImageBytes) / ms / 1e6);
+    answer("{:<58} {:>8.4f} {:>10.0f} {:>8.2f}\n", name, ms, 1e3 / ms, static_cast<double>(kImageBytes) / ms / 1e6);
   };
   row("random_resized_crop to 224×224, first read: its checksum too", first);
   row("random_resized_crop to 224×224", again);
   row(raw ? "the centre of 224×224, nothing resized at --size 256" : "the centre of 224×224", centre);
   if (copy <= 0.0) return 0;
   row("copying as many bytes", copy);
-  fmt::print("rate over copying: {:.2f} of the centre, {:.2f} of random_resized_crop\n", copy / centre, copy / again);
+  answer("rate over copying: {:.2f} of the centre, {:.2f} of random_resized_crop\n", copy / centre, copy / again);
   return 0;
 }
 

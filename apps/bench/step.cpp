@@ -1,7 +1,5 @@
 #include "apps/bench/benches.h"
 
-#include <fmt/format.h>
-
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +8,7 @@
 #include "apps/trainer/device/device.h"
 #include "comm/algorithm.h"
 #include "comm/scheduler.h"
+#include "core/console.h"
 #include "core/forwarding_backend.h"
 #include "core/host.h"
 #include "core/random.h"
@@ -131,21 +130,21 @@ int bench_step(const StepBench& settings) {
                           {"steady_state_allocations", steady},
                           {"peak_memory_bytes", peak}};
     for (const auto& [name, seconds] : backend.seconds) result["operations_ms"][name] = 1e3 * seconds / static_cast<double>(settings.steps);
-    fmt::print("{}\n", result.dump());
+    answer("{}\n", result.dump());
     return 0;
   }
-  fmt::print("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision, settings.batch, settings.threads,
-             settings.threads == 1 ? "" : "s", settings.optimizer, device->description());
-  fmt::print("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n",
-             step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
-  if (bound_ms > 0.0) fmt::print("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);
+  answer("{}, {}, batch {}, {} thread{}, {}, on {}\n", settings.model, settings.precision, settings.batch, settings.threads,
+         settings.threads == 1 ? "" : "s", settings.optimizer, device->description());
+  answer("step {:.2f} ms (median of {}), {:.1f} images/s, peak memory {:.0f} MiB, {} allocations from the system in steady state\n",
+         step_ms, settings.steps, images_per_second, static_cast<double>(peak) / 1048576.0, steady);
+  if (bound_ms > 0.0) answer("convolutions alone {:.2f} ms: the step runs at {:.3f} of that bound\n", bound_ms, ratio);
   double total = 0.0;
   for (const auto& [name, seconds] : backend.seconds) {
     const double ms = 1e3 * seconds / static_cast<double>(settings.steps);
     total += ms;
-    fmt::print("  {:<26} {:8.3f} ms  {:5.1f} %\n", name, ms, 100.0 * ms / step_ms);
+    answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", name, ms, 100.0 * ms / step_ms);
   }
-  fmt::print("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total, 100.0 * (step_ms - total) / step_ms);
+  answer("  {:<26} {:8.3f} ms  {:5.1f} %\n", "everything else", step_ms - total, 100.0 * (step_ms - total) / step_ms);
   return 0;
 }
 

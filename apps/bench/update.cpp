@@ -17,6 +17,7 @@
 #include "apps/bench/support.h"
 #include "core/backend.h"
 #include "core/config.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/random.h"
 #include "core/tensor.h"
@@ -202,9 +203,9 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
   const UpdateSubject& fastest_copy = median(subjects[0].seconds) <= median(subjects[1].seconds) ? subjects[0] : subjects[1];
   nlohmann::json rows = nlohmann::json::array();
   if (!json) {
-    fmt::print("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n,
-               threads, threads == 1 ? "" : "s", repeats);
-    fmt::print("{:<30}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
+    answer("{}\n{} parameters in fp32, {} thread{}, median of {} repeats; ratio to the faster copy\n\n", backend->description(), n, threads,
+           threads == 1 ? "" : "s", repeats);
+    answer("{:<30}{:>12}{:>10}{:>10}{:>8}\n", "", "bytes/param", "ms", "GB/s", "ratio");
   }
   for (const UpdateSubject& subject : subjects) {
     const double seconds = median(subject.seconds);
@@ -217,13 +218,13 @@ int bench_update(std::int64_t parameters, int threads, int repeats, bool json) {
       rows.push_back(
           {{"name", subject.name}, {"bytes_per_parameter", bytes}, {"ms", seconds * 1e3}, {"gb_per_s", rate}, {"ratio_to_copy", ratio}});
     } else {
-      fmt::print("{:<30}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
+      answer("{:<30}{:>12.0f}{:>10.3f}{:>10.2f}{:>8.2f}\n", subject.name, bytes, seconds * 1e3, rate, ratio);
     }
   }
   if (json) {
     const nlohmann::json document = {{"device", backend->description()}, {"parameters", n}, {"threads", threads}, {"repeats", repeats},
                                      {"faster_copy", fastest_copy.name}, {"results", rows}};
-    fmt::print("{}\n", document.dump());
+    answer("{}\n", document.dump());
   }
   return 0;
 }

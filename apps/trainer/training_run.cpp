@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/host.h"
+#include "core/log.h"
 #include "core/safetensors.h"
 #include "core/trace.h"
 
@@ -239,7 +240,9 @@ void TrainingRun::test(bool last) {
 
 void TrainingRun::read_best() {
   if (!config_.keep_best) return;
-  best_ = CheckpointFolder(folder_).best();
+  together(transport_, [&] {
+    if (transport_.rank() == 0) best_ = whole_best();
+  });
   if (best_ && best_->step > step()) best_.reset();
   if (transport_.size() == 1) return;
   double known[] = {best_ ? 1.0 : 0.0, best_ ? static_cast<double>(best_->step) : 0.0, best_ ? best_->value : 0.0};
@@ -248,6 +251,19 @@ void TrainingRun::read_best() {
     best_.reset();
   } else {
     best_ = {static_cast<std::int64_t>(known[1]), best_ ? best_->metric : "", known[2]};
+  }
+}
+
+std::optional<CheckpointFolder::Best> TrainingRun::whole_best() const {
+  const CheckpointFolder folder(folder_);
+  try {
+    return folder.best();
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    const std::string reason = folder.set_best_aside();
+    log::warning("{}; {}, and the next test makes a new best checkpoint", error.parts().message(),
+                 reason.empty() ? "it is kept as best.damaged" : "it cannot be renamed to best.damaged (" + reason + ")");
+    return std::nullopt;
   }
 }
 

@@ -35,6 +35,8 @@ class TrainingRun {
   void save_checkpoint();
   /// `checkpoint.best`: the best of the checkpoints that this run goes on from; those after its step are of a run that is no more.
   void read_best();
+  /// Rank 0: what the folder has; a damaged one gets another name, and one line says so.
+  std::optional<CheckpointFolder::Best> whole_best() const;
   /// Of the same test: whether it is the best so far, and then the first part of its checkpoint, the mean model.
   void compare_with_best(const EvaluationResult& result);
   /// The rest of it, once the model's tensors are the rank's own again.

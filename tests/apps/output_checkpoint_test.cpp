@@ -4,6 +4,7 @@
 #include <string>
 
 #include "apps/trainer/state/checkpoint.h"
+#include "core/checksum.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
@@ -123,12 +124,30 @@ TEST_CASE("apps/checkpoint: what DONE does not say is damage, and is set aside")
   CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
   const std::string done = checkpoints.step_folder(20) + "/DONE", good = read_text(done);
   for (const std::string& bad : {std::string(), good.substr(0, good.size() / 2), std::string("step 10\n"), std::string("{\"step\": 20}"),
-                                 std::string("{\"step\": 20, \"files\": {\"rank-0.safetensors\": 3}}")}) {
+                                 std::string("{\"step\": 20, \"files\": {\"rank-0.safetensors\": 3}}"), good + "\n", good + " ",
+                                 good + std::string(3, '\0'), good + "{}", good.substr(0, good.size() - 1)}) {
     CAPTURE(bad);
     write_bytes(done, Bytes(bad.begin(), bad.end()));
     CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
   }
-  const std::string old = "step 20\n";  // of an older version: unchecked
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    CAPTURE(at);
+    std::string bad = good;
+    bad[at] ^= 4;
+    write_bytes(done, Bytes(bad.begin(), bad.end()));
+    CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+  }
+  const std::size_t line = good.find('\n', 2) + 1;
+  CHECK(good.substr(0, line) == "{\n \"checksum\": \"" + checksum("{\n" + good.substr(line)) + "\",\n");
+  // Of older versions: with a list but without its checksum, and without either.
+  std::string unproved = good;
+  unproved.erase(2, line - 2);
+  write_bytes(done, Bytes(unproved.begin(), unproved.end()));
+  CHECK(value_of(checkpoints.read(20, 0)) == 200.0f);
+  unproved += '\0';
+  write_bytes(done, Bytes(unproved.begin(), unproved.end()));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { checkpoints.read(20, 0); }), done));
+  const std::string old = "step 20\n";
   write_bytes(done, Bytes(old.begin(), old.end()));
   CHECK(checkpoints.ranks(20) == 2);
   CHECK(value_of(checkpoints.read(20, 1)) == 101.0f);

@@ -412,12 +412,52 @@ TEST_CASE("recipe/best: one that is being written, or of a run that is no more, 
   checkpoints.complete_best({8, "test_loss", 0.125}, {});
   CHECK(checkpoints.best()->step == 8);
   CHECK_FALSE(std::filesystem::exists(folder / "checkpoints/best.old"));
-  folder.write("checkpoints/best/DONE", "step 8\n");
-  CHECK_FALSE(checkpoints.best());
   // What was best after the step that a run goes on from is not its best.
   folder.write("checkpoints/best/DONE", R"({"step": 1000, "metric": "test_accuracy", "value": 2.0})");
   CHECK(train_to_end(recipe_config(R"({"checkpoint": {"best": true}})"), folder.path(), 1) == ExitCode::kOk);
   CHECK(checkpoints.best()->step <= 8);
+}
+
+TEST_CASE("recipe/best: a damaged one is named and set aside, and the next test makes a new one") {
+  const Folder folder;
+  const CheckpointFolder checkpoints(folder.path());
+  SafetensorsFile file;
+  file.metadata["step"] = "4";
+  const auto fill = [&] {
+    checkpoints.begin_best();
+    checkpoints.complete_best({4, "test_accuracy", 0.5}, {checkpoints.write_best(0, file)});
+  };
+  fill();
+  const std::string name = "checkpoints/best/DONE", done = test::read_text(folder / name);
+  const auto error = [&] { return test::error_of(ExitCode::kUsage, [&] { (void)checkpoints.best(); }); };
+  std::vector<std::string> damaged{"", "step 4\n", done + "\n", done + '\0', done + "{}", done.substr(0, done.size() - 1)};
+  for (std::size_t at = 0; at < done.size(); ++at) {
+    damaged.push_back(done);
+    damaged.back()[at] ^= 4;
+  }
+  for (const std::string& text : damaged) {
+    CAPTURE(text);
+    folder.write(name, text);
+    CHECK(contains(error(), folder / name));
+  }
+  std::filesystem::remove(folder / name);
+  CHECK(contains(error(), folder / name));
+  fill();
+  const std::string rank_file = folder / "checkpoints/best/rank-0.safetensors";
+  std::filesystem::resize_file(rank_file, 3);
+  CHECK(contains(error(), rank_file));
+  std::filesystem::remove(rank_file);
+  CHECK(contains(error(), rank_file));
+  CHECK(checkpoints.set_best_aside().empty());
+  CHECK_FALSE(checkpoints.best());
+  CHECK(std::filesystem::exists(folder / "checkpoints/best.damaged/DONE"));
+  fill();
+  CHECK(checkpoints.best()->step == 4);
+  // Of an older version, without a checksum.
+  folder.write(name, R"({"step": 3, "metric": "test_loss", "value": 2.0})");
+  CHECK(checkpoints.best()->step == 3);
+  folder.write(name, R"({"step": 3, "metric": "test_loss", "value": 2.0, "checksun": "0"})");
+  CHECK(contains(error(), "'checksun'"));
 }
 
 TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisation") {

@@ -69,6 +69,8 @@ flip two/checkpoints/step-12/rank-1.safetensors "$tensor"
 check "on another rank" 0 "step-12/rank-1\.safetensors: tensor '$tensor'.*going on from step 8" resumed2 two
 for damage in 'flip other/checkpoints/step-12/rank-1.safetensors header' 'truncate -s -3 other/checkpoints/step-12/rank-1.safetensors' \
   'truncate -s +1 other/checkpoints/step-12/rank-0.safetensors' 'rm other/checkpoints/step-12/rank-1.safetensors' \
+  'sed -i "s/\"step\": 12/\"step\":  12/" other/checkpoints/step-12/DONE' 'sed -i 2d other/checkpoints/step-12/DONE; echo >>other/checkpoints/step-12/DONE; truncate -s +1 other/checkpoints/step-12/DONE' \
+  'echo "{}" >>other/checkpoints/step-12/DONE' 'sed -i s/checksum/checksun/ other/checkpoints/step-12/DONE' \
   'sed -i s/bytes/bites/ other/checkpoints/step-12/DONE' ': >other/checkpoints/step-12/DONE' \
   'cp other/checkpoints/step-8/rank-0.safetensors other/checkpoints/step-12/'; do
   rm -rf saved && cp -r other saved
@@ -85,6 +87,26 @@ cp -r good old
 for step in 4 8 12; do echo "step $step" >old/checkpoints/step-$step/DONE; done
 check "a checkpoint without checksums resumes" 0 "continuing after step 12" resumed old
 verify "to the same bits" same_losses straight old
+cp -r good listed
+sed -i 2d listed/checkpoints/step-12/DONE
+check "so does one whose DONE has no checksum of its own" 0 "continuing after step 12" resumed listed
+
+# The best checkpoint, beside them.
+best=(--set checkpoint.best=true --set evaluate.every_steps=4)
+check "two ranks with a best checkpoint" 0 "" ranks 2 "$train" small.json "${best[@]}" --output best
+cp -r best whole
+sed -i 's/"value": 0/"value": 9/' best/checkpoints/best/DONE
+check "what it was best by has changed" 0 "warning: best/checkpoints/best/DONE: its bytes are not .*damaged; it is kept as best\.damaged" \
+  ranks 2 "$train" small.json "${best[@]}" --set steps=16 --output best --resume latest
+verify "said in one line" bash -c '[ "$(grep -c . .stderr)" = 1 ]'
+verify "it is kept" grep -q '"value": 9' best/checkpoints/best.damaged/DONE
+verify "and there is a new one" grep -q '"step": 16' best/checkpoints/best/DONE
+check "of which a later run says nothing" 0 "continuing after step 16" ranks 2 "$train" small.json "${best[@]}" --set steps=17 --output best --resume latest
+verify "at all" bash -c '! grep . .stderr'
+truncate -s -1 whole/checkpoints/best/rank-1.safetensors
+check "one of its files was cut" 0 "warning: whole/checkpoints/best/rank-1\.safetensors: has [0-9]+ bytes, [0-9]+ were written" \
+  ranks 2 "$train" small.json "${best[@]}" --set steps=16 --output whole --resume latest
+verify "it is kept, too" test -f whole/checkpoints/best.damaged/DONE
 
 # Model files say it themselves.
 check "a whole model is read" 0 "" "$train" --evaluate good

@@ -16,6 +16,12 @@ check "a folder as config" 2 "configs" "$train" "$root/configs"
 check "an unknown option" 2 "--no-such" "$train" small.json --no-such
 check "a misspelt option" 2 "did you mean '--output'.*see starling-train --help" "$train" small.json --ouput x
 check "a misspelt option of a benchmark" 2 "did you mean '--optimizer'.*see starling-bench exchange --help" "$build/bin/starling-bench" exchange --optimiser adamw
+check "a benchmark that there is not" 2 "^starling-bench: \[arguments\] unknown subcommand 'exchang'; did you mean 'exchange'\?; known: " "$build/bin/starling-bench" exchang
+check "no benchmark" 2 "^starling-bench: \[arguments\] .*see starling-bench --help" "$build/bin/starling-bench"
+check "a benchmark's number out of range" 2 "^starling-bench: \[arguments\] --repeats: .*see starling-bench update --help" "$build/bin/starling-bench" update --repeats 0
+check "a benchmark's number that is none" 2 "^starling-bench: \[arguments\] --mb: .*see starling-bench exchange --help" "$build/bin/starling-bench" exchange --mb nan
+check "a benchmark's config that is not there" 2 "^starling-bench: \[.*none\.json" "$build/bin/starling-bench" floor none.json
+verify "in one line" bash -c '[ "$(grep -c . .stderr)" = 1 ]'
 check "an unknown kind of --list" 2 "models" "$train" --list modles
 check "--set without a value" 2 "steps" "$train" small.json --dry-run --set steps
 

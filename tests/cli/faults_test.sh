@@ -54,6 +54,30 @@ check "is resumed" 0 "done: model" "$train" small.json --output done --resume la
 verify "and adds nothing to its metrics" diff before/metrics.jsonl done/metrics.jsonl
 verify "and is the same model" same_model before/model.safetensors done/model.safetensors
 
+# Data that another program shortens while it is mapped. Builds with a sanitizer leave SIGBUS to that.
+mkdir -p data/cifar-10-batches-bin
+refill() { for i in data_batch_1 data_batch_2 data_batch_3 data_batch_4 data_batch_5 test_batch; do head -c $((3073 * 40)) /dev/zero >"data/cifar-10-batches-bin/$i.bin"; done; }
+shortened() { # OUTPUT COMMAND...: training that ends when a file of its data is cut
+  local output=$1 pid
+  shift
+  "$@" "$train" long.json --set data='{"type": "cifar10", "path": "data"}' --output "$output" &
+  pid=$!
+  wait_for_file "$output/metrics.jsonl" || return 1
+  truncate -s 3073 data/cifar-10-batches-bin/data_batch_3.bin
+  wait $pid
+}
+export -f wait_for_file shortened
+if grep -q '^STARLING_SANITIZE:STRING=.' "$STARLING_BUILD/CMakeCache.txt" 2>/dev/null; then
+  echo "skipped a file that is shortened while it is mapped: this build has a sanitizer"
+else
+  refill
+  check "a file that is shortened while it is mapped" 2 "^\[data\] data/cifar-10-batches-bin/data_batch_3\.bin: was shortened from 122920 to 3073 bytes" shortened cut env
+  verify "said in one line" bash -c '[ "$(grep -c . .stderr)" = 1 ]'
+  verify "and in the flight record" grep -q "data_batch_3.bin: was shortened" cut/flight/rank-0.jsonl
+  refill
+  check "on two ranks" 2 "^(rank 1: )?\[data\] .*data_batch_3\.bin: was shortened" shortened cut2 mpirun --oversubscribe -n 2
+fi
+
 # Hosts that were told different things.
 differ() { # ARGUMENTS of rank 0, ARGUMENTS of rank 1
   mpirun --oversubscribe -n 1 "$train" small.json --set sync.timeout_s=20 $1 : -n 1 "$train" small.json --set sync.timeout_s=20 $2

@@ -36,6 +36,75 @@ check "a host file that is not there" 2 "none: cannot be read" "$launch" --hostf
 check "an empty host file" 2 "names no host" "$launch" --hostfile nothing true
 check "more cores than there are" 2 "this machine has" "$launch" -n 2 --cores 5000 true
 
+# The cause of a failure is the last word. What Open MPI says by itself stays.
+alone() { [ "$(cat "$work/.stderr")" = "$1" ] || { cat "$work/.stderr" && return 1; }; }
+failing='sleep 0.$OMPI_COMM_WORLD_RANK; [ $OMPI_COMM_WORLD_RANK = 0 ] || { echo "rank 1: [data] a.bin: is short" >&2; exit 4; }; sleep 20'
+check "a rank that fails" 4 "a\.bin" "$launch" -n 2 bash -c "$failing"
+verify "has its line alone" alone "rank 1: [data] a.bin: is short"
+check "the program's own error" 2 "no-such\.json" "$launch" -n 2 "$train" no-such.json
+verify "is alone, too" bash -c '[ "$(grep -c . "$1")" = 1 ]' _ "$work/.stderr"
+check "a rank that says nothing" 7 "^mpirun detected that one or more processes exited|^Primary job" "$launch" -n 2 bash -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || exit 7; sleep 20'
+check "a rank that is killed" 137 "exited on signal 9|Primary job" "$launch" -n 2 bash -c '[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -KILL $$; sleep 20'
+check "a host that is not there" "1|255" "ORTE was unable to reliably start one or more daemons" timeout 60 "$launch" --hosts no-such-host:2 true
+printf 'not a program' >unstartable && chmod +x unstartable
+check "a program that the system cannot start" "131|132|134" "execve|unable to (launch|start)" "$launch" -n 2 ./unstartable
+check "what ranks print passes" 0 "^out$" "$launch" -n 1 bash -c 'echo out; printf "one\n\n  two\nthree" >&2'
+verify "as it is" bash -c '[ "$(cat "$1")" = "$(printf "one\n\n  two\nthree\n")" ]' _ "$work/.stderr"
+words() { # TEXT of stdin, TEXT that is left
+  [ "$(printf "$1" | (source "$root/scripts/lib.sh" && mpi_words) 2>&1)" = "$(printf "$2")" ]
+}
+rule=--------------------------------------------------------------------------
+detected="mpirun detected that one or more processes exited with non-zero status, thus causing"
+verify "an unknown block stays" words "[a] b\n$rule\nnews\n$rule\n" "[a] b\n$rule\nnews\n$rule"
+verify "one after an unknown one goes" words "[a] b\n$rule\nnews\n$rule\n$rule\n$detected\nx\n$rule\nend\n" "[a] b\n$rule\nnews\n$rule\nend"
+verify "one before any error stays" words "$rule\n$detected\n$rule\n[a] b\n" "$rule\n$detected\n$rule\n[a] b"
+verify "a rank's line in it stays" words "rank 2: [a] b\n$rule\n$detected\nrank 3: [c] d\n$rule\nend\n" "rank 2: [a] b\nrank 3: [c] d\nend"
+verify "one without an end is not followed for long" words "[a] b\n$rule\n$detected\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n" "[a] b\n10\n11"
+verify "dashes at the end stay" words "[a] b\n$rule\n" "[a] b\n$rule"
+verify "Open MPI's own brackets are no error" words "[vm:123] [[1,0],0] x\n$rule\n$detected\n$rule\n" "[vm:123] [[1,0],0] x\n$rule\n$detected\n$rule"
+at_once() { # a line is there while the rank still runs
+  "$launch" -n 1 bash -c 'echo now >&2; sleep 5' 2>at-once &
+  local pid=$! i
+  for i in $(seq 40); do grep -q now at-once 2>/dev/null && break || sleep 0.1; done
+  grep -q now at-once && kill -0 $pid
+  local status=$?
+  wait $pid
+  return $status
+}
+verify "a line is there at once" at_once
+told() { # SIGNAL STATUS: what the rank does on a signal to the script
+  rm -f begun got
+  # What a shell starts in the background ignores SIGINT, unless that is undone.
+  python3 -c 'import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])' \
+    "$launch" -n 1 bash -c 'trap "echo INT >got; exit 75" INT; trap "echo TERM >got; exit 75" TERM; trap "echo USR1 >got; exit 75" USR1
+    touch begun; for i in $(seq 200); do sleep 0.1; done' 2>told.log &
+  local pid=$! status=0 i
+  for i in $(seq 100); do [ -e begun ] && break || sleep 0.1; done
+  kill -"$1" $pid
+  wait $pid || status=$?
+  [ $status = "$2" ] && [ "$(cat got)" = "$3" ] || { echo "status $status, got $(cat got)"; cat told.log; return 1; }
+}
+verify "SIGUSR1 reaches the ranks, and their status comes back" told USR1 75 USR1
+for signal in INT TERM HUP; do verify "SIG$signal ends them" told $signal 1 TERM; done
+orphaned() { # a process that holds stderr does not keep the script
+  SECONDS=0
+  "$launch" -n 1 bash -c 'setsid sleep 30 >/dev/null & exit 3' 2>orphan.log
+  [ $? = 3 ] && [ $SECONDS -lt 20 ]
+}
+verify "nor is it waited for whom a rank left behind" orphaned
+killed() { # whoever kills the script, kills mpirun
+  rm -f begun
+  "$launch" -n 1 bash -c 'echo $$ >begun; sleep 60' 2>/dev/null &
+  local pid=$! i
+  for i in $(seq 100); do [ -s begun ] && break || sleep 0.1; done
+  kill -KILL $pid
+  wait $pid
+  for i in $(seq 100); do kill -0 "$(cat begun)" 2>/dev/null || return 0; sleep 0.1; done
+  kill -KILL "$(cat begun)"
+  return 1
+}
+if setpriv --pdeathsig TERM true 2>/dev/null; then verify "a killed script leaves no ranks" killed; fi
+
 # Starts again: a plug-in's rank dies in the middle of its first start, or of each one.
 cat >mortal.sh <<'END'
 #!/usr/bin/env bash

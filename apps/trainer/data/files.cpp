@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/mapped_files.h"
 
 namespace starling {
 namespace {
@@ -52,6 +53,7 @@ MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   ::close(descriptor);
   if (memory == MAP_FAILED) fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_, std::strerror(reason));
   data_ = static_cast<const std::uint8_t*>(memory);
+  if (data_) note_mapping(data_, size_, path_);
   // What lies around a named part is not wanted.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
   // To others the system says that all pages are in memory, lest they watch what the owner reads.
@@ -90,7 +92,9 @@ void MappedFile::bring(std::size_t begin, std::size_t count) const {
 }
 
 MappedFile::~MappedFile() {
-  if (data_) ::munmap(const_cast<std::uint8_t*>(data_), size_);
+  if (!data_) return;
+  forget_mapping(data_);
+  ::munmap(const_cast<std::uint8_t*>(data_), size_);
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept

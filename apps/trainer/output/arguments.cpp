@@ -9,9 +9,11 @@
 #include <cstdlib>
 #include <exception>
 #include <optional>
+#include <sstream>
 #include <vector>
 
 #include "core/console.h"
+#include "core/crash.h"
 #include "core/error.h"
 #include "core/registry.h"
 #include "core/text.h"
@@ -53,7 +55,12 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* a
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help
+    if (error.get_exit_code() == 0) {  // --help
+      std::ostringstream text;
+      const int status = app.exit(error, text, text);
+      answer(text.str());
+      return status;
+    }
     fail(ExitCode::kUsage, "arguments", "{}", argument_error(app, error, argc, argv));
   }
   return std::nullopt;
@@ -61,6 +68,7 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* a
 
 int run_program(const char* name, const std::function<int()>& program) {
   take_standard_files();
+  install_data_fault_reports(name);
   try {
     return program();
   } catch (...) {
@@ -93,6 +101,19 @@ std::optional<double> usable_number(const std::string& text) {
   return number;
 }
 
+/// As refuse_odd_numbers(), of a program or a subcommand, which is called so.
+void refuse_odd(const CLI::App& app, const std::string& command) {
+  for (const CLI::Option* option : app.get_options()) {
+    if (!option->get_type_name().starts_with("FLOAT")) continue;
+    for (const std::string& text : option->results()) {
+      if (usable_number(text)) continue;
+      fail(ExitCode::kUsage, "arguments", "{}: expected a finite number, and none too small to compute with, found '{}'; see {} --help",
+           option->get_name(), shown(text, 60), command);
+    }
+  }
+  for (const CLI::App* parsed : app.get_subcommands()) refuse_odd(*parsed, command + " " + parsed->get_name());
+}
+
 }  // namespace
 
 std::string positive_number(const std::string& text) {
@@ -100,16 +121,6 @@ std::string positive_number(const std::string& text) {
   return number && *number > 0.0 ? "" : fmt::format("expected a number above 0, found '{}'", shown(text, 60));
 }
 
-void refuse_odd_numbers(const CLI::App& app) {
-  for (const CLI::Option* option : app.get_options()) {
-    if (!option->get_type_name().starts_with("FLOAT")) continue;
-    for (const std::string& text : option->results()) {
-      if (usable_number(text)) continue;
-      fail(ExitCode::kUsage, "arguments", "{}: expected a finite number, and none too small to compute with, found '{}'; see {} --help",
-           option->get_name(), shown(text, 60), app.get_name());
-    }
-  }
-  for (const CLI::App* parsed : app.get_subcommands()) refuse_odd_numbers(*parsed);
-}
+void refuse_odd_numbers(const CLI::App& app) { refuse_odd(app, app.get_name()); }
 
 }  // namespace starling

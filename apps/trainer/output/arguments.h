@@ -15,7 +15,8 @@ namespace starling {
 /// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
 
-/// Parses a program's arguments. The exit status where they ask for help, which is printed then; Error(kUsage) where they are wrong.
+/// Parses a program's arguments. The exit status where they ask for help, which is printed then; Error(kUsage) where they are wrong,
+/// Error(kOutput) where the help cannot be printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
 /// What a program's main() does: runs it, and tells of an error in one line, "NAME: [component] …". Returns the exit status.
 int run_program(const char* name, const std::function<int()>& program);

@@ -8,11 +8,14 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 
 #include "apps/trainer/output/output_file.h"
+#include "apps/trainer/state/done_file.h"
 #include "core/error.h"
 #include "core/log.h"
 
@@ -55,13 +58,13 @@ std::error_code remove_checkpoint(const std::string& folder) {
   return error;
 }
 
-/// What a best checkpoint's DONE says; none where it is not there or says nothing.
-std::optional<CheckpointFolder::Best> read_best(const std::string& folder) {
+/// A DONE's text; none where there is no such file, or something else has its name.
+std::optional<std::string> done_in(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_regular_file(folder + "/DONE", error)) return std::nullopt;
   std::ifstream in(folder + "/DONE", std::ios::binary);
-  const auto json = nlohmann::json::parse(in, nullptr, false);
-  if (!json.is_object() || !json.contains("step") || !json["step"].is_number_integer()) return std::nullopt;
-  if (!json.contains("value") || !json["value"].is_number() || !json.contains("metric") || !json["metric"].is_string()) return std::nullopt;
-  return CheckpointFolder::Best{json["step"].get<std::int64_t>(), json["metric"].get<std::string>(), json["value"].get<double>()};
+  if (!in) return std::nullopt;
+  return std::string{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
 
 nlohmann::json json_of(const FileDigest& digest) {
@@ -83,17 +86,53 @@ FileDigest digest_from(const nlohmann::json& json) {
 }
 
 /// A checkpoint's DONE: its entry "files", or null where an older version wrote it.
-nlohmann::json read_done(const std::string& folder, std::int64_t step) {
+nlohmann::json read_files(const std::string& folder, std::int64_t step) {
   const std::string path = folder + "/DONE";
-  std::ifstream in(path, std::ios::binary);
-  if (!in) fail(ExitCode::kUsage, "checkpoint", "{} holds no complete checkpoint (its file DONE is missing)", folder);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (text == fmt::format("step {}\n", step)) return nullptr;
-  nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
-  if (!json.is_object() || json.value("step", nlohmann::json()) != step || !json.contains("files") || !json["files"].is_object()) {
+  const auto text = done_in(folder);
+  if (!text) fail(ExitCode::kUsage, "checkpoint", "{} holds no complete checkpoint (its file DONE is missing)", folder);
+  if (*text == fmt::format("step {}\n", step)) return nullptr;
+  nlohmann::json json = parse_done(path, *text);
+  if (json.value("step", nlohmann::json()) != step || !json.contains("files") || !json["files"].is_object()) {
     fail(ExitCode::kUsage, "checkpoint", {.file = path}, "does not say what files belong to step {}; the file is damaged", step);
   }
   return json["files"];
+}
+
+/// What a best checkpoint's DONE says, and whether the files that it lists are there, in their lengths.
+CheckpointFolder::Best read_best(const std::string& folder) {
+  const std::string path = folder + "/DONE";
+  const auto text = done_in(folder);
+  if (!text) fail(ExitCode::kUsage, "checkpoint", {.file = path}, "is missing or cannot be read; the best checkpoint is damaged");
+  const nlohmann::json json = parse_done(path, *text);
+  CheckpointFolder::Best best;
+  std::map<std::string, std::uint64_t> sizes;
+  try {
+    best = {json.at("step").get<std::int64_t>(), json.at("metric").get<std::string>(), json.at("value").get<double>()};
+    if (const auto files = json.find("files"); files != json.end()) {
+      for (const auto& [name, digest] : files->items()) sizes[name] = digest.at("bytes").get<std::uint64_t>();
+    }
+  } catch (const nlohmann::json::exception&) {
+    fail(ExitCode::kUsage, "checkpoint", {.file = path}, "does not say what was best, and when; the file is damaged");
+  }
+  for (const auto& [name, bytes] : sizes) {
+    std::error_code error;
+    const std::string file = folder + "/" + name;
+    const std::uintmax_t found = fs::is_regular_file(file, error) ? fs::file_size(file, error) : 0;
+    if (found != bytes || error) {
+      fail(ExitCode::kUsage, "checkpoint", {.file = file}, "has {} bytes, {} were written; the file is damaged",
+           error ? "no" : fmt::to_string(found), bytes);
+    }
+  }
+  return best;
+}
+
+/// Gives a damaged folder another name; why that cannot be done.
+std::string rename_damaged(const std::string& folder) {
+  const std::string aside = folder + ".damaged";
+  std::error_code error;
+  fs::remove_all(aside, error);
+  fs::rename(folder, aside, error);
+  return error ? error.message() : std::string();
 }
 
 void rename_folder(const std::string& from, const std::string& to) {
@@ -128,7 +167,7 @@ void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<F
   const std::string folder = step_folder(step), checkpoints = folder_ + "/checkpoints";
   // The ranks synced their files; their names must be on the disk before DONE is, and DONE before anything older goes.
   sync_folder(folder);
-  const std::string done = nlohmann::json{{"step", step}, {"files", json_of(files)}}.dump(1) + "\n";
+  const std::string done = done_text({{"step", step}, {"files", json_of(files)}});
   write_file_atomically(folder + "/DONE", done.data(), done.size());
   sync_folder(folder);
   sync_folder(checkpoints);
@@ -152,7 +191,7 @@ std::optional<std::int64_t> CheckpointFolder::newest(std::int64_t before) const 
 }
 
 int CheckpointFolder::ranks(std::int64_t step) const {
-  const nlohmann::json files = read_done(step_folder(step), step);
+  const nlohmann::json files = read_files(step_folder(step), step);
   if (!files.is_null()) return static_cast<int>(files.size());
   int count = 0;
   std::error_code error;
@@ -160,13 +199,7 @@ int CheckpointFolder::ranks(std::int64_t step) const {
   return count;
 }
 
-std::string CheckpointFolder::set_aside(std::int64_t step) const {
-  const std::string folder = step_folder(step), aside = folder + ".damaged";
-  std::error_code error;
-  fs::remove_all(aside, error);
-  fs::rename(folder, aside, error);
-  return error ? error.message() : std::string();
-}
+std::string CheckpointFolder::set_aside(std::int64_t step) const { return rename_damaged(step_folder(step)); }
 
 void CheckpointFolder::begin_best() const {
   remove_folder(new_best_folder());
@@ -178,8 +211,7 @@ FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) c
 }
 
 void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
-  const nlohmann::json json{{"step", best.step}, {"metric", best.metric}, {"value", best.value}, {"files", json_of(files)}};
-  const std::string done = json.dump(1) + "\n";
+  const std::string done = done_text({{"step", best.step}, {"metric", best.metric}, {"value", best.value}, {"files", json_of(files)}});
   sync_folder(new_best_folder());
   write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
   sync_folder(new_best_folder());
@@ -196,12 +228,22 @@ void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDig
 }
 
 std::optional<CheckpointFolder::Best> CheckpointFolder::best() const {
-  const auto found = read_best(best_folder());
-  return found ? found : read_best(old_best_folder());
+  std::error_code error;
+  // symlink_status: a link that leads nowhere is something, too.
+  if (fs::exists(fs::symlink_status(best_folder(), error))) return read_best(best_folder());
+  // Of one that was being replaced, or removed, by a run that was killed. Without its DONE it is none.
+  if (!fs::exists(old_best_folder() + "/DONE", error)) return std::nullopt;
+  try {
+    return read_best(old_best_folder());
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
+std::string CheckpointFolder::set_best_aside() const { return rename_damaged(best_folder()); }
+
 SafetensorsFile CheckpointFolder::read(std::int64_t step, int rank) const {
-  const nlohmann::json files = read_done(step_folder(step), step);
+  const nlohmann::json files = read_files(step_folder(step), step);
   if (files.is_null()) return read_safetensors(rank_file(step, rank));
   FileDigest written;
   try {

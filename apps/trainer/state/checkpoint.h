@@ -9,10 +9,10 @@
 
 namespace starling {
 
-/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written last: a JSON object with the step and, per
-/// file, its digest, by which reading checks it. What is in a rank's file is the trainer's matter. Write errors are Error(kOutput);
-/// a missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older versions have the line "step N" as
-/// their DONE, and are read unchecked.
+/// The files of checkpoints, `FOLDER/checkpoints/step-N/rank-R.safetensors` and `DONE`, written last: a JSON object with its own checksum,
+/// the step and, per file, its digest, by which reading checks it. What is in a rank's file is the trainer's matter. Write errors are
+/// Error(kOutput); a missing or damaged checkpoint is Error(kUsage) that names file and tensor. Checkpoints of older versions have the line
+/// "step N" as their DONE, and are read unchecked.
 class CheckpointFolder {
  public:
   /// Which checkpoint lies in `checkpoints/best`, and what it was chosen by.
@@ -46,8 +46,11 @@ class CheckpointFolder {
   void begin_best() const;
   FileDigest write_best(int rank, const SafetensorsFile& file) const;
   void complete_best(const Best& best, const std::vector<FileDigest>& files) const;
-  /// None where there is none, or none that is whole.
+  /// None where there is none. Error(kUsage) where it is damaged: where DONE is not what was written, or a file that it lists is missing or
+  /// of another length. Their bytes are checked where somebody reads them.
   std::optional<Best> best() const;
+  /// Renames a damaged one to best.damaged; says why where that cannot be done.
+  std::string set_best_aside() const;
 
  private:
   std::string best_folder() const { return folder_ + "/checkpoints/best"; }
