@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -10,5 +11,22 @@ namespace starling {
 /// disks, cables and memory break; it is no protection against somebody who means to deceive.
 std::string checksum(const void* data, std::size_t bytes);
 inline std::string checksum(std::string_view text) { return checksum(text.data(), text.size()); }
+
+/// The same of bytes that come in pieces.
+class ChecksumOfPieces {
+ public:
+  ChecksumOfPieces();
+  ~ChecksumOfPieces();
+  ChecksumOfPieces(const ChecksumOfPieces&) = delete;
+  ChecksumOfPieces& operator=(const ChecksumOfPieces&) = delete;
+
+  void add(const void* data, std::size_t bytes);
+  /// Of all that was added; then it begins anew.
+  std::string take();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 }  // namespace starling

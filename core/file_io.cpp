@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <system_error>
 
 #include "core/error.h"
@@ -33,9 +34,12 @@ std::string_view remedy(int error) {
   }
 }
 
+constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
+constexpr std::size_t kBuffer = 1 << 20;  // written at once
+
 }  // namespace
 
-AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
   if (path_.empty() || path_.find('\0') != std::string::npos) refuse(ENOENT);
   struct stat status {};
   const bool there = ::stat(path_.c_str(), &status) == 0;
@@ -48,6 +52,12 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
     temporary_.clear();
     refuse(error);
   }
+  if (direct || cache == Cache::kThrough) return;
+  // Set afterwards: a file system that cannot do it, such as one in memory, refuses just that.
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags < 0 || ::fcntl(fd_, F_SETFL, flags | O_DIRECT) != 0) return;
+  buffer_.reset(static_cast<char*>(std::aligned_alloc(kPage, kBuffer)));
+  if (!buffer_) leave_direct();
 }
 
 AtomicFile::~AtomicFile() {
@@ -60,19 +70,48 @@ void AtomicFile::refuse(int error) const {
        remedy(error));
 }
 
+void AtomicFile::leave_direct() {
+  const int flags = ::fcntl(fd_, F_GETFL);
+  if (flags >= 0) ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT);
+}
+
 void AtomicFile::write(const void* data, std::size_t bytes) {
   const char* at = static_cast<const char*>(data);
+  if (!buffer_) return write_now(at, bytes);
+  while (bytes > 0) {
+    const std::size_t count = std::min(bytes, kBuffer - used_);
+    std::memcpy(buffer_.get() + used_, at, count);
+    used_ += count;
+    at += count;
+    bytes -= count;
+    if (used_ == kBuffer) flush();
+  }
+}
+
+void AtomicFile::flush() {
+  if (used_ % kPage != 0) leave_direct();
+  write_now(buffer_.get(), used_);
+  used_ = 0;
+}
+
+void AtomicFile::write_now(const char* at, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t count = ::write(fd_, at, std::min<std::size_t>(bytes, std::size_t{1} << 30));
     if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINVAL && (::fcntl(fd_, F_GETFL) & O_DIRECT) != 0) {
+      leave_direct();  // it took the flag and cannot do it, or not with this alignment
+      continue;
+    }
     if (count < 0) refuse(errno);
     if (count == 0) refuse(ENOSPC);
     at += count;
     bytes -= static_cast<std::size_t>(count);
+    if (bytes > 0 && count % static_cast<ssize_t>(kPage) != 0) leave_direct();
   }
 }
 
 void AtomicFile::commit() {
+  if (buffer_) flush();
   // Devices and pipes cannot be synced, which is no fault of theirs.
   if (::fsync(fd_) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP) refuse(errno);
   const int fd = fd_;

@@ -1,6 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <string>
 
 namespace starling {
@@ -10,7 +13,10 @@ namespace starling {
 /// fault is Error(kOutput) that names the file, the reason, and what to do.
 class AtomicFile {
  public:
-  explicit AtomicFile(std::string path);
+  /// kPast: past the system's cache of files, where the file system can. That takes a third of the processor's time for a file of many MiB
+  /// that nobody reads soon, and leaves in memory what was there.
+  enum class Cache : std::uint8_t { kThrough, kPast };
+  explicit AtomicFile(std::string path, Cache cache = Cache::kThrough);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -20,9 +26,19 @@ class AtomicFile {
 
  private:
   [[noreturn]] void refuse(int error) const;
+  void write_now(const char* at, std::size_t bytes);
+  /// What is in the buffer: whole pages of the disk, or at the end the rest, through the cache.
+  void flush();
+  void leave_direct();
+
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
   std::string path_;
   std::string temporary_;  ///< empty: written directly, or committed
   int fd_ = -1;
+  std::unique_ptr<char, Free> buffer_;  ///< where it goes past the cache: what is to be written, aligned
+  std::size_t used_ = 0;
 };
 
 }  // namespace starling

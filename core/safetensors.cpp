@@ -30,6 +30,8 @@ static_assert(std::endian::native == std::endian::little, "the file's numbers ar
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // as the format's own reader has it
 constexpr const char* kMetadata = "__metadata__";
+constexpr std::uint64_t kPastCache = 8 << 20;  // bytes of tensors from which on a file goes past the system's cache
+constexpr std::size_t kPiece = 128 << 10;
 
 struct DTypeName {
   DType dtype;
@@ -320,14 +322,20 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
   const auto length = static_cast<std::uint64_t>(text.size());
 
   FileDigest digest{sizeof length + text.size(), checksum(text), {}};
-  AtomicFile output(path);
+  AtomicFile output(path, offset >= kPastCache ? AtomicFile::Cache::kPast : AtomicFile::Cache::kThrough);
   output.write(&length, sizeof length);
   output.write(text.data(), text.size());
+  ChecksumOfPieces sum;
   for (const auto* entry : order) {
     const auto& [name, tensor] = *entry;
     digest.bytes += tensor.bytes.size();
-    digest.tensors[name] = checksum(tensor.bytes.data(), tensor.bytes.size());
-    output.write(tensor.bytes.data(), tensor.bytes.size());
+    // Piece by piece: what was read for the checksum is still in the processor's cache when it is written.
+    for (std::size_t at = 0; at < tensor.bytes.size(); at += kPiece) {
+      const std::size_t count = std::min(kPiece, tensor.bytes.size() - at);
+      sum.add(tensor.bytes.data() + at, count);
+      output.write(tensor.bytes.data() + at, count);
+    }
+    digest.tensors[name] = sum.take();
   }
   output.commit();
   return digest;
