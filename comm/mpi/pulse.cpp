@@ -124,6 +124,7 @@ void MpiPulse::close() {
 }
 
 void MpiPulse::post() {
+  incoming_.kind = Message::kNone;
   const auto receive = [this] { return MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_); };
   int code = receive();
   if (is_rank_failure(code)) {
@@ -150,20 +151,25 @@ void MpiPulse::send(int rank, const Message& message) {
 void MpiPulse::poll() {
   while (true) {
     int flag = 0;
-    MPI_Status status;
+    MPI_Status status{};
+    status.MPI_SOURCE = -1;
     const int code = MPI_Test(&receive_, &flag, &status);
     if (is_rank_failure(code)) {  // whoever watches the rank says so; the others' messages are to come all the same
       acknowledge_failures(comm_);
-      if (receive_ == MPI_REQUEST_NULL) post();
-      return;
+      // Of a receive from any rank MPI tells the loss once more when a message of another has come: it counts.
+      if (!flag && receive_ != MPI_REQUEST_NULL) return;
+      if (receive_ != MPI_REQUEST_NULL) MPI_Request_free(&receive_);
+    } else {
+      mpi_check(code, "MPI_Test");
+      if (!flag) return;
     }
-    mpi_check(code, "MPI_Test");
-    if (!flag) return;
     const Message message = incoming_;
     post();
-    heard(status.MPI_SOURCE);
+    if (message.kind == Message::kNone) return;
+    if (message.kind == Message::kMuster) note_muster(static_cast<int>(message.code));
     if (message.kind == Message::kGoodbye) end_quietly(static_cast<int>(message.code));
-    if (message.kind == Message::kMuster) note_muster(status.MPI_SOURCE);
+    if (status.MPI_SOURCE < 0) continue;
+    heard(status.MPI_SOURCE);
     if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
     if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
   }
@@ -210,7 +216,7 @@ std::vector<int> MpiPulse::muster(const std::function<bool(int)>& lost, double l
     for (int j = 0; j < size; ++j) {
       if (j == own) continue;
       missing.push_back(j);
-      if (!lost(j)) send(j, {Message::kMuster});
+      if (!lost(j)) send(j, {Message::kMuster, own});
     }
   }
   const double end = now_seconds() + limit_seconds;

@@ -71,7 +71,7 @@ class MpiPulse {
 
  private:
   struct Message {
-    enum Kind : std::int64_t { kAsk, kAnswer, kGoodbye, kMuster };
+    enum Kind : std::int64_t { kAsk, kAnswer, kGoodbye, kMuster, kNone };
     std::int64_t kind = kAsk, code = 0, step = -1, bucket = -1;
   };
   void post();
