@@ -119,6 +119,7 @@ by_hand twice 2 "${peers[@]}"
 lose to-the-last 120 KILL "0 3 1"
 lose early 3 KILL 1 --set checkpoint.every_steps=0 --set checkpoint.every_epochs=0
 verify "early: from the start" grep -aq "on 3 of 4 ranks, from step 0" early.log
+lose crashed 120 SEGV 3 "${peers[@]}"
 lose stopped 120 STOP 2 --set sync.timeout_s=3
 verify "stopped: is ended" grep -aq "rank 2 on host .* does not answer and was ended" stopped.log
 
