@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/quiet_thread.h"
 #include "comm/mpi/start_watch.h"
 #include "comm/mpi/ulfm.h"
 #include "comm/mpi/watch.h"
@@ -42,11 +43,11 @@ std::atomic<bool> recovering{false};
 
 /// Where this process has not gone on without the lost ranks after so many seconds, `end` is called. There is one such limit at a time. A
 /// call of MPI that waits inside for a lost rank, as while communicators are made, has the lock, and is called back without it.
-void limit_recovery(double seconds, std::function<void()> end) {
+void limit_recovery(double seconds, const std::function<void()>& end) {
   static std::atomic<int> limited{-1};
   const int now = recoveries;
   if (limited.exchange(now) == now) return;
-  std::thread([=] {
+  const auto watch_clock = [=] {
     const auto over = [begin = std::chrono::steady_clock::now()](double limit) {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= limit;
     };
@@ -59,7 +60,11 @@ void limit_recovery(double seconds, std::function<void()> end) {
       called_back = true;
     }
     end();
-  }).detach();
+  };
+  try {
+    detail::start_quiet_thread(watch_clock).detach();
+  } catch (const std::system_error&) {  // no thread to be had: in nearly every case it goes well without
+  }
 }
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }

@@ -51,8 +51,6 @@ class MpiSession {
   /// more. Transports are to be destroyed then, and go_on_without_lost() to be called. `patience`: seconds that a healthy rank may take to
   /// come there.
   void survive_losses(double patience_seconds);
-  /// A lost rank ends the job again.
-  void end_on_losses() { surviving_ = false; }
   bool surviving() const { return surviving_; }
   struct Loss {
     std::string what;      ///< the lost ranks in words
