@@ -127,7 +127,7 @@ class Transport {
 /// Why a graph cannot hold what a thread of the host moves.
 std::string through_the_host(const Transport& transport);
 
-/// Transport over MPI_COMM_WORLD (MPI must be initialised, see comm/mpi/session.h).
+/// Transport over all ranks that are left (MPI must be initialised, see comm/mpi/session.h).
 std::unique_ptr<Transport> make_mpi_transport(double timeout_seconds);
 /// The transport of a program that runs alone.
 std::unique_ptr<Transport> make_single_transport();

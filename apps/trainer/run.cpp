@@ -116,7 +116,7 @@ nlohmann::json read_config(const TrainOptions& options) {
 }
 
 /// The config of so many ranks. With --elastic another topology takes the place of one that they cannot have.
-TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site) {
+TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, bool first_rank) {
   nlohmann::json config = read_config(options);
   const std::string source = source_of(options);
   try {
@@ -129,7 +129,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site) 
     const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;  // what is no text is told by the reader
     config["sync"]["topology"] = {{"type", other}};
     TrainConfig result = read_train_config(config, source, site);
-    if (is_first_rank()) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
+    if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
     return result;
   }
 }
@@ -258,8 +258,16 @@ void open_flight_recorder(const TrainConfig& config, const RunFolder& folder, Wo
   world.barrier();
 }
 
+/// What the worlds before this one leave to it, where ranks were lost and the others go on (`elastic.survive`).
+struct Heritage {
+  std::optional<MpiSession::Loss> loss;  ///< the last one
+  int first_ranks = 0;                   ///< of the first world
+  std::string folder;                    ///< of the run, once there is one
+  bool trains = false;                   ///< the present world has begun
+};
+
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& planned, Backend& backend,
-               Transport& transport) {
+               Transport& transport, Heritage& heritage) {
   RunFolder folder;
   together(transport, [&] {
     if (!config.trace.empty()) check_trace_file(config.trace);
@@ -275,11 +283,15 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     const std::size_t space = first.find(' ', 2);
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
+  heritage.folder = folder.path;
   open_flight_recorder(config, folder, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   if (folder.resume) {
     state = state_of(read_newest_checkpoint(checkpoints, transport, folder.resume_step, options.elastic), options, config, site, transport);
+  }
+  if (!folder.resume && heritage.first_ranks > site.ranks) {  // before the first checkpoint: from the start, as --elastic would from step 0
+    config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}}, 0, site.ranks, config.elastic);
   }
   const bool other_ranks = is_mean_of_ranks(state);
   const std::string source = checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
@@ -290,8 +302,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   const std::string chosen = folder.resume && !other_ranks ? "" : choose_by_measurement(config, site, trace, backend, transport);
   together(transport, [&] {
+    if (folder.resume || !config.stretches.empty()) check_data_size(config, source_of(options), site);
     if (folder.resume) {
-      check_data_size(config, source_of(options), site);
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
       check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
@@ -304,6 +316,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
   });
 
   if (transport.rank() == 0) {
+    if (heritage.loss) {
+      log::warning("{}; going on without a restart, on {} of {} ranks, from step {}", heritage.loss->what, transport.size(),
+                   heritage.loss->ranks_before, folder.resume ? folder.resume_step : 0);
+    }
     say("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
         fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
     say(chosen);
@@ -324,6 +340,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     Tracer::install(&tracer);
     device_trace.emplace(tracer, backend);
   }
+  heritage.trains = true;
   Trainer trainer(config, site, trace, backend, transport);
   if (folder.resume) {
     trainer.resume(state, source);
@@ -366,7 +383,21 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::uniq
   return config.transport.make(std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
 }
 
-ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
+/// From here on ranks survive the loss of others, where they are to and can.
+void choose_survival(const TrainConfig& config, const Backend& backend, World& world, MpiSession& session) {
+  std::string why_not;
+  if (backend.device() != DeviceType::kCpu)
+    why_not = "it goes on between CPUs alone";
+  else
+    why_not = session.why_not_survive();
+  if (why_not.empty()) {
+    session.survive_losses(config.timeout_s);
+  } else if (session.rank() == 0 && world.size() > 1) {
+    log::warning("elastic.survive is true, but a lost rank will end this run: {}", why_not);
+  }
+}
+
+ExitCode run_ranks(const TrainOptions& options, MpiSession& session, Heritage& heritage) {
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = session.make_transport(300.0);
@@ -374,10 +405,11 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   agree_on_build(*transport, version_report());
   if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
   const RankLayout site{transport->size(), transport->world().local_size()};
+  if (heritage.first_ranks == 0) heritage.first_ranks = site.ranks;
   TrainConfig config;
   ShapeTrace trace;
   together(*transport, [&] {
-    config = read_for_ranks(options, site);
+    config = read_for_ranks(options, site, transport->rank() == 0);
     config.defer_norms = expected_to_defer_norms(config.compute, config.device);
     trace = trace_shapes(config);
   });
@@ -393,6 +425,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   }
   together(*transport, [&] { open_data(config, source_of(options), site); });
   backend = choose_backend(config, *transport);
+  if (config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, session);
   transport = choose_transport(config, std::move(transport), *backend);
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
@@ -402,7 +435,31 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session) {
   if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
-  return train(options, config, site, trace, *backend, *transport);
+  return train(options, config, site, trace, *backend, *transport, heritage);
+}
+
+/// Runs, and after a lost rank again on those that are left, where the config and MPI allow it.
+ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
+  Heritage heritage;
+  while (true) {
+    heritage.trains = false;
+    try {
+      return run_ranks(options, session, heritage);
+    } catch (const AgreedError& error) {
+      if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
+      // What the config cannot have on so few ranks.
+      fail_on_all_ranks(ExitCode::kLost, "survive", {}, "{}, and the run cannot go on on {} of {} ranks: {}; continue with --resume latest",
+                        heritage.loss->what, session.size(), heritage.loss->ranks_before, error.message());
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kLost || !session.surviving()) throw;
+      heritage.loss = session.go_on_without_lost();
+      if (!heritage.loss) throw;
+    }
+    options.elastic = true;
+    if (heritage.folder.empty()) continue;
+    options.output = heritage.folder;
+    options.resume = "latest";
+  }
 }
 
 void print_failure(const std::string& message, int rank) {
@@ -442,7 +499,7 @@ int train_main(int argc, char** argv) {
   recorder.set_rank(session.rank());
   install_crash_reports();
   try {
-    return static_cast<int>(run_ranks(options, session));
+    return static_cast<int>(run_to_the_end(std::move(options), session));
   } catch (const AgreedError& error) {
     // Every rank is here or on its way; the lowest one concerned speaks for all.
     const int speaker = std::max(error.rank(), 0);

@@ -6,6 +6,8 @@
 #include <exception>
 
 #include "comm/flight.h"
+#include "comm/lost_ranks.h"
+#include "comm/mpi/ulfm.h"
 #include "comm/rank_processes.h"
 #include "comm/transports/checks.h"
 #include "core/error.h"
@@ -77,7 +79,11 @@ MpiEngine::~MpiEngine() {
   const std::scoped_lock lock(mpi_lock());
   for (auto& operation : queue_) active_.push_back(std::move(operation));
   std::erase_if(active_, [](const auto& operation) { return operation->finished(); });
-  if (!active_.empty()) {
+  if (any_lost_rank()) {  // others may still wait in these
+    revoke(world_->data);
+    revoke(world_->control);
+  }
+  if (!active_.empty() || any_lost_rank()) {
     MpiPulse::abandoned() = true;
     for (auto& operation : active_) graveyard().push_back(std::move(operation));
     static_cast<void>(world_.release());  // the operations refer to it
@@ -181,6 +187,7 @@ bool MpiEngine::wait_until(const MpiOperation& operation, Clock::time_point limi
       for (const int rank : late) log::warning("rank {} came after {:.1f} s", rank, waited());
       return true;
     }
+    check_lost_ranks();
     if (flow) flow->look();
     const auto now = Clock::now();
     if (now >= limit) return false;
@@ -232,6 +239,7 @@ void MpiEngine::warn_of_late_ranks(const MpiOperation& operation, double waited,
 }
 
 void MpiEngine::throw_if_failed() {
+  check_lost_ranks();
   if (!failed_ && !lost_) return;
   const std::scoped_lock lock(mutex_);
   fail(ExitCode::kLost, "transport", {.rank = world_->rank}, "rank {}: {}", world_->rank, failure_);

@@ -25,8 +25,8 @@ int tag_of(std::uint32_t sequence, Lane lane) {
 }  // namespace
 
 MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
-  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &data), "MPI_Comm_dup");
-  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &control), "MPI_Comm_dup");
+  mpi_check(MPI_Comm_dup(world_communicator(), &data), "MPI_Comm_dup");
+  mpi_check(MPI_Comm_dup(world_communicator(), &control), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(data, MPI_ERRORS_RETURN);
   MPI_Comm_set_errhandler(control, MPI_ERRORS_RETURN);
   MPI_Comm_rank(data, &rank);

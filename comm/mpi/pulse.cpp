@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "comm/lost_ranks.h"
+#include "comm/mpi/ulfm.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
 
@@ -16,6 +18,7 @@ namespace starling::detail {
 namespace {
 
 MpiPulse* the_pulse = nullptr;
+constexpr double kLastWordsSeconds = 0.05;
 constexpr int kHostBytes = 64;  // of a name, its end included; what is longer is cut
 
 double now_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
@@ -39,6 +42,11 @@ std::string text_of(std::int64_t step, std::int64_t bucket) {
 std::recursive_timed_mutex& mpi_lock() {
   static std::recursive_timed_mutex mutex;
   return mutex;
+}
+
+MPI_Comm& world_communicator() {
+  static MPI_Comm world = MPI_COMM_WORLD;
+  return world;
 }
 
 void mpi_check(int code, const char* call) {
@@ -67,12 +75,13 @@ bool& MpiPulse::abandoned() {
 }
 
 MpiPulse::MpiPulse() {
-  mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup");
+  mpi_check(MPI_Comm_dup(world_communicator(), &comm_), "MPI_Comm_dup");
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
   int size = 0;
   MPI_Comm_size(comm_, &size);
   heard_.resize(static_cast<std::size_t>(size));
   answers_.resize(static_cast<std::size_t>(size));
+  mustered_.resize(static_cast<std::size_t>(size));
   gather_hosts(size);
   post();
   the_pulse = this;
@@ -95,9 +104,9 @@ bool MpiPulse::wait_for_all(double limit_seconds) {
     {
       const std::scoped_lock lock(mpi_lock());
       int flag = 0;
-      if (first && MPI_Ibarrier(comm_, &request) != MPI_SUCCESS) return false;
-      if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS) return false;
-      if (flag) return true;
+      if (first && MPI_Ibarrier(comm_, &request) != MPI_SUCCESS) return survives_;
+      if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS) return survives_;
+      if (flag || any_lost_rank()) return true;
       poll();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -114,28 +123,53 @@ void MpiPulse::close() {
   sent_.clear();
 }
 
-void MpiPulse::post() { mpi_check(MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_), "MPI_Irecv"); }
+void MpiPulse::post() {
+  incoming_.kind = Message::kNone;
+  const auto receive = [this] { return MPI_Irecv(&incoming_, sizeof incoming_, MPI_BYTE, MPI_ANY_SOURCE, 0, comm_, &receive_); };
+  int code = receive();
+  if (is_rank_failure(code)) {
+    acknowledge_failures(comm_);
+    code = receive();
+  }
+  mpi_check(code, "MPI_Irecv");
+}
 
 void MpiPulse::send(int rank, const Message& message) {
   std::erase_if(sent_, [](const auto& sent) {
     int flag = 0;
-    MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE);
-    return flag != 0;
+    return MPI_Test(&sent->request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag != 0;
   });
   sent_.push_back(std::make_unique<Sent>(Sent{MPI_REQUEST_NULL, message}));
-  mpi_check(MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_, &sent_.back()->request), "MPI_Isend");
+  const int code = MPI_Isend(&sent_.back()->message, sizeof message, MPI_BYTE, rank, 0, comm_, &sent_.back()->request);
+  if (is_rank_failure(code)) {  // whoever watches the rank says so
+    sent_.pop_back();
+    return;
+  }
+  mpi_check(code, "MPI_Isend");
 }
 
 void MpiPulse::poll() {
   while (true) {
     int flag = 0;
-    MPI_Status status;
-    mpi_check(MPI_Test(&receive_, &flag, &status), "MPI_Test");
-    if (!flag) return;
+    MPI_Status status{};
+    status.MPI_SOURCE = -1;
+    const int code = MPI_Test(&receive_, &flag, &status);
+    if (is_rank_failure(code)) {  // whoever watches the rank says so; the others' messages are to come all the same
+      acknowledge_failures(comm_);
+      // Of a receive from any rank MPI tells the loss once more when a message of another has come: it counts.
+      if (!flag && receive_ != MPI_REQUEST_NULL) return;
+      if (receive_ != MPI_REQUEST_NULL) MPI_Request_free(&receive_);
+    } else {
+      mpi_check(code, "MPI_Test");
+      if (!flag) return;
+    }
     const Message message = incoming_;
     post();
-    heard(status.MPI_SOURCE);
+    if (message.kind == Message::kNone) return;
+    if (message.kind == Message::kMuster) note_muster(static_cast<int>(message.code));
     if (message.kind == Message::kGoodbye) end_quietly(static_cast<int>(message.code));
+    if (status.MPI_SOURCE < 0) continue;
+    heard(status.MPI_SOURCE);
     if (message.kind == Message::kAnswer) answers_[static_cast<std::size_t>(status.MPI_SOURCE)] = message;
     if (message.kind == Message::kAsk) send(status.MPI_SOURCE, {Message::kAnswer, 0, started_.step, started_.bucket});
   }
@@ -158,6 +192,56 @@ void MpiPulse::say_goodbye(int code) {
     if (flag && i >= 5) return;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
+}
+
+void MpiPulse::note_muster(int rank) {
+  mustered_[static_cast<std::size_t>(rank)] = true;
+  if (survives_) note_lost_rank({-1, fmt::format("rank {} has lost another rank", rank)});
+}
+
+void MpiPulse::survive_losses() {
+  survives_ = true;
+  for (std::size_t j = 0; j < mustered_.size(); ++j) {
+    if (mustered_[j]) note_muster(static_cast<int>(j));
+  }
+}
+
+std::vector<int> MpiPulse::muster(const std::function<bool(int)>& lost, double limit_seconds) {
+  const int size = static_cast<int>(heard_.size());
+  int own = 0;
+  std::vector<int> missing;
+  {
+    const std::scoped_lock lock(mpi_lock());
+    MPI_Comm_rank(comm_, &own);
+    for (int j = 0; j < size; ++j) {
+      if (j == own) continue;
+      missing.push_back(j);
+      if (!lost(j)) send(j, {Message::kMuster, own});
+    }
+  }
+  const double end = now_seconds() + limit_seconds;
+  double last_words = 0.0;  // of ranks that ended: until then their goodbye may be on its way
+  while (true) {
+    {
+      const std::scoped_lock lock(mpi_lock());
+      poll();
+      const std::vector<int> failed = failed_ranks(comm_);
+      std::erase_if(missing, [&](int j) {
+        return mustered_[static_cast<std::size_t>(j)] || lost(j) || std::find(failed.begin(), failed.end(), j) != failed.end();
+      });
+    }
+    const double now = now_seconds();
+    if (missing.empty() && last_words == 0.0) last_words = now + kLastWordsSeconds;
+    if ((missing.empty() && now >= last_words) || now >= end) return missing;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void MpiPulse::revoke() { detail::revoke(comm_); }
+
+void MpiPulse::retire(std::unique_ptr<MpiPulse> pulse) {
+  the_pulse = nullptr;
+  static_cast<void>(pulse.release());
 }
 
 void MpiPulse::heard(int rank) { heard_[static_cast<std::size_t>(rank)] = now_seconds(); }

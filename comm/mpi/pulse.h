@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -17,6 +18,9 @@ namespace starling::detail {
 /// done.
 std::recursive_timed_mutex& mpi_lock();
 
+/// The communicator of all ranks: MPI_COMM_WORLD, or after a loss that was survived that of those that are left.
+MPI_Comm& world_communicator();
+
 /// Throws Error(kLost) with MPI's own text unless `code` is MPI_SUCCESS.
 void mpi_check(int code, const char* call);
 
@@ -28,7 +32,7 @@ void let_signals_end_this_process();
 /// hold mpi_lock().
 class MpiPulse {
  public:
-  MpiPulse();  ///< collective over MPI_COMM_WORLD
+  MpiPulse();  ///< collective over world_communicator()
   ~MpiPulse();
   MpiPulse(const MpiPulse&) = delete;
   MpiPulse& operator=(const MpiPulse&) = delete;
@@ -38,9 +42,20 @@ class MpiPulse {
   void ask(int rank);
   /// Tells every other rank to end with `code`; tries for a moment only.
   void say_goodbye(int code);
-  /// Waits until every rank has called it, with the lock free in between; false after so many seconds.
+  /// Waits until every rank has called it, with the lock free in between; false after so many seconds. Where ranks are lost and this is to
+  /// be survived, it does not wait for them, nor for anybody else: true.
   bool wait_for_all(double limit_seconds);
   void close();  ///< before MPI_Finalize
+
+  /// From now on a rank's call to muster is noted as a loss (comm/lost_ranks.h), so that waits end.
+  void survive_losses();
+  /// Calls all others together after a loss, and waits for those that are not lost, as `lost` and MPI know it, until each has called too.
+  /// Returns those that did not within so many seconds. The caller does not hold mpi_lock().
+  std::vector<int> muster(const std::function<bool(int)>& lost, double limit_seconds);
+  /// All that is under way here fails, on all ranks; for good.
+  void revoke();
+  /// The world of this pulse is no more; what MPI may still touch stays.
+  static void retire(std::unique_ptr<MpiPulse> pulse);
 
   void heard(int rank);  ///< any message came from this rank
   void note_started(const ExchangeLabel& label) { started_ = label; }
@@ -56,12 +71,13 @@ class MpiPulse {
 
  private:
   struct Message {
-    enum Kind : std::int64_t { kAsk, kAnswer, kGoodbye };
+    enum Kind : std::int64_t { kAsk, kAnswer, kGoodbye, kMuster, kNone };
     std::int64_t kind = kAsk, code = 0, step = -1, bucket = -1;
   };
   void post();
   void gather_hosts(int size);
   void send(int rank, const Message& message);
+  void note_muster(int rank);
 
   MPI_Comm comm_ = MPI_COMM_NULL;
   MPI_Request receive_ = MPI_REQUEST_NULL;
@@ -74,6 +90,8 @@ class MpiPulse {
   std::vector<double> heard_;  ///< seconds of the steady clock; 0: never
   std::vector<Message> answers_;
   std::vector<std::string> hosts_;
+  std::vector<bool> mustered_;
+  bool survives_ = false;
   ExchangeLabel started_{-1, -1, -1};
 };
 

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <string_view>
@@ -20,7 +21,9 @@
 #include <thread>
 
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/quiet_thread.h"
 #include "comm/mpi/start_watch.h"
+#include "comm/mpi/ulfm.h"
 #include "comm/mpi/watch.h"
 #include "core/flight_recorder.h"
 
@@ -32,6 +35,37 @@ std::unique_ptr<detail::RankWatch> watch;
 
 constexpr auto kLastResort = std::chrono::seconds(4);  // after which a process that ends does so without MPI's help
 double longest_wait = 300.0;  // seconds, for the other ranks to come to the end too: the longest limit of a transport
+
+constexpr double kRecoverySeconds = 30.0;  // for MPI, beside the ranks' own patience
+constexpr double kStuckSeconds = 2.0;      // until a call of MPI that waits for a lost rank is called back
+std::atomic<int> recoveries{0};            // from lost ranks, this process's end included
+std::atomic<bool> recovering{false};
+
+/// Where this process has not gone on without the lost ranks after so many seconds, `end` is called. There is one such limit at a time. A
+/// call of MPI that waits inside for a lost rank, as while communicators are made, has the lock, and is called back without it.
+void limit_recovery(double seconds, const std::function<void()>& end) {
+  static std::atomic<int> limited{-1};
+  const int now = recoveries;
+  if (limited.exchange(now) == now) return;
+  const auto watch_clock = [=] {
+    const auto over = [begin = std::chrono::steady_clock::now()](double limit) {
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() >= limit;
+    };
+    for (bool called_back = false; !over(seconds);) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      if (recoveries != now) return;
+      if (called_back || recovering || !over(kStuckSeconds)) continue;
+      const std::unique_lock lock(detail::mpi_lock(), std::chrono::milliseconds(200));
+      if (!lock.owns_lock() && !recovering) detail::revoke(detail::world_communicator());
+      called_back = true;
+    }
+    end();
+  };
+  try {
+    detail::start_quiet_thread(watch_clock).detach();
+  } catch (const std::system_error&) {  // no thread to be had: in nearly every case it goes well without
+  }
+}
 
 void set_default(const char* name, const char* value) { setenv(name, value, 0); }
 
@@ -89,6 +123,8 @@ MpiSession::MpiSession() {
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+  // With ULFM: an error that belongs to no communicator any more, such as that of a message to a lost rank, is none to end the job for.
+  if (std::getenv("OMPI_MCA_mpi_ft_enable")) set_default("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return");
   const detail::StartWatch start;  // until all know each other
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
@@ -101,18 +137,38 @@ MpiSession::MpiSession() {
     abort(ExitCode::kUsage, rank_ == 0 ? "[mpi] this MPI library was built without thread support; it needs MPI_THREAD_SERIALIZED" : "");
   }
   const std::scoped_lock lock(detail::mpi_lock());
+  if (detail::why_no_ulfm().empty()) {
+    // MPI's own communicators stay as they are: what a loss revokes is a copy. An error of any is a return value from now on.
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
+    detail::mpi_check(MPI_Comm_dup(MPI_COMM_WORLD, &detail::world_communicator()), "MPI_Comm_dup");
+  }
+  watch_ranks();
+}
+
+void MpiSession::watch_ranks() {
   pulse = std::make_unique<detail::MpiPulse>();
-  watch = std::make_unique<detail::RankWatch>(
-      *pulse, rank_, size_, [this](const std::string& message) { abort(ExitCode::kLost, fmt::format("rank {}: {}", rank_, message)); });
+  watch = std::make_unique<detail::RankWatch>(*pulse, rank_, size_, [this](const LostRank& lost, const std::string& rest) {
+    if (!surviving_) abort(ExitCode::kLost, fmt::format("rank {}: [transport] {}{}", rank_, lost.what, rest));
+    note_lost_rank(lost);
+    limit_recovery(2 * patience_ + kRecoverySeconds, [this, lost, rest] {
+      abort(ExitCode::kLost, fmt::format("rank {}: [survive] {}, and going on without it took too long{}", rank_, lost.what, rest));
+    });
+  });
+  if (surviving_) pulse->survive_losses();
 }
 
 MpiSession::~MpiSession() {
   if (!active_) return;
+  const bool survived = recoveries > 0;
+  ++recoveries;        // no limit of one runs any more
+  if (!pulse) return;  // the only rank that is left; see below
   // MPI_Finalize would wait for a lost rank for good, so the watch goes on until all have come here.
   if (!detail::MpiPulse::abandoned() && !pulse->wait_for_all(longest_wait)) detail::MpiPulse::abandoned() = true;
   watch.reset();
   const std::scoped_lock lock(detail::mpi_lock());
   if (detail::MpiPulse::abandoned()) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::kLost));
+  if (survived) return;  // MPI_Finalize may wait for the lost ranks too: in one run of seven it did so for 20 s, or for good
   pulse->close();
   pulse.reset();
   MPI_Finalize();
@@ -131,6 +187,95 @@ std::string MpiSession::binding_warning() const {
 std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) const {
   longest_wait = std::max(longest_wait, timeout_seconds);
   return active_ && size_ > 1 ? make_mpi_transport(timeout_seconds) : make_single_transport();
+}
+
+std::string MpiSession::why_not_survive() const {
+  const std::scoped_lock lock(detail::mpi_lock());
+  return active_ ? detail::why_no_ulfm() : std::string();
+}
+
+void MpiSession::survive_losses(double patience_seconds) {
+  patience_ = patience_seconds;
+  surviving_ = true;
+  const std::scoped_lock lock(detail::mpi_lock());
+  if (pulse) pulse->survive_losses();
+}
+
+std::vector<LostRank> MpiSession::muster() {
+  const auto ended = [](int rank) { return watch->has_ended(rank); };
+  for (const int rank : pulse->muster(ended, patience_)) {
+    const std::string what = fmt::format("rank {} on host {} does not answer", rank, pulse->host(rank));
+    if (!watch->end_process(rank)) {
+      abort(ExitCode::kLost,
+            fmt::format("rank {}: [survive] after a loss {}, and cannot be ended from here; continue with --resume latest", rank_, what));
+    }
+    note_lost_rank({rank, what + " and was ended"});
+  }
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank != rank_ && ended(rank)) note_lost_rank({rank, watch->text_of_end(rank)});
+  }
+  return lost_ranks();
+}
+
+std::optional<MpiSession::Loss> MpiSession::go_on_without_lost() {
+  if (!pulse) return std::nullopt;
+  limit_recovery(2 * patience_ + kRecoverySeconds, [this] {
+    abort(ExitCode::kLost,
+          fmt::format("rank {}: [survive] going on without a lost rank took too long; continue with --resume latest", rank_));
+  });
+  const MPI_Comm old = detail::world_communicator();
+  {
+    const std::scoped_lock lock(detail::mpi_lock());
+    recovering = true;
+    detail::revoke(old);  // whoever is inside of a call that needs the lost rank comes out
+  }
+  const std::vector<LostRank> lost = muster();
+  watch.reset();
+  const std::scoped_lock lock(detail::mpi_lock());
+  const int ranks_before = size_;
+  std::vector<std::string> hosts;
+  for (int rank = 0; rank < ranks_before; ++rank) hosts.push_back(pulse->host(rank));
+  detail::MpiPulse::retire(std::move(pulse));
+  forget_lost_ranks();
+  detail::MpiPulse::abandoned() = false;
+  MPI_Comm from = old;
+  while (true) {
+    MPI_Comm next = MPI_COMM_NULL;
+    detail::mpi_check(detail::shrink(from, &next), "MPIX_Comm_shrink");
+    MPI_Comm_set_errhandler(next, MPI_ERRORS_RETURN);
+    detail::world_communicator() = next;
+    MPI_Comm_rank(next, &rank_);
+    MPI_Comm_size(next, &size_);
+    if (size_ == 1) break;
+    // Should another rank go meanwhile, some of the others may have come through here: all try again.
+    bool through = true;
+    try {
+      watch_ranks();
+    } catch (const Error&) {
+      through = false;
+      if (pulse) pulse->revoke();
+      detail::revoke(next);
+    }
+    if (detail::agree(next, through)) break;
+    watch.reset();
+    detail::revoke(next);
+    if (pulse) detail::MpiPulse::retire(std::move(pulse));
+    forget_lost_ranks();
+    from = next;
+  }
+  ++recoveries;
+  recovering = false;
+  if (size_ == ranks_before) return std::nullopt;
+  FlightRecorder::instance().set_rank(rank_);
+
+  Loss loss{.what = {}, .ranks_before = ranks_before};
+  for (const int rank : detail::lost_between(old, detail::world_communicator())) {
+    const auto known = std::find_if(lost.begin(), lost.end(), [&](const LostRank& one) { return one.rank == rank; });
+    loss.what +=
+        (loss.what.empty() ? "" : "; ") +
+        (known != lost.end() ? known->what : fmt::format("rank {} on host {} is lost", rank, hosts[static_cast<std::size_t>(rank)]));
+  }
+  return loss;
 }
 
 void MpiSession::abort(ExitCode code, const std::string& message) {

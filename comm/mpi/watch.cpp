@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <fstream>
 #include <map>
@@ -25,6 +26,9 @@
 #if !defined(SYS_pidfd_open)
 #define SYS_pidfd_open 434  // the same number on all machines
 #endif
+#if !defined(SYS_pidfd_send_signal)
+#define SYS_pidfd_send_signal 424
+#endif
 
 namespace starling::detail {
 namespace {
@@ -33,6 +37,7 @@ using std::chrono::milliseconds;
 
 /// A rank that fails says goodbye before it ends: until then its end may be an answer that is still on its way.
 constexpr auto kGrace = milliseconds(250);
+constexpr auto kEnd = milliseconds(2000);  // for a process that was killed
 constexpr auto kLook = milliseconds(200);  // between hosts: at answers, and at others' questions
 constexpr double kQuestions = 5.0;         // within the limit, and one a second at least
 
@@ -82,7 +87,7 @@ std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
 RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pulse), lost_(std::move(lost)) {
   const Place mine = own_place();
   std::vector<Place> places(static_cast<std::size_t>(size));
-  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, MPI_COMM_WORLD), "MPI_Allgather");
+  mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, places.data(), sizeof mine, MPI_BYTE, world_communicator()), "MPI_Allgather");
   const std::vector<std::vector<int>> hosts = hosts_of(places);
   several_hosts_ = hosts.size() > 1;
   for (std::size_t h = 0; h < hosts.size(); ++h) {
@@ -123,13 +128,15 @@ void RankWatch::run() {
   std::vector<pollfd> files{{wake_, POLLIN, 0}};
   for (const Process& process : processes_) {
     if (process.file < 0) report(process);
-    files.push_back({process.file, POLLIN, 0});
+    files.push_back({process.file, POLLIN, 0});  // one below 0 is passed over
   }
   Heartbeat heartbeat{Clock::now(), {}, Clock::now()};
   while (!stop_) {
     const int ready = ::poll(files.data(), files.size(), several_hosts_ || wake_ < 0 ? static_cast<int>(kLook.count()) : -1);
     for (std::size_t i = 1; ready > 0 && !stop_ && i < files.size(); ++i) {
-      if (files[i].revents != 0) report(processes_[i - 1]);
+      if (files[i].revents == 0) continue;
+      report(processes_[i - 1]);
+      files[i].fd = -1;
     }
     if (several_hosts_ && !stop_) look_for_heartbeat(heartbeat);
   }
@@ -143,10 +150,34 @@ void RankWatch::report(const Process& process) {
     std::this_thread::sleep_for(milliseconds(10));
   } while (Clock::now() < until);
   note_flight(FlightEvent::kLost, kNoExchange, std::span(&process.rank, 1));
-  lost_(
-      fmt::format("[transport] rank {} on host {} has ended: process {} is gone and said nothing{}; look for its last words, or for the "
-                  "kernel's (dmesg) where memory was short, and continue with --resume latest",
-                  process.rank, pulse_.host(process.rank), process.id, doing()));
+  lost_({process.rank, text_of_end(process.rank)},
+        doing() + "; look for its last words, or for the kernel's (dmesg) where memory was short, and continue with --resume latest");
+}
+
+const RankWatch::Process* RankWatch::process_of(int rank) const {
+  const auto found = std::find_if(processes_.begin(), processes_.end(), [&](const Process& process) { return process.rank == rank; });
+  return found == processes_.end() ? nullptr : &*found;
+}
+
+bool RankWatch::has_ended(int rank) const {
+  const Process* process = process_of(rank);
+  if (!process) return false;
+  pollfd file{process->file, POLLIN, 0};
+  return process->file < 0 || (::poll(&file, 1, 0) == 1 && file.revents != 0);
+}
+
+std::string RankWatch::text_of_end(int rank) const {
+  const Process* process = process_of(rank);
+  return fmt::format("rank {} on host {} has ended{}", rank, pulse_.host(rank),
+                     process ? fmt::format(": process {} is gone and said nothing", process->id) : "");
+}
+
+bool RankWatch::end_process(int rank) {
+  const Process* process = process_of(rank);
+  if (!process || process->file < 0) return false;
+  if (::syscall(SYS_pidfd_send_signal, process->file, SIGKILL, nullptr, 0) != 0 && errno != ESRCH) return false;
+  pollfd file{process->file, POLLIN, 0};
+  return ::poll(&file, 1, static_cast<int>(kEnd.count())) == 1;
 }
 
 void RankWatch::look_for_heartbeat(Heartbeat& state) {
@@ -169,10 +200,10 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   const double silence = heard < 0 ? silent : std::min(heard, silent);
   if (silence <= limit) return;
   note_flight(FlightEvent::kLost, kNoExchange, std::span(&watched_, 1));
-  lost_(
-      fmt::format("[transport] rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g}){}; look whether the "
-                  "host and its network are up, and continue with --resume latest",
-                  watched_, pulse_.host(watched_), silence, limit, doing()));
+  const LostRank lost{watched_, fmt::format("rank {} on host {} has given no sign of life for {:.1f} s (sync.heartbeat_s {:g})", watched_,
+                                            pulse_.host(watched_), silence, limit)};
+  watched_ = -1;
+  lost_(lost, doing() + "; look whether the host and its network are up, and continue with --resume latest");
 }
 
 std::string RankWatch::doing() const {

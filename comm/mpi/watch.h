@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/lost_ranks.h"
 #include "comm/mpi/pulse.h"
 
 namespace starling::detail {
@@ -20,10 +21,11 @@ namespace starling::detail {
 /// watch processes, each rank counts as a host of its own.
 class RankWatch {
  public:
-  /// What to do about a lost rank; gets one line, does not return.
-  using Lost = std::function<void(const std::string& message)>;
+  /// What to do about a lost rank: `rest` completes its line, with what this rank did and what may be done about it. Where it returns, the
+  /// watch goes on with the others.
+  using Lost = std::function<void(const LostRank& lost, const std::string& rest)>;
 
-  /// Collective over MPI_COMM_WORLD; the caller holds mpi_lock().
+  /// Collective over world_communicator(); the caller holds mpi_lock().
   RankWatch(MpiPulse& pulse, int rank, int size, Lost lost);
   /// Ends the watch; the caller does not hold mpi_lock().
   ~RankWatch();
@@ -32,6 +34,12 @@ class RankWatch {
 
   /// From now on a host that is silent for so many seconds is lost.
   void expect_heartbeats(double limit_seconds);
+
+  /// Whether the kernel says that the rank's process has ended; false of other hosts' ranks.
+  bool has_ended(int rank) const;
+  std::string text_of_end(int rank) const;
+  /// Ends a rank of this host, which does not answer any more, and waits for its end; false where that cannot be done.
+  bool end_process(int rank);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -46,6 +54,7 @@ class RankWatch {
   void run();
   /// Lets another rank's goodbye count first, which has said why, and reports the loss otherwise.
   void report(const Process& process);
+  const Process* process_of(int rank) const;
   void look_for_heartbeat(Heartbeat& state);
   std::string doing() const;
 

@@ -15,6 +15,7 @@
 #include <random>
 
 #include "comm/agreement.h"
+#include "comm/lost_ranks.h"
 
 namespace starling::detail {
 namespace {
@@ -126,6 +127,7 @@ void swap_files(int rank, const std::vector<int>& local, const std::vector<std::
       accept(place, std::move(received));
     }
     if (left == 0 && unsent.empty()) break;
+    check_lost_ranks();
     if (Clock::now() >= limit) {
       fail(ExitCode::kLost, "sharing", "no descriptor from {} ranks within {:g} s", left, timeout_seconds);
     }

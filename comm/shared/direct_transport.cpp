@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/flight.h"
+#include "comm/lost_ranks.h"
 #include "comm/rank_processes.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/shared_mixer.h"
@@ -144,6 +145,7 @@ void DirectMixer::await(const std::vector<int>& ranks, std::atomic<std::uint32_t
     while (!detail::wait_for(count_of(r), target, spin, std::min(deadline, Clock::now() + kSlice))) {
       spin = std::chrono::nanoseconds(0);
       if (settings_.check) settings_.check();
+      check_lost_ranks();
       if (Clock::now() >= deadline) {
         std::vector<AwaitedRank> known;
         for (const int other : ranks) {

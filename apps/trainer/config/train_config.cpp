@@ -586,7 +586,8 @@ GraphChoice read_cuda_graphs(ConfigSection& root) {
 }
 
 void read_elastic(ConfigSection& root, TrainConfig& config) {
-  ConfigSection elastic = root.section("elastic", "how --resume … --elastic goes on with another number of ranks");
+  ConfigSection elastic =
+      root.section("elastic", "how a run goes on with another number of ranks: by --resume … --elastic, or by `survive`");
   config.elastic.keep_global_batch =
       elastic.choice("keep", "global_batch", {"global_batch", "rank_batch"},
                      "global_batch: the samples of an update, to the nearest number that the ranks can share; rank_batch: `batch_size`, so "
@@ -595,6 +596,10 @@ void read_elastic(ConfigSection& root, TrainConfig& config) {
       elastic.choice("lr_scaling", "linear", {"linear", "sqrt", "none"}, "with rank_batch: how the rate follows the samples of an update");
   if (!config.elastic.keep_global_batch) config.elastic.lr_power = scaling == "linear" ? 1.0 : scaling == "sqrt" ? 0.5 : 0.0;
   config.elastic.topology = elastic.text("topology", config.elastic.topology, "in place of a sync.topology that cannot have so many ranks");
+  config.elastic.survive =
+      elastic.boolean("survive", false,
+                      "after a lost rank the others go on in the same processes, from the newest checkpoint; needs Open MPI 5 under mpirun "
+                      "--with-ft ulfm, and CPUs; elsewhere a warning says so, and a lost rank ends the run");
   elastic.finish();
 }
 

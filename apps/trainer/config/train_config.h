@@ -72,6 +72,7 @@ struct Elastic {
   bool keep_global_batch = true;    ///< or each rank's
   double lr_power = 0.0;            ///< the rate is multiplied by (new / old samples of an update) to this power
   std::string topology = "base-2";  ///< in place of one that cannot have so many ranks
+  bool survive = false;             ///< a lost rank: the others go on in the same processes, where MPI can do that
 };
 
 struct TrainConfig {
