@@ -271,7 +271,7 @@ bool crashes_first() {
   return false;
 }
 
-void on_bus_error(int signal, siginfo_t* info, void*) {
+[[maybe_unused]] void on_bus_error(int signal, siginfo_t* info, void*) {
   if (crashes_first()) end_by_lost_data(info);
   end_by(signal);
 }

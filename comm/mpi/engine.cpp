@@ -119,9 +119,9 @@ void MpiEngine::note_start(const MpiOperation& operation) {
     note_flight(FlightEvent::kStart, operation.label(), operation.partners());
 }
 
-void MpiEngine::note_through(const MpiOperation& operation) const {
+void MpiEngine::note_through(const MpiOperation& operation) {
   if (is_call(operation))
-    FlightRecorder::instance().note(FlightEvent::kCalled, {.round = calls_}, operation.what());  // there is one at a time
+    FlightRecorder::instance().note(FlightEvent::kCalled, {.round = ++calls_through_}, operation.what());  // there is one at a time
   else
     note_flight(FlightEvent::kArrived, operation.label());
 }

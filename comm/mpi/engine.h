@@ -40,7 +40,7 @@ class MpiEngine {
   /// Moves everything on once, under mpi_lock(). True if something moved.
   bool drive();
   void note_start(const MpiOperation& operation);
-  void note_through(const MpiOperation& operation) const;
+  void note_through(const MpiOperation& operation);
   void throw_if_failed();
   /// `flow`, where there is one, gets its looks meanwhile.
   bool wait_until(const MpiOperation& operation, Clock::time_point limit, Flow* flow);
@@ -54,6 +54,7 @@ class MpiEngine {
   std::unordered_map<Ticket, std::shared_ptr<MpiOperation>> tickets_;
   Ticket last_ticket_ = 0;
   std::int64_t calls_ = 0;          ///< of the control plane so far, equal on all ranks
+  std::int64_t calls_through_ = 0;  ///< of them, those that are through; of whoever holds mpi_lock()
   std::vector<double> late_after_;  ///< per rank: seconds of waiting before it is called late
 
   std::mutex mutex_;  ///< of the following
