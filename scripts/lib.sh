@@ -61,20 +61,25 @@ mpi_environment() {
   export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
 }
 
-# mpi_words: hands stdin on to stderr, line by line. Where a rank has told its error, what Open MPI adds to it says nothing more, and goes:
-# blocks between two lines of dashes that begin with a sentence known here. All else stays, such as why a program could not be started.
+# mpi_words: hands stdin on to stderr, line by line. Where a rank tells its error, what Open MPI adds to it says nothing more, and goes:
+# blocks between two lines of dashes that begin with a sentence known here. One that comes before any error is kept back: it is shown at the
+# end where no rank has told one. All else stays, such as why a program could not be started.
 mpi_words() {
-  local line dashes=0 told=0 dropped=0 rule
+  local line dashes=0 told=0 dropped=0 held="" rule
   local error='^(rank [0-9]+: |starling-[a-z]+: )?\[[a-z][a-z _-]*\] '
   rule=$(printf '%074d' 0)
   rule=${rule//0/-}
+  keep_back() { if [ $told = 0 ]; then held+=$1$'\n'; fi; }
   trap '' INT TERM HUP USR1 USR2 QUIT # it ends with its input, after mpirun's last word
   while IFS= read -r line || [ -n "$line" ]; do
+    if [[ $line =~ $error ]]; then told=1 held=""; fi
     if [ $dropped -gt 0 ]; then # within such a block; one that does not end is not followed for long
       if [ "$line" = "$rule" ]; then
+        keep_back "$line"
         dropped=0
         continue
       elif ! [[ $line =~ $error ]] && [ $dropped -lt 10 ]; then
+        keep_back "$line"
         dropped=$((dropped + 1))
         continue
       fi
@@ -83,20 +88,21 @@ mpi_words() {
       dashes=0
       case $line in
         "Primary job  terminated normally, but "* | "mpirun detected that one or more processes exited with non-zero status"* | "MPI_ABORT was invoked on rank "*)
+          keep_back "$rule"$'\n'"$line"
           dropped=1
           continue
           ;;
       esac
       printf '%s\n' "$rule"
     fi
-    if [ $told = 1 ] && [ "$line" = "$rule" ]; then
+    if [ "$line" = "$rule" ]; then
       dashes=1
       continue
     fi
-    if [[ $line =~ $error ]]; then told=1; fi
     printf '%s\n' "$line"
   done >&2
   if [ $dashes = 1 ]; then printf '%s\n' "$rule" >&2; fi
+  printf '%s' "$held" >&2
 }
 
 # start_mpi COMMAND...: starts mpirun, as process $mpi_job. It is in a session of its own, so that Ctrl-C in a terminal reaches this script

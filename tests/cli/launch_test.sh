@@ -51,13 +51,14 @@ check "a program that the system cannot start" "131|132|134" "execve|unable to (
 check "what ranks print passes" 0 "^out$" "$launch" -n 1 bash -c 'echo out; printf "one\n\n  two\nthree" >&2'
 verify "as it is" bash -c '[ "$(cat "$1")" = "$(printf "one\n\n  two\nthree\n")" ]' _ "$work/.stderr"
 words() { # TEXT of stdin, TEXT that is left
-  [ "$(printf "$1" | (source "$root/scripts/lib.sh" && mpi_words) 2>&1)" = "$(printf "$2")" ]
+  [ "$(printf -- "$1" | (source "$root/scripts/lib.sh" && mpi_words) 2>&1)" = "$(printf -- "$2")" ]
 }
 rule=--------------------------------------------------------------------------
 detected="mpirun detected that one or more processes exited with non-zero status, thus causing"
 verify "an unknown block stays" words "[a] b\n$rule\nnews\n$rule\n" "[a] b\n$rule\nnews\n$rule"
 verify "one after an unknown one goes" words "[a] b\n$rule\nnews\n$rule\n$rule\n$detected\nx\n$rule\nend\n" "[a] b\n$rule\nnews\n$rule\nend"
-verify "one before any error stays" words "$rule\n$detected\n$rule\n[a] b\n" "$rule\n$detected\n$rule\n[a] b"
+verify "one before the error goes, too" words "$rule\n$detected\nx\n$rule\n[a] b\n" "[a] b"
+verify "one without any error stays" words "a\n$rule\n$detected\nx\n$rule\nb\n" "a\nb\n$rule\n$detected\nx\n$rule"
 verify "a rank's line in it stays" words "rank 2: [a] b\n$rule\n$detected\nrank 3: [c] d\n$rule\nend\n" "rank 2: [a] b\nrank 3: [c] d\nend"
 verify "one without an end is not followed for long" words "[a] b\n$rule\n$detected\n1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n11\n" "[a] b\n10\n11"
 verify "dashes at the end stay" words "[a] b\n$rule\n" "[a] b\n$rule"
