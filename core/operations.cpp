@@ -1,5 +1,7 @@
 #include "core/operations.h"
 
+#include <limits>
+
 #include "core/error.h"
 
 namespace starling {
@@ -91,6 +93,16 @@ void check_augment_images(const AugmentImages& args) {
     require(args.mix.dtype() == DType::kInt32 && args.mix.elements() == 5, "augment_images", "mix is {} of {}; needed: int32 [5]",
             args.mix.shape().text(), name_of(args.mix.dtype()));
   }
+}
+
+void check_change_pixels(const ChangePixels& args) {
+  const auto bytes = [&](const Tensor& tensor) { return tensor && tensor.dtype() == DType::kUInt8 && tensor.shape() == args.x.shape(); };
+  require(bytes(args.x) && bytes(args.scratch) && bytes(args.y) && args.x.shape().rank() == 4 && args.x.shape()[3] >= 1 &&
+              args.x.shape()[3] <= 4 && args.x.shape()[1] * args.x.shape()[2] <= std::numeric_limits<std::int32_t>::max(),
+          "change_pixels", "x, scratch and y must be bytes of one shape, B×H×W×C with at most 4 channels");
+  const Shape shape = args.steps ? args.steps.shape() : Shape{};
+  require(shape.rank() == 3 && args.steps.dtype() == DType::kInt32 && shape[0] == args.x.shape()[0] && shape[2] == kPixelStepNumbers,
+          "change_pixels", "steps are {}; needed: int32 [{}, some, {}]", shape.text(), args.x.shape()[0], kPixelStepNumbers);
 }
 
 std::int64_t message_bytes(Code code, DType dtype, std::int64_t elements, std::int64_t block) {

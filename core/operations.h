@@ -435,6 +435,16 @@ struct AugmentImages {
 /// Throws Error(kInternal) where the tensors do not fit each other: what every backend begins with.
 void check_augment_images(const AugmentImages& args);
 
+inline constexpr std::int64_t kPixelStepNumbers = 9;  ///< int32 of a PixelStep
+/// Changes the bytes of images: x[B,H,W,C] → y, of at most 4 channels; image b goes through the steps b of steps, int32 [B,K,9], each a
+/// PixelStep (kernels/math/pixel_steps.h), up to the first that is kNone. `scratch` is as large as x, and none of the three overlap.
+struct ChangePixels {
+  Tensor x, steps, scratch, y;
+  Accesses accesses() const { return Accesses().read({x, steps}).write({scratch, y}); }
+};
+/// Throws Error(kInternal) where the tensors do not fit each other: what every backend begins with.
+void check_change_pixels(const ChangePixels& args);
+
 /// out = Σ_k weight_k · in_k, at most 8 terms; `accumulate` adds to out. Without it, out may be one of the terms.
 struct WeightedSum {
   std::array<Tensor, 8> in;
@@ -628,6 +638,7 @@ struct Update {
   X(EmbeddingBackward, embedding_backward)             \
   X(Cast, cast)                                        \
   X(AugmentImages, augment_images)                     \
+  X(ChangePixels, change_pixels)                       \
   X(WeightedSum, weighted_sum)                         \
   X(Encode, encode)                                    \
   X(Decode, decode)                                    \

@@ -24,7 +24,7 @@ std::vector<TestView> test_views(std::string_view name) {
 void show(const TestView& view, const ImageBytes& image) {
   const auto within = [](std::int32_t step, std::int64_t size) { return size > 1 ? step : 0; };
   const std::int32_t down = within(view.down, image.height), right = within(view.right, image.width);
-  if (down != 0 || right != 0 || view.mirrored) take_window(image, down, right, view.mirrored, true);
+  if (down != 0 || right != 0 || view.mirrored) change_pixels(image, pixel_steps::window(down, right, view.mirrored, true));
 }
 
 }  // namespace starling

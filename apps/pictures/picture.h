@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/math/resize_taps.h"
+
 // Picture files as bytes of images: JPEG and PNG, told apart by content. Only what a crop needs is decoded, at the smallest scale that
 // covers it. Needs core, libjpeg-turbo and libpng; no MPI.
 
@@ -35,8 +37,6 @@ struct PicturePart {
 /// Chooses the part once the picture's size is known, before anything is decoded.
 using PartChoice = std::function<PicturePart(const PictureSize&)>;
 
-/// Filters of Pillow's Image.resize: bilinear and bicubic (a = -0.5) widen with the step where a picture shrinks (antialiasing).
-enum class Interpolation : std::uint8_t { kNearest, kBilinear, kBicubic };
 std::vector<std::string> interpolation_names();
 /// Error(kUsage) where there is no such filter.
 Interpolation interpolation_of(std::string_view name);

@@ -6,8 +6,6 @@
 
 namespace starling::cpu {
 
-constexpr int kBlendBits = 14;  ///< a factor of 1 is 2^14
-
 /// Loops of apps/pictures/pixels.h. Pixels of colours have 3 bytes. Factors are in 1/2^14, results are rounded down and clamped to a byte.
 struct PixelKernels {
   /// v = factor · v + add, the sum in 1/2^14.

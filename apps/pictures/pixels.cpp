@@ -1,13 +1,14 @@
 #include "apps/pictures/pixels.h"
 
 #include <algorithm>
-#include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <numbers>
 #include <vector>
 
 #include "apps/pictures/pixel_kernels.h"
+#include "apps/pictures/resize.h"
 
 STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
 
@@ -20,10 +21,7 @@ const cpu::PixelKernels& cpu::pixel_kernels() {
 
 namespace {
 
-constexpr double kOne = 1 << cpu::kBlendBits;
-
-/// Beyond, every byte above 0 is 255 anyway; products stay within 32 bits.
-std::int32_t fixed_factor(double factor) { return static_cast<std::int32_t>(std::lround(std::clamp(factor, 0.0, 256.0) * kOne)); }
+constexpr std::int64_t kUnit = 1 << 16;  ///< of PixelChange::kTransform
 
 /// A copy of the image to read from while it is written.
 const std::uint8_t* kept(const ImageBytes& image) {
@@ -63,9 +61,6 @@ void copy_pixels(const std::uint8_t* from, std::int64_t first, std::int64_t step
   }
 }
 
-/// The place inside [0, size) that a reflected coordinate shows.
-std::int64_t reflected(std::int64_t at, std::int64_t size) { return at < 0 ? -at : at >= size ? 2 * size - 2 - at : at; }
-
 template <int kChannels>
 void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, bool flip, bool reflect) {
   const std::uint8_t* old = kept(image);
@@ -75,7 +70,7 @@ void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, b
   for (std::int64_t y = 0; y < image.height; ++y) {
     std::uint8_t* row = image.bytes + y * row_bytes;
     std::int64_t from_y = y + top;
-    if (reflect) from_y = reflected(from_y, image.height);
+    if (reflect) from_y = math::reflected(from_y, image.height);
     if (from_y < 0 || from_y >= image.height) {
       std::memset(row, 0, static_cast<std::size_t>(row_bytes));
       continue;
@@ -90,7 +85,7 @@ void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, b
     }
     const auto outside = [&](std::int64_t x) {
       std::uint8_t* to = row + (flip ? width - 1 - x : x) * kChannels;
-      const std::uint8_t* shown = from + reflected(x + left, width) * kChannels;
+      const std::uint8_t* shown = from + math::reflected(x + left, width) * kChannels;
       for (int c = 0; c < kChannels; ++c) to[c] = reflect ? shown[c] : std::uint8_t{0};
     };
     for (std::int64_t x = 0; x < begin; ++x) outside(x);
@@ -99,16 +94,16 @@ void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, b
 }
 
 template <int kChannels>
-void transform(const ImageBytes& image, const PixelMap& map) {
-  constexpr double kUnit = 65536.0;
-  const auto fixed = [](double value) { return static_cast<std::int64_t>(std::floor(value * kUnit + 0.5)); };
-  const std::int64_t xx = fixed(map.xx), xy = fixed(map.xy), yx = fixed(map.yx), yy = fixed(map.yy);
-  std::int64_t row_x = fixed(map.x0 + 0.5 * (map.xx + map.xy)), row_y = fixed(map.y0 + 0.5 * (map.yx + map.yy));
+void transform(const ImageBytes& image, const std::int32_t* numbers) {
+  const std::int64_t xx = numbers[0], xy = numbers[1], yx = numbers[2], yy = numbers[3];
+  std::int64_t row_x = 0, row_y = 0;
+  std::memcpy(&row_x, numbers + 4, sizeof row_x);
+  std::memcpy(&row_y, numbers + 6, sizeof row_y);
   const std::int64_t height = image.height, width = image.width, row_bytes = width * kChannels;
   const std::uint8_t* old = kept(image);
   for (std::int64_t y = 0; y < height; ++y, row_x += xy, row_y += yy) {
     std::uint8_t* to = image.bytes + y * row_bytes;
-    if (xx == static_cast<std::int64_t>(kUnit) && yx == 0) {  // a row is moved as a whole
+    if (xx == kUnit && yx == 0) {  // a row is moved as a whole
       const std::int64_t shift = row_x >> 16, from_y = row_y >> 16;
       const std::int64_t begin = std::clamp<std::int64_t>(-shift, 0, width), end = std::clamp(width - shift, begin, width);
       std::memset(to, 0, static_cast<std::size_t>(row_bytes));
@@ -128,13 +123,7 @@ void transform(const ImageBytes& image, const PixelMap& map) {
   }
 }
 
-}  // namespace
-
-void adjust_brightness(const ImageBytes& image, double factor) {
-  cpu::pixel_kernels().scale(image.bytes, image.size(), fixed_factor(factor), 0);
-}
-
-void adjust_contrast(const ImageBytes& image, double factor) {
+void adjust_contrast(const ImageBytes& image, std::int32_t factor) {
   const std::int64_t pixels = image.height * image.width;
   std::int64_t sum = 0;
   if (image.channels == 3) {
@@ -142,38 +131,18 @@ void adjust_contrast(const ImageBytes& image, double factor) {
   } else {
     for (std::int64_t i = 0; i < image.size(); ++i) sum += image.bytes[i];
   }
-  const std::int32_t fixed = fixed_factor(factor);
-  const double mean = static_cast<double>(sum) / static_cast<double>(image.channels == 3 ? pixels : image.size());
-  cpu::pixel_kernels().scale(image.bytes, image.size(), fixed, static_cast<std::int32_t>(std::lround((kOne - fixed) * mean)));
+  const std::int32_t add = math::contrast_add(factor, sum, image.channels == 3 ? pixels : image.size());
+  cpu::pixel_kernels().scale(image.bytes, image.size(), factor, add);
 }
 
-void adjust_saturation(const ImageBytes& image, double factor) {
-  if (image.channels == 3) cpu::pixel_kernels().blend_grey(image.bytes, image.height * image.width, fixed_factor(factor));
-}
-
-void adjust_hue(const ImageBytes& image, double turn) {
-  if (image.channels != 3) return;
-  const auto sixths = static_cast<float>(6.0 * (turn < 0.0 ? turn + 1.0 : turn));
-  cpu::pixel_kernels().turn_hue(image.bytes, image.height * image.width, sixths < 6.0F ? sixths : 0.0F);
-}
-
-void adjust_sharpness(const ImageBytes& image, double factor) {
+void adjust_sharpness(const ImageBytes& image, std::int32_t factor) {
   if (image.height <= 2 || image.width <= 2) return;
   const std::uint8_t* old = kept(image);
   const std::int64_t n = image.width * image.channels;
   for (std::int64_t y = 1; y < image.height - 1; ++y) {
     const std::uint8_t* row = old + y * n;
-    cpu::pixel_kernels().sharpen(row - n, row, row + n, n, image.channels, fixed_factor(factor), image.bytes + y * n);
+    cpu::pixel_kernels().sharpen(row - n, row, row + n, n, image.channels, factor, image.bytes + y * n);
   }
-}
-
-void posterize(const ImageBytes& image, int bits) {
-  cpu::pixel_kernels().invert_and_mask(image.bytes, image.size(), 256, 0xFF00 >> std::clamp(bits, 0, 8) & 0xFF);
-}
-
-void solarize(const ImageBytes& image, double threshold) {
-  cpu::pixel_kernels().invert_and_mask(image.bytes, image.size(), static_cast<std::int32_t>(std::ceil(std::clamp(threshold, 0.0, 256.0))),
-                                       255);
 }
 
 void autocontrast(const ImageBytes& image) {
@@ -187,10 +156,7 @@ void autocontrast(const ImageBytes& image) {
   }
   std::uint8_t tables[4][256];
   for (std::size_t c = 0; c < channels; ++c) {
-    const int low = least[c], range = most[c] - low;
-    for (int v = 0; v < 256; ++v) {
-      tables[c][v] = static_cast<std::uint8_t>(range == 0 ? v : std::clamp((v - low) * 255 / range, 0, 255));
-    }
+    for (int v = 0; v < 256; ++v) tables[c][v] = static_cast<std::uint8_t>(math::stretched_byte(v, least[c], most[c]));
   }
   look_up(image, tables);
 }
@@ -209,11 +175,66 @@ void equalize(const ImageBytes& image) {
     const std::int64_t step = (image.height * image.width - counts[c][last]) / 255;
     std::int64_t below = 0;
     for (int v = 0; v < 256; ++v) {
-      tables[c][v] = static_cast<std::uint8_t>(step == 0 ? v : std::clamp<std::int64_t>((below + step / 2) / step, 0, 255));
+      tables[c][v] = static_cast<std::uint8_t>(math::even_byte(v, below, step));
       below += counts[c][v];
     }
   }
   look_up(image, tables);
+}
+
+void enlarge(const ImageBytes& image, const std::int32_t* part) {
+  thread_local std::vector<std::uint8_t> pixels, resized;
+  thread_local Resizer resizer;
+  const auto count = static_cast<std::size_t>(image.height * image.width), depth = static_cast<std::size_t>(image.channels);
+  pixels.resize(4 * count);
+  resized.resize(4 * count);
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t c = 0; c < depth; ++c) pixels[4 * i + c] = image.bytes[depth * i + c];
+  }
+  const PixelWindow window{pixels.data() + 4 * (part[0] * image.width + part[1]), 4 * image.width, part[2], part[3]};
+  const PixelBox box{0, 0, static_cast<double>(part[2]), static_cast<double>(part[3])};
+  resizer.resize(window, box, static_cast<Interpolation>(part[4]), image.height, image.width, resized.data());
+  for (std::size_t i = 0; i < count; ++i) {
+    for (std::size_t c = 0; c < depth; ++c) image.bytes[depth * i + c] = resized[4 * i + c];
+  }
+}
+
+/// Calls run.operator()<channels>().
+template <class Run>
+void by_channels(const ImageBytes& image, const Run& run) {
+  switch (image.channels) {
+    case 1: return run.template operator()<1>();
+    case 2: return run.template operator()<2>();
+    case 3: return run.template operator()<3>();
+    default: return run.template operator()<4>();
+  }
+}
+
+}  // namespace
+
+void change_pixels(const ImageBytes& image, const PixelStep& step) {
+  const std::int32_t* n = step.numbers;
+  const cpu::PixelKernels& kernels = cpu::pixel_kernels();
+  const std::int64_t pixels = image.height * image.width;
+  switch (step.change) {
+    case PixelChange::kNone: return;
+    case PixelChange::kWindow:
+      return by_channels(image, [&]<int kChannels>() { take_window<kChannels>(image, n[0], n[1], n[2] != 0, n[3] != 0); });
+    case PixelChange::kTransform: return by_channels(image, [&]<int kChannels>() { transform<kChannels>(image, n); });
+    case PixelChange::kResize: return enlarge(image, n);
+    case PixelChange::kScale: return kernels.scale(image.bytes, image.size(), n[0], 0);
+    case PixelChange::kContrast: return adjust_contrast(image, n[0]);
+    case PixelChange::kSaturation:
+      if (image.channels == 3) kernels.blend_grey(image.bytes, pixels, n[0]);
+      return;
+    case PixelChange::kHue:
+      if (image.channels == 3) kernels.turn_hue(image.bytes, pixels, std::bit_cast<float>(n[0]));
+      return;
+    case PixelChange::kSharpness: return adjust_sharpness(image, n[0]);
+    case PixelChange::kInvert: return kernels.invert_and_mask(image.bytes, image.size(), n[0], n[1]);
+    case PixelChange::kAutoContrast: return autocontrast(image);
+    case PixelChange::kEqualize: return equalize(image);
+  }
 }
 
 PixelMap PixelMap::rotate(double degrees, std::int64_t height, std::int64_t width) {
@@ -222,22 +243,47 @@ PixelMap PixelMap::rotate(double degrees, std::int64_t height, std::int64_t widt
   return {cosine, -sine, x - cosine * x + sine * y, sine, cosine, y - sine * x - cosine * y};
 }
 
-void transform(const ImageBytes& image, const PixelMap& map) {
-  switch (image.channels) {
-    case 1: return transform<1>(image, map);
-    case 2: return transform<2>(image, map);
-    case 3: return transform<3>(image, map);
-    default: return transform<4>(image, map);
-  }
+namespace pixel_steps {
+namespace {
+
+/// Beyond, every byte above 0 is 255 anyway; products stay within 32 bits.
+std::int32_t fixed_factor(double factor) {
+  return static_cast<std::int32_t>(std::lround(std::clamp(factor, 0.0, 256.0) * (1 << math::kBlendBits)));
+}
+std::int32_t number(std::int64_t value) { return static_cast<std::int32_t>(value); }
+
+}  // namespace
+
+PixelStep brightness(double factor) { return {PixelChange::kScale, {fixed_factor(factor)}}; }
+PixelStep contrast(double factor) { return {PixelChange::kContrast, {fixed_factor(factor)}}; }
+PixelStep saturation(double factor) { return {PixelChange::kSaturation, {fixed_factor(factor)}}; }
+PixelStep hue(double turn) {
+  const auto sixths = static_cast<float>(6.0 * (turn < 0.0 ? turn + 1.0 : turn));
+  return {PixelChange::kHue, {std::bit_cast<std::int32_t>(sixths < 6.0F ? sixths : 0.0F)}};
+}
+PixelStep sharpness(double factor) { return {PixelChange::kSharpness, {fixed_factor(factor)}}; }
+PixelStep posterize(int bits) { return {PixelChange::kInvert, {256, 0xFF00 >> std::clamp(bits, 0, 8) & 0xFF}}; }
+PixelStep solarize(double threshold) {
+  return {PixelChange::kInvert, {static_cast<std::int32_t>(std::ceil(std::clamp(threshold, 0.0, 256.0))), 255}};
+}
+PixelStep autocontrast() { return {PixelChange::kAutoContrast}; }
+PixelStep equalize() { return {PixelChange::kEqualize}; }
+
+PixelStep transform(const PixelMap& map) {
+  const auto fixed = [](double value) { return static_cast<std::int64_t>(std::floor(value * kUnit + 0.5)); };
+  const std::int64_t x = fixed(map.x0 + 0.5 * (map.xx + map.xy)), y = fixed(map.y0 + 0.5 * (map.yx + map.yy));
+  return {PixelChange::kTransform,
+          {number(fixed(map.xx)), number(fixed(map.xy)), number(fixed(map.yx)), number(fixed(map.yy)), number(x), number(x >> 32),
+           number(y), number(y >> 32)}};
 }
 
-void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, bool flip, bool reflect) {
-  switch (image.channels) {
-    case 1: return take_window<1>(image, top, left, flip, reflect);
-    case 2: return take_window<2>(image, top, left, flip, reflect);
-    case 3: return take_window<3>(image, top, left, flip, reflect);
-    default: return take_window<4>(image, top, left, flip, reflect);
-  }
+PixelStep window(std::int64_t top, std::int64_t left, bool flip, bool reflect) {
+  return {PixelChange::kWindow, {number(top), number(left), flip ? 1 : 0, reflect ? 1 : 0}};
 }
 
+PixelStep resize(std::int64_t top, std::int64_t left, std::int64_t height, std::int64_t width, Interpolation interpolation) {
+  return {PixelChange::kResize, {number(top), number(left), number(height), number(width), static_cast<std::int32_t>(interpolation)}};
+}
+
+}  // namespace pixel_steps
 }  // namespace starling

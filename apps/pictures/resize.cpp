@@ -16,60 +16,18 @@ const cpu::ResizeKernels& cpu::resize_kernels() {
 
 namespace {
 
-double triangle(double x) { return std::max(0.0, 1.0 - std::abs(x)); }
-
-/// Keys' cubic convolution with a = -0.5.
-double cubic(double x) {
-  constexpr double a = -0.5;
-  x = std::abs(x);
-  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
-  return x < 2.0 ? (((x - 5.0) * x + 8.0) * x - 4.0) * a : 0.0;
-}
-
 /// Weights of `outputs` numbers made of a box [begin, begin + length) among `inputs`.
 void make_taps(Resizer::Taps& taps, std::int64_t inputs, double begin, double length, std::int64_t outputs, Interpolation interpolation) {
   const double step = length / static_cast<double>(outputs);
   const auto count = static_cast<std::size_t>(outputs);
   taps.first.resize(count);
-  taps.count.assign(count, 1);
-  if (interpolation == Interpolation::kNearest) {
-    taps.most = 2;
-    taps.weights.assign(2 * count, 0);
-    for (std::size_t i = 0; i < count; ++i) taps.weights[2 * i] = 1 << cpu::kTapBits;
-    for (std::size_t i = 0; i < count; ++i) {
-      const double centre = begin + (static_cast<double>(i) + 0.5) * step;
-      taps.first[i] = static_cast<std::int32_t>(std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(centre)), 0, inputs - 1));
-    }
-    return;
-  }
-  const bool bicubic = interpolation == Interpolation::kBicubic;
-  const double widening = std::max(step, 1.0), reach = (bicubic ? 2.0 : 1.0) * widening;
-  taps.most = static_cast<std::int64_t>(std::ceil(reach)) * 2 + 2;
+  taps.count.resize(count);
+  taps.most =
+      interpolation == Interpolation::kNearest ? 2 : static_cast<std::int64_t>(std::ceil(math::filter_reach(interpolation, step))) * 2 + 2;
   taps.weights.assign(count * static_cast<std::size_t>(taps.most), 0);
-  std::vector<double> own;
   for (std::size_t i = 0; i < count; ++i) {
-    const double centre = begin + (static_cast<double>(i) + 0.5) * step;
-    std::int64_t first = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(centre - reach + 0.5)), 0, inputs - 1);
-    const std::int64_t end = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::floor(centre + reach + 0.5)), first + 1, inputs);
-    own.clear();
-    double sum = 0.0;
-    for (std::int64_t x = first; x < std::min(end, first + taps.most); ++x) {
-      const double at = (static_cast<double>(x) - centre + 0.5) / widening;
-      own.push_back(bicubic ? cubic(at) : triangle(at));
-      sum += own.back();
-    }
-    if (sum == 0.0) own.assign(1, sum = 1.0);
-    std::int32_t* weights = taps.weights.data() + i * static_cast<std::size_t>(taps.most);
-    std::int32_t left = 1 << cpu::kTapBits;
-    std::size_t largest = 0;
-    for (std::size_t t = 0; t < own.size(); ++t) {
-      weights[t] = static_cast<std::int32_t>(std::lround(own[t] / sum * (1 << cpu::kTapBits)));
-      left -= weights[t];
-      if (own[t] > own[largest]) largest = t;
-    }
-    weights[largest] += left;  // the sum is exact, so that an even area keeps its level
-    taps.first[i] = static_cast<std::int32_t>(first);
-    taps.count[i] = static_cast<std::int32_t>(own.size());
+    taps.count[i] = math::resize_taps(inputs, begin, step, static_cast<std::int64_t>(i), interpolation, static_cast<int>(taps.most),
+                                      taps.first[i], taps.weights.data() + i * static_cast<std::size_t>(taps.most));
   }
 }
 

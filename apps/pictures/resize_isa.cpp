@@ -1,4 +1,5 @@
 #include "apps/pictures/resize_kernels.h"
+#include "kernels/math/resize_taps.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -9,8 +10,10 @@
 namespace starling::cpu::STARLING_ISA {
 namespace {
 
-constexpr int kRowShift = kTapBits - kBetweenBits, kRowHalf = 1 << (kRowShift - 1);
-constexpr int kColumnShift = kTapBits + kBetweenBits, kColumnHalf = 1 << (kColumnShift - 1);
+using math::kColumnHalf;
+using math::kColumnShift;
+using math::kRowHalf;
+using math::kRowShift;
 
 #if defined(__SSE2__)
 static inline __attribute__((always_inline)) int pair_of(std::int32_t first, std::int32_t second) {

@@ -6,9 +6,6 @@
 
 namespace starling::cpu {
 
-constexpr int kTapBits = 14;     ///< a weight of 1 is 2^14
-constexpr int kBetweenBits = 6;  ///< between the passes a grey level is 2^6
-
 /// The two passes of apps/pictures/resize.h, and what stands before and after them.
 struct ResizeKernels {
   /// out[i] = Σ_t weights[t] · rows[t · stride + i] of n bytes, in 1/64 of a grey level.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -13,6 +14,7 @@
 
 #include "apps/pictures/pixel_kernels.h"
 #include "apps/trainer/data/loader.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
 
 STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
@@ -64,27 +66,28 @@ std::string refusal(const nlohmann::json& keys, const Shape& image = Shape{32, 3
 }
 
 /// An operation by torchvision's name.
-void run_named(const std::string& name, double value, const ImageBytes& image) {
-  if (name == "ShearX" || name == "shear_x") return transform(image, PixelMap::shear_x(value));
-  if (name == "ShearY" || name == "shear_y") return transform(image, PixelMap::shear_y(value));
-  if (name == "TranslateX" || name == "translate_x") return transform(image, PixelMap::translate(std::trunc(value), 0));
-  if (name == "TranslateY" || name == "translate_y") return transform(image, PixelMap::translate(0, std::trunc(value)));
-  if (name == "Rotate" || name == "rotate") return transform(image, PixelMap::rotate(value, image.height, image.width));
-  if (name == "brightness") return adjust_brightness(image, value);
-  if (name == "contrast") return adjust_contrast(image, value);
-  if (name == "saturation") return adjust_saturation(image, value);
-  if (name == "hue") return adjust_hue(image, value);
-  if (name == "sharpness") return adjust_sharpness(image, value);
-  if (name == "Brightness") return adjust_brightness(image, 1 + value);
-  if (name == "Contrast") return adjust_contrast(image, 1 + value);
-  if (name == "Color") return adjust_saturation(image, 1 + value);
-  if (name == "Sharpness") return adjust_sharpness(image, 1 + value);
-  if (name == "Posterize" || name == "posterize") return posterize(image, static_cast<int>(value));
-  if (name == "Solarize" || name == "solarize") return solarize(image, value);
-  if (name == "AutoContrast" || name == "autocontrast") return autocontrast(image);
-  if (name == "Equalize" || name == "equalize") return equalize(image);
-  if (name == "reflect") return take_window(image, -5, 3, value != 0.0, true);
+PixelStep step_named(const std::string& name, double value, const Shape& image) {
+  if (name == "ShearX" || name == "shear_x") return pixel_steps::transform(PixelMap::shear_x(value));
+  if (name == "ShearY" || name == "shear_y") return pixel_steps::transform(PixelMap::shear_y(value));
+  if (name == "TranslateX" || name == "translate_x") return pixel_steps::transform(PixelMap::translate(std::trunc(value), 0));
+  if (name == "TranslateY" || name == "translate_y") return pixel_steps::transform(PixelMap::translate(0, std::trunc(value)));
+  if (name == "Rotate" || name == "rotate") return pixel_steps::transform(PixelMap::rotate(value, image[0], image[1]));
+  if (name == "brightness") return pixel_steps::brightness(value);
+  if (name == "contrast") return pixel_steps::contrast(value);
+  if (name == "saturation") return pixel_steps::saturation(value);
+  if (name == "hue") return pixel_steps::hue(value);
+  if (name == "sharpness") return pixel_steps::sharpness(value);
+  if (name == "Brightness") return pixel_steps::brightness(1 + value);
+  if (name == "Contrast") return pixel_steps::contrast(1 + value);
+  if (name == "Color") return pixel_steps::saturation(1 + value);
+  if (name == "Sharpness") return pixel_steps::sharpness(1 + value);
+  if (name == "Posterize" || name == "posterize") return pixel_steps::posterize(static_cast<int>(value));
+  if (name == "Solarize" || name == "solarize") return pixel_steps::solarize(value);
+  if (name == "AutoContrast" || name == "autocontrast") return pixel_steps::autocontrast();
+  if (name == "Equalize" || name == "equalize") return pixel_steps::equalize();
+  if (name == "reflect") return pixel_steps::window(-5, 3, value != 0.0, true);
   REQUIRE(name == "Identity");
+  return {};
 }
 
 TEST_CASE("apps/augment: operations on images are torchvision's within a grey level") {
@@ -101,7 +104,7 @@ TEST_CASE("apps/augment: operations on images are torchvision's within a grey le
     CAPTURE(name);
     CAPTURE(one["value"].get<double>());
     OwnedImage image = images.at(one["image"]);
-    run_named(name, one["value"], image.view());
+    change_pixels(image.view(), step_named(name, one["value"], image.shape));
     const bool moves = name == "reflect" || name == "rotate" || name.starts_with("shear") || name.starts_with("translate");
     CHECK(largest_gap(image.bytes, from_base64(one["bytes"])) <= (moves ? 0 : 1));
     operations.insert(name);
@@ -135,6 +138,68 @@ TEST_CASE("apps/augment: operations have the same bits on every instruction set"
   }
 }
 
+TEST_CASE("apps/augment: steps that are left to the backend give the bits of those done at once") {
+  const nlohmann::json jitter{{"brightness", 0.6}, {"contrast", 0.6}, {"saturation", 0.9}, {"hue", 0.5}};
+  CpuBackend backend;
+  for (const nlohmann::json& keys : {nlohmann::json{{"crop_padding", 3}, {"flip", true}, {"color_jitter", jitter}},
+                                     nlohmann::json{{"rand_augment", {{"n", 4}, {"magnitude", 25}}}, {"crop_padding", 2}},
+                                     nlohmann::json{{"trivial_augment", true}, {"padding_mode", "reflect"}, {"crop_padding", 3}},
+                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"trivial_augment", true}},
+                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"interpolation", "bicubic"}},
+                                     nlohmann::json{{"random_resized_crop", nlohmann::json::object()}, {"interpolation", "nearest"}}}) {
+    CAPTURE(keys.dump());
+    for (const Shape& shape : {Shape{32, 32, 3}, Shape{17, 90, 3}, Shape{9, 8, 1}}) {
+      if (shape[2] == 1 && keys.contains("color_jitter")) continue;
+      CAPTURE(shape.text());
+      register_builtin_augmentations();
+      ConfigSection section(keys, "test.json");
+      section.choice("interpolation", "bilinear", interpolation_names(), "");
+      const Augmenters all = read_augmenters(section, shape);
+      const std::int64_t most = steps_of(all);
+      REQUIRE(most > 0);
+      constexpr std::int64_t kImages = 60;
+      const Tensor x(backend, shape.with_batch(kImages), DType::kUInt8), scratch(backend, x.shape(), DType::kUInt8),
+          y(backend, x.shape(), DType::kUInt8), steps(backend, {kImages, most, kPixelStepNumbers}, DType::kInt32);
+      std::int64_t left = 0;
+      for (std::int64_t i = 0; i < kImages; ++i) {
+        OwnedImage at_once = random_image(shape, static_cast<std::uint64_t>(i)), later = at_once;
+        auto* own = reinterpret_cast<PixelStep*>(steps.data<std::int32_t>()) + i * most;
+        const Augmentation window = ImageChange(all, 3, 1)(i, at_once.bytes, shape);
+        CHECK(ImageChange(all, 3, 1)(i, later.bytes, shape, false, {}, std::span(own, static_cast<std::size_t>(most))) == window);
+        CHECK(later.bytes == random_image(shape, static_cast<std::uint64_t>(i)).bytes);
+        left += own->change != PixelChange::kNone;
+        std::copy(later.bytes.begin(), later.bytes.end(), x.data<std::uint8_t>() + i * shape.elements());
+        std::copy(at_once.bytes.begin(), at_once.bytes.end(), scratch.data<std::uint8_t>() + i * shape.elements());
+      }
+      CHECK(left > kImages / 2);
+      const Bytes expected(scratch.data<std::uint8_t>(), scratch.data<std::uint8_t>() + scratch.shape().elements());
+      backend.change_pixels({.x = x, .steps = steps, .scratch = scratch, .y = y});
+      CHECK(std::memcmp(y.raw(), expected.data(), expected.size()) == 0);
+    }
+  }
+}
+
+TEST_CASE("apps/augment: whoever looks at the bytes sees what was left to the device, and so do steps that find no room") {
+  const Shape shape{6, 5, 3};
+  OwnedImage image = random_image(shape), expected = image;
+  std::vector<PixelStep> later(2);
+  AugmentedImage changed(image.bytes, shape, {}, later);
+  const std::vector<PixelStep> steps{pixel_steps::brightness(0.5), pixel_steps::window(1, 1, true), pixel_steps::solarize(40.0),
+                                     pixel_steps::equalize()};
+  changed.change(steps[0]);
+  CHECK(image.bytes == expected.bytes);
+  CHECK(later[0].change == PixelChange::kScale);
+  change_pixels(expected.view(), steps[0]);
+  CHECK(std::equal(expected.bytes.begin(), expected.bytes.end(), changed.bytes().begin()));
+  CHECK(later[0].change == PixelChange::kNone);
+  for (std::size_t i = 1; i < steps.size(); ++i) {
+    changed.change(steps[i]);
+    change_pixels(expected.view(), steps[i]);
+  }
+  CHECK(image.bytes == expected.bytes);  // the third of these found both places taken
+  CHECK(later[0].change == PixelChange::kNone);
+}
+
 /// What rand_augment or trivial_augment does to an image, from torchvision's list.
 void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Shape& shape, int operations, std::uint32_t first_draw,
                 std::optional<std::size_t> magnitude) {
@@ -153,7 +218,7 @@ void check_list(const nlohmann::json& list, const nlohmann::json& keys, const Sh
       // Its magnitudes are of fp32: 16 pixels may be 15.9999, which it takes as 15.
       if (std::abs(value - std::round(value)) < 1e-5) value = std::round(value);
       if (entry["signed"].get<bool>() && random_below(bits.v[1], 2) == 1) value = -value;
-      run_named(entry["operation"], value, expected.view());
+      change_pixels(expected.view(), step_named(entry["operation"], value, shape));
       done += entry["operation"].get<std::string>() + " ";
       ++counts[entry["operation"]];
     }
@@ -207,10 +272,10 @@ TEST_CASE("apps/augment: color_jitter draws its factors evenly, in any order") {
   const Augmenters both = augmenters({{"color_jitter", {{"brightness", {0.5, 0.5}}, {"contrast", {2.0, 2.0}}}}}, shape);
   const OwnedImage before = random_image(shape, 5);
   OwnedImage first = before, second = before;
-  adjust_brightness(first.view(), 0.5);
-  adjust_contrast(first.view(), 2.0);
-  adjust_contrast(second.view(), 2.0);
-  adjust_brightness(second.view(), 0.5);
+  change_pixels(first.view(), pixel_steps::brightness(0.5));
+  change_pixels(first.view(), pixel_steps::contrast(2.0));
+  change_pixels(second.view(), pixel_steps::contrast(2.0));
+  change_pixels(second.view(), pixel_steps::brightness(0.5));
   REQUIRE(first.bytes != second.bytes);
   int brightness_first = 0;
   for (std::int64_t sample = 0; sample < 1000; ++sample) {
@@ -244,7 +309,7 @@ TEST_CASE("apps/augment: colours are changed of what is seen after crop and flip
           seen.bytes[static_cast<std::size_t>((y * 7 + x) * 3 + c)] = plain.bytes[static_cast<std::size_t>((from_y * 7 + from_x) * 3 + c)];
       }
     }
-    adjust_contrast(seen.view(), 1.5);
+    change_pixels(seen.view(), pixel_steps::contrast(1.5));
     CHECK(image.bytes == seen.bytes);
   }
 }

@@ -80,7 +80,7 @@ class Regression final : public Task {
 class Negative final : public Augmenter {
  public:
   void apply(const SampleRandom&, AugmentedImage& image) const override {
-    for (std::uint8_t& byte : image.bytes) byte = static_cast<std::uint8_t>(255 - byte);
+    for (std::uint8_t& byte : image.bytes()) byte = static_cast<std::uint8_t>(255 - byte);
   }
 };
 

@@ -12,6 +12,7 @@
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/data/batch_maker.h"
 #include "core/error.h"
+#include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "tests/cuda/graph_job.h"
@@ -75,6 +76,35 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
   dataset->image(Dataset::Split::kTrain, 7, image.data());
   CHECK(std::memcmp(bytes.data() + 2 * image.size(), image.data(), image.size()) == 0);
   maker->settle(slot);
+}
+
+TEST_CASE("cuda/loader: colours, shapes and parts are the device's work, with the bits of the CPU's loader") {
+  const std::unique_ptr<ImageDataset> dataset = synthetic();
+  const json part{{"random_resized_crop", {{"scale", {0.2, 0.9}}}}}, list{{"rand_augment", {{"n", 3}, {"magnitude", 20}}}};
+  const json jitter{{"color_jitter", {{"brightness", 0.5}, {"contrast", 0.5}, {"saturation", 0.5}, {"hue", 0.4}}}};
+  for (json keys : {part, list, jitter, json{{"trivial_augment", true}, {"crop_padding", 2}, {"padding_mode", "reflect"}}}) {
+    keys.update({{"flip", true}, {"random_erasing", {{"p", 0.5}}}, {"mixup", 0.3}});
+    CAPTURE(keys.dump());
+    ConfigSection section(keys, "test");
+    LoaderSettings settings = settings_of_three();
+    settings.augment = read_augmenters(section, dataset->images().image);
+    for (const bool fixed_place : {false, true}) {
+      settings.fixed_place = fixed_place;
+      cuda::CudaBackend gpu(0, false, false, true);
+      CpuBackend cpu;
+      Loader on_device(*dataset, settings, gpu, DType::kFloat32), on_cpu(*dataset, settings, cpu, DType::kFloat32);
+      cuda::shim::start_recording();
+      for (int step = 0; step < 6; ++step) {
+        const Tensor &expected = on_cpu.next()["image"], &found = on_device.next()["image"];
+        std::vector<float> numbers(static_cast<std::size_t>(found.elements()));
+        gpu.copy_to_host(found, numbers.data());
+        CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
+      }
+      int changed = 0;
+      for (const Call& call : cuda::shim::stop_recording()) changed += call.label.find("change_pixels") != std::string::npos;
+      CHECK(changed == 6);
+    }
+  }
 }
 
 TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {

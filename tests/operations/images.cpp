@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "kernels/math/pixel_steps.h"
 #include "tests/operations/rows.h"
 
 // Pooling and what else moves pixels.
@@ -187,6 +188,64 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
         }
       }
     }
+  };
+  return op;
+}
+
+Operation changed_pixels(const Image& x, Index steps) {
+  // Steps whose plain form is a line; apps/augment and cuda/pixels compare all of them with the loader's own code and the originals.
+  const auto number = [](Index image, Index step, Index which) {
+    const PixelChange changes[] = {PixelChange::kWindow, PixelChange::kScale, PixelChange::kInvert, PixelChange::kTransform};
+    const auto change = changes[(image + step) % 4];
+    const auto i = static_cast<std::int32_t>(image);
+    switch (change) {
+      case PixelChange::kWindow: return std::array<std::int32_t, 9>{1, 1 - i, i, i % 2, 0}[at(which)];
+      case PixelChange::kScale: return std::array<std::int32_t, 9>{4, 20000 - 9000 * i}[at(which)];
+      case PixelChange::kInvert: return std::array<std::int32_t, 9>{9, 100 + 20 * i, 0xF0}[at(which)];
+      default: return std::array<std::int32_t, 9>{2, 0, 1 << 16, 1 << 16, 0, 0, 0, 0, 0}[at(which)];  // rows become columns
+    }
+  };
+  Operation op;
+  op.name = fmt::format("change_pixels {}, {} steps", x.shape().text(), steps);
+  op.inputs = {x.shape(), {x.n, steps, kPixelStepNumbers}};
+  op.outputs = {x.shape()};
+  op.input_roles = {Role::kByte, Role::kIndex};
+  op.output_roles = {Role::kByte};
+  op.bounds = {256, 2};
+  op.fit = [=](std::vector<Numbers>& in) {
+    for (Index n = 0; n < x.n; ++n) {
+      for (Index k = 0; k < steps * kPixelStepNumbers; ++k) {
+        in[1][at(n * steps * kPixelStepNumbers + k)] = number(n, k / kPixelStepNumbers, k % kPixelStepNumbers);
+      }
+    }
+  };
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
+    if (saved.empty()) saved = {Tensor(b, x.shape(), DType::kUInt8)};
+    b.change_pixels({.x = in[0], .steps = in[1], .scratch = saved[0], .y = out[0]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    Numbers now = in[0];
+    for (Index n = 0; n < x.n; ++n) {
+      for (Index k = 0; k < steps; ++k) {
+        const auto step = [&](Index which) { return number(n, k, which); };
+        const Numbers before = now;
+        for (Index h = 0; h < x.h; ++h) {
+          for (Index w = 0; w < x.w; ++w) {
+            Index y = h, z = w;
+            if (step(0) == 1) y += step(1), z = (step(3) != 0 ? x.w - 1 - w : w) + step(2);
+            if (step(0) == 2) y = w, z = h;
+            const bool inside = y >= 0 && y < x.h && z >= 0 && z < x.w;
+            for (Index c = 0; c < x.c; ++c) {
+              double v = inside ? before[x.offset(n, y, z, c)] : 0.0;
+              if (step(0) == 4) v = std::clamp(std::floor(v * step(1) / 16384.0), 0.0, 255.0);
+              if (step(0) == 9) v = static_cast<double>(static_cast<int>(v >= step(1) ? 255.0 - v : v) & step(2));
+              now[x.offset(n, h, w, c)] = v;
+            }
+          }
+        }
+      }
+    }
+    out[0] = now;
   };
   return op;
 }

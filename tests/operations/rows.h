@@ -75,6 +75,7 @@ Operation global_pooling(const Image& x);
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
 Operation flatten(const Image& x);
 Operation augmentation(const Image& x, Index crop_padding, Index boxes = 0, bool mix = false);
+Operation changed_pixels(const Image& x, Index steps);
 
 // elementwise.cpp
 Operation activation(Activation kind, const std::string& name, Index n);

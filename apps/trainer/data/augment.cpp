@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace starling {
 namespace {
@@ -17,13 +18,14 @@ class Crop final : public Augmenter {
     const auto offset_y = static_cast<std::int32_t>(random_below(bits.v[0], 2 * padding_ + 1));
     const auto offset_x = static_cast<std::int32_t>(random_below(bits.v[1], 2 * padding_ + 1));
     if (reflect_) {
-      take_window(image.pixels(), offset_y - padding_, offset_x - padding_, false, true);
+      image.change(pixel_steps::window(offset_y - padding_, offset_x - padding_, false, true));
     } else {
       image.window.offset_y = offset_y;
       image.window.offset_x = offset_x;
     }
   }
   std::int64_t padding() const override { return reflect_ ? 0 : padding_; }
+  std::int64_t steps() const override { return reflect_ ? 1 : 0; }
 
  private:
   std::int64_t padding_;
@@ -124,6 +126,12 @@ std::int64_t padding_of(const Augmenters& augmenters) {
   return padding;
 }
 
+std::int64_t steps_of(const Augmenters& augmenters) {
+  std::int64_t steps = 0;
+  for (const auto& augmenter : augmenters) steps += augmenter->steps();
+  return steps;
+}
+
 std::vector<double> erased_values(const Augmenters& augmenters) {
   std::vector<double> values;
   for (const auto& augmenter : augmenters) {
@@ -139,10 +147,25 @@ std::string mixing_key(const Augmenters& augmenters) {
   return {};
 }
 
+void AugmentedImage::change(const PixelStep& step) {
+  if (step.change == PixelChange::kNone) return;
+  if (waiting_ < later_.size()) {
+    later_[waiting_++] = step;
+  } else {
+    change_pixels(pixels(), step);
+  }
+}
+
 void AugmentedImage::settle() {
-  if (window == whole) return;
-  take_window(pixels(), window.offset_y - whole.offset_y, window.offset_x - whole.offset_x, window.flip != 0);
-  window = whole;
+  if (window == whole_) return;
+  change(pixel_steps::window(window.offset_y - whole_.offset_y, window.offset_x - whole_.offset_x, window.flip != 0));
+  window = whole_;
+}
+
+std::span<std::uint8_t> AugmentedImage::bytes() {
+  const ImageBytes image{bytes_.data(), shape_[0], shape_[1], shape_[2]};
+  for (PixelStep& step : later_.first(std::exchange(waiting_, 0))) change_pixels(image, std::exchange(step, PixelStep{}));
+  return bytes_;
 }
 
 ImageChange::ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::int64_t epoch)
@@ -152,10 +175,11 @@ ImageChange::ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::
       centre_(static_cast<std::int32_t>(padding_of(augmenters))) {}
 
 Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut,
-                                     std::span<ErasedBox> boxes) const {
+                                     std::span<ErasedBox> boxes, std::span<PixelStep> later) const {
   std::fill(boxes.begin(), boxes.end(), ErasedBox{});
-  const Augmentation whole{centre_, centre_, 0};
-  AugmentedImage image{bytes, shape, whole, cut, whole};
+  std::fill(later.begin(), later.end(), PixelStep{});
+  AugmentedImage image(bytes, shape, {centre_, centre_, 0}, later);
+  image.cut = cut;
   std::size_t first = 0;
   for (const auto& augmenter : *augmenters_) {
     const std::size_t own = augmenter->erases().size();

@@ -74,17 +74,32 @@ inline std::int64_t random_below(std::uint32_t word, std::int64_t bound) {
 }
 
 /// A training image that is being changed: first its bytes, then the window on them.
-struct AugmentedImage {
-  std::span<std::uint8_t> bytes;  ///< H×W×C
-  Shape shape;
-  Augmentation window;
-  bool cut = false;                 ///< part() has been asked: the image is a part of a larger picture already
-  Augmentation whole = {};          ///< the window that is the image as it is
-  std::span<ErasedBox> boxes = {};  ///< the augmenter's own to set, after normalising; see Augmenter::erases()
+class AugmentedImage {
+ public:
+  /// `whole`: the window that is the image as it is. `later`: room for steps that another than this image's owner carries out; the first
+  /// that is kNone ends them.
+  AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole, std::span<PixelStep> later = {})
+      : window(whole), bytes_(bytes), shape_(shape), whole_(whole), later_(later) {}
 
-  ImageBytes pixels() const { return {bytes.data(), shape[0], shape[1], shape[2]}; }
+  const Shape& shape() const { return shape_; }
+  /// A change of the bytes: at once, or left to the device where its steps have room.
+  void change(const PixelStep& step);
   /// Takes the window now, for what depends on what is seen: the bytes are then the image as the model gets it.
   void settle();
+  /// H×W×C bytes to look at or change by oneself. Steps that were left to the device are carried out first; change() saves that.
+  std::span<std::uint8_t> bytes();
+  ImageBytes pixels() { return {bytes().data(), shape_[0], shape_[1], shape_[2]}; }
+
+  Augmentation window;
+  bool cut = false;                 ///< part() has been asked: the image is a part of a larger picture already
+  std::span<ErasedBox> boxes = {};  ///< the augmenter's own to set, after normalising; see Augmenter::erases()
+
+ private:
+  std::span<std::uint8_t> bytes_;
+  Shape shape_;
+  Augmentation whole_;
+  std::span<PixelStep> later_;
+  std::size_t waiting_ = 0;  ///< of later_
 };
 
 /// The order in which augmentations are applied: that of torchvision's reference scripts. Within a stage they go by name.
@@ -100,6 +115,8 @@ class Augmenter {
   virtual std::optional<PicturePart> part(const SampleRandom& random, const PictureSize& picture) const {
     return (void)random, (void)picture, std::nullopt;
   }
+  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so that a device has room for them.
+  virtual std::int64_t steps() const { return 0; }
   /// Zero pixels that the window's offsets count from, on every side.
   virtual std::int64_t padding() const { return 0; }
   /// Numbers that take the place of rectangles, one for each that apply() may set.
@@ -134,6 +151,8 @@ NumberRange read_range(ConfigSection& section, const char* key, NumberRange usua
 /// described.
 Augmenters read_augmenters(ConfigSection& section, const Shape& image);
 std::int64_t padding_of(const Augmenters& augmenters);
+/// The most steps of one image.
+std::int64_t steps_of(const Augmenters& augmenters);
 /// All rectangles that each image may lose: the numbers in their places.
 std::vector<double> erased_values(const Augmenters& augmenters);
 /// The key that mixes the images of a batch; empty: none does.
@@ -147,9 +166,9 @@ class ImageChange {
   /// Whether anything is asked for.
   explicit operator bool() const { return augmenters_ != nullptr; }
   /// Changes one image's bytes, and returns the window to take of it. `cut`: see AugmentedImage. Writes all of `boxes`, of which there are
-  /// as many as erased_values(augmenters).
+  /// as many as erased_values(augmenters), and all of `later`: what is left to do to the bytes before the window is taken.
   Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut = false,
-                          std::span<ErasedBox> boxes = {}) const;
+                          std::span<ErasedBox> boxes = {}, std::span<PixelStep> later = {}) const;
   /// See Augmenter::part().
   std::optional<PicturePart> part(std::int64_t sample, const PictureSize& picture) const;
   /// How the batch that begins with this sample is mixed. Of several ways one is chosen, each as likely.

@@ -40,42 +40,43 @@ enum class AugmentOperation : std::uint8_t {
 };
 
 /// `part` of the largest magnitude, 0 to 1; with the sign where the operation has one.
-void run_operation(AugmentOperation operation, double part, double sign, const AugmentSpace& space, const ImageBytes& image) {
+PixelStep step_of(AugmentOperation operation, double part, double sign, const AugmentSpace& space, const Shape& image) {
   const auto pixels_of = [&](std::int64_t size) {
     return std::trunc(sign * part * (space.translate + space.translate_share * static_cast<double>(size)));
   };
   const double factor = 1.0 + sign * part * space.factor;
   switch (operation) {
-    case AugmentOperation::kShearX: return transform(image, PixelMap::shear_x(sign * part * space.shear));
-    case AugmentOperation::kShearY: return transform(image, PixelMap::shear_y(sign * part * space.shear));
-    case AugmentOperation::kTranslateX: return transform(image, PixelMap::translate(pixels_of(image.width), 0.0));
-    case AugmentOperation::kTranslateY: return transform(image, PixelMap::translate(0.0, pixels_of(image.height)));
-    case AugmentOperation::kRotate: return transform(image, PixelMap::rotate(sign * part * space.rotate, image.height, image.width));
-    case AugmentOperation::kBrightness: return adjust_brightness(image, factor);
-    case AugmentOperation::kColor: return adjust_saturation(image, factor);
-    case AugmentOperation::kContrast: return adjust_contrast(image, factor);
-    case AugmentOperation::kSharpness: return adjust_sharpness(image, factor);
-    case AugmentOperation::kPosterize: return posterize(image, 8 - static_cast<int>(std::nearbyint(part * space.posterize)));
-    case AugmentOperation::kSolarize: return solarize(image, 255.0 * (1.0 - part));
-    case AugmentOperation::kAutoContrast: return autocontrast(image);
-    case AugmentOperation::kEqualize: return equalize(image);
-    default: return;
+    case AugmentOperation::kShearX: return pixel_steps::transform(PixelMap::shear_x(sign * part * space.shear));
+    case AugmentOperation::kShearY: return pixel_steps::transform(PixelMap::shear_y(sign * part * space.shear));
+    case AugmentOperation::kTranslateX: return pixel_steps::transform(PixelMap::translate(pixels_of(image[1]), 0.0));
+    case AugmentOperation::kTranslateY: return pixel_steps::transform(PixelMap::translate(0.0, pixels_of(image[0])));
+    case AugmentOperation::kRotate: return pixel_steps::transform(PixelMap::rotate(sign * part * space.rotate, image[0], image[1]));
+    case AugmentOperation::kBrightness: return pixel_steps::brightness(factor);
+    case AugmentOperation::kColor: return pixel_steps::saturation(factor);
+    case AugmentOperation::kContrast: return pixel_steps::contrast(factor);
+    case AugmentOperation::kSharpness: return pixel_steps::sharpness(factor);
+    case AugmentOperation::kPosterize: return pixel_steps::posterize(8 - static_cast<int>(std::nearbyint(part * space.posterize)));
+    case AugmentOperation::kSolarize: return pixel_steps::solarize(255.0 * (1.0 - part));
+    case AugmentOperation::kAutoContrast: return pixel_steps::autocontrast();
+    case AugmentOperation::kEqualize: return pixel_steps::equalize();
+    default: return {};
   }
 }
 
 /// The words of a draw: the operation, the sign, and the magnitude where it is drawn.
-void run_drawn(const Philox4x32& bits, std::int64_t magnitude, const AugmentSpace& space, const ImageBytes& image) {
+void change_as_drawn(const Philox4x32& bits, std::int64_t magnitude, const AugmentSpace& space, AugmentedImage& image) {
   const auto operation = static_cast<AugmentOperation>(random_below(bits.v[0], static_cast<std::int64_t>(AugmentOperation::kCount)));
   const double sign = random_below(bits.v[1], 2) == 0 ? 1.0 : -1.0;
-  run_operation(operation, static_cast<double>(magnitude) / static_cast<double>(kMagnitudes - 1), sign, space, image);
+  image.change(step_of(operation, static_cast<double>(magnitude) / static_cast<double>(kMagnitudes - 1), sign, space, image.shape()));
 }
 
 class RandAugment final : public Augmenter {
  public:
   RandAugment(std::int64_t count, std::int64_t magnitude) : count_(static_cast<std::uint32_t>(count)), magnitude_(magnitude) {}
+  std::int64_t steps() const override { return 1 + std::int64_t{count_}; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
-    for (std::uint32_t i = 0; i < count_; ++i) run_drawn(random.draw(kAutoAugmentDraw + i), magnitude_, kRandSpace, image.pixels());
+    for (std::uint32_t i = 0; i < count_; ++i) change_as_drawn(random.draw(kAutoAugmentDraw + i), magnitude_, kRandSpace, image);
   }
 
  private:
@@ -85,10 +86,11 @@ class RandAugment final : public Augmenter {
 
 class TrivialAugment final : public Augmenter {
  public:
+  std::int64_t steps() const override { return 2; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     const Philox4x32 bits = random.draw(kAutoAugmentDraw + kTrivialDraw);
-    run_drawn(bits, random_below(bits.v[2], kMagnitudes), kTrivialSpace, image.pixels());
+    change_as_drawn(bits, random_below(bits.v[2], kMagnitudes), kTrivialSpace, image);
   }
 
  private:

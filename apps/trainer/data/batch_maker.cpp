@@ -47,9 +47,10 @@ class SampleReader {
   const Shape& images() const { return images_; }  ///< of the data's first
 
   /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor, bytes, window to take, boxes to erase,
-  /// worker) for each image. The soft target is left to write_shares().
-  template <class Place, class Window>
-  void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window) {
+  /// worker) for each image. Its bytes are changed by then, but for what later(i) has room for. The soft target is left to write_shares().
+  template <class Place, class Window, class Later>
+  void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window,
+            const Later& later) {
     dataset_.will_read(split_, samples);
     workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
       const auto i = static_cast<std::size_t>(item);
@@ -76,7 +77,9 @@ class SampleReader {
         const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places[t]), read_bytes_[t]);
         const std::span<ErasedBox> boxes = boxes_of_image(i);
         // Unaugmented: the window in the middle of the padding, which is the image as it is.
-        const Augmentation taken = change ? change(sample, bytes, tensor.shape, cut, boxes) : Augmentation{centre_, centre_, 0};
+        const std::span<PixelStep> steps = later(i);
+        if (!change) std::fill(steps.begin(), steps.end(), PixelStep{});
+        const Augmentation taken = change ? change(sample, bytes, tensor.shape, cut, boxes, steps) : Augmentation{centre_, centre_, 0};
         window(i, t, bytes.data(), taken, boxes, worker);
       }
     });
@@ -168,7 +171,8 @@ class CpuBatchMaker final : public BatchMaker {
         [&](std::size_t i, std::size_t t, const std::uint8_t* bytes, const Augmentation& window, std::span<const ErasedBox> boxes, int) {
           windows_[i] = window;
           if (!mix_) images_.at(t).table.write(bytes, window, boxes, to(t).template data<T>() + i * reader_.bytes(t));
-        });
+        },
+        [](std::size_t) { return std::span<PixelStep>(); });
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
     if (!mix_) return;
     const BatchMix mix = change.mix(samples.front(), reader_.images());
@@ -231,7 +235,7 @@ class CpuBatchMaker final : public BatchMaker {
   std::map<std::size_t, Image> images_;  ///< by tensor
 };
 
-/// The device crops, flips, normalises, erases, mixes and casts; a byte a number crosses the bus.
+/// The device changes colours and shapes, crops, flips, normalises, erases, mixes and casts; a byte a number crosses the bus.
 class DeviceBatchMaker final : public BatchMaker {
  public:
   DeviceBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
@@ -242,6 +246,17 @@ class DeviceBatchMaker final : public BatchMaker {
         mix_(settings.mix),
         backend_(backend),
         dtype_(settings.dtype) {
+    std::int64_t images = 0;
+    for (const TensorInfo& tensor : reader_.tensors()) {
+      if (!tensor.pixels) continue;
+      ++images;
+      image_ = tensor.shape;
+    }
+    if (images == 1) steps_ = settings.steps;  // places of steps are those of one image
+    if (steps_ > 0) {
+      changed_ = Tensor(backend, image_.with_batch(batch_size_), DType::kUInt8);
+      scratch_ = Tensor(backend, image_.with_batch(batch_size_), DType::kUInt8);
+    }
     if (!settings.fixed_place) return;
     fixed_ = make_raw();
     fixed_batch_ = make_batch(fixed_);
@@ -272,6 +287,11 @@ class DeviceBatchMaker final : public BatchMaker {
           const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
           std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
           if (!boxes.empty()) std::memcpy(host(slot.device.boxes) + i * boxes.size_bytes(), boxes.data(), boxes.size_bytes());
+        },
+        [&](std::size_t i) {
+          if (steps_ == 0) return std::span<PixelStep>();
+          const auto most = static_cast<std::size_t>(steps_);
+          return std::span(reinterpret_cast<PixelStep*>(host(slot.device.steps)) + i * most, most);
         });
     if (mix_) {
       const BatchMix mix = change.mix(samples.front(), reader_.images());
@@ -303,7 +323,8 @@ class DeviceBatchMaker final : public BatchMaker {
     for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
       if (!tensor.pixels) continue;
-      AugmentImages args{.x = raw.tensors[t],
+      if (steps_ > 0) backend_.change_pixels({.x = raw.tensors[t], .steps = raw.steps, .scratch = scratch_, .y = changed_});
+      AugmentImages args{.x = steps_ > 0 ? changed_ : raw.tensors[t],
                          .params = raw.windows,
                          .y = slot.batch.tensors[t].tensor,
                          .crop_padding = padding_,
@@ -357,10 +378,12 @@ class DeviceBatchMaker final : public BatchMaker {
       end = places.back() + bytes;
     };
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) add(static_cast<std::size_t>(batch_size_) * reader_.bytes(t));
-    const Shape windows{batch_size_, 3}, boxes{batch_size_, static_cast<std::int64_t>(erased_.size()), 4}, mix{5};
+    const Shape windows{batch_size_, 3}, boxes{batch_size_, static_cast<std::int64_t>(erased_.size()), 4}, mix{5},
+        steps{batch_size_, steps_, kPixelStepNumbers};
     add(static_cast<std::size_t>(windows.elements()) * sizeof(std::int32_t));
     add(static_cast<std::size_t>(boxes.elements()) * sizeof(std::int32_t));
     add(static_cast<std::size_t>(mix_ ? mix.elements() : 0) * sizeof(std::int32_t));
+    add(static_cast<std::size_t>(steps.elements()) * sizeof(std::int32_t));
     RawBatch raw;
     raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
@@ -371,6 +394,7 @@ class DeviceBatchMaker final : public BatchMaker {
     raw.windows = Tensor(raw.all.storage(), places[more], windows, DType::kInt32);
     if (!erased_.empty()) raw.boxes = Tensor(raw.all.storage(), places[more + 1], boxes, DType::kInt32);
     if (mix_) raw.mix = Tensor(raw.all.storage(), places[more + 2], mix, DType::kInt32);
+    if (steps_ > 0) raw.steps = Tensor(raw.all.storage(), places[more + 3], steps, DType::kInt32);
     return raw;
   }
 
@@ -380,7 +404,10 @@ class DeviceBatchMaker final : public BatchMaker {
   bool mix_;
   Backend& backend_;
   DType dtype_;
-  RawBatch fixed_;  ///< empty: each slot's batch is made in a place of its own
+  Shape image_;
+  std::int64_t steps_ = 0;    ///< left to the device, at most, of an image
+  Tensor changed_, scratch_;  ///< of one batch: batches are made one after another
+  RawBatch fixed_;            ///< empty: each slot's batch is made in a place of its own
   Batch fixed_batch_;
 };
 

@@ -13,7 +13,7 @@ namespace starling {
 /// Fills batches: reads samples, augments, normalises and mixes images. On the CPU fill() does it all; for another device it writes the
 /// samples' bytes and the windows of images into page-locked memory. The thread that issues the backend's work has the device copy them
 /// from there on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them
-/// (make(): Backend::augment_images). So no thread copies a batch.
+/// (make(): Backend::change_pixels and augment_images). So no thread copies a batch.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
@@ -24,6 +24,7 @@ class BatchMaker {
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
     Tensor windows;               ///< int32 [batch, 3] as AugmentImages::params
     Tensor boxes, mix;            ///< as AugmentImages::boxes and ::mix; empty where nothing is erased or mixed
+    Tensor steps;                 ///< as ChangePixels::steps; empty where no bytes are changed
   };
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
@@ -59,6 +60,7 @@ class BatchMaker {
 struct BatchMakerSettings {
   std::int64_t batch_size = 1, crop_padding = 0;
   std::vector<double> erased;  ///< erased_values() of the augmentations
+  std::int64_t steps = 0;      ///< steps_of() the augmentations
   bool mix = false;            ///< batches are mixed, and are full; then
   SoftTarget soft_target;      ///< this tensor's class numbers become shares
   DType dtype = DType::kFloat32;

@@ -15,6 +15,7 @@ class ColorJitter final : public Augmenter {
   ColorJitter(NumberRange brightness, NumberRange contrast, NumberRange saturation, NumberRange hue)
       : ranges_{brightness, contrast, saturation, hue} {}
 
+  std::int64_t steps() const override { return 1 + static_cast<std::int64_t>(ranges_.size()); }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     const Philox4x32 numbers = random.draw(kColorJitterDraw), order = random.draw(kColorJitterDraw + 1);
@@ -22,16 +23,15 @@ class ColorJitter final : public Augmenter {
     for (std::size_t i = 3; i > 0; --i) {
       std::swap(which[i], which[static_cast<std::size_t>(random_below(order.v[i], static_cast<std::int64_t>(i) + 1))]);
     }
-    const ImageBytes pixels = image.pixels();
     for (const std::size_t i : which) {
       const double neutral = i == 3 ? 0.0 : 1.0;
       if (ranges_[i].least == neutral && ranges_[i].most == neutral) continue;
       const double value = random_between(ranges_[i].least, ranges_[i].most, numbers.v[i]);
       switch (i) {
-        case 0: adjust_brightness(pixels, value); break;
-        case 1: adjust_contrast(pixels, value); break;
-        case 2: adjust_saturation(pixels, value); break;
-        default: adjust_hue(pixels, value); break;
+        case 0: image.change(pixel_steps::brightness(value)); break;
+        case 1: image.change(pixel_steps::contrast(value)); break;
+        case 2: image.change(pixel_steps::saturation(value)); break;
+        default: image.change(pixel_steps::hue(value)); break;
       }
     }
   }

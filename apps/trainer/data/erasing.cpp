@@ -25,7 +25,7 @@ class RandomErasing final : public Augmenter {
   std::vector<double> erases() const override { return {value_}; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     if (random_between(0.0, 1.0, random.draw(kErasingDraw).v[0]) >= p_) return;
-    const std::int64_t height = image.shape[0], width = image.shape[1];
+    const std::int64_t height = image.shape()[0], width = image.shape()[1];
     for (std::uint32_t attempt = 1; attempt <= kEraseTries; ++attempt) {
       const Philox4x32 bits = random.draw(kErasingDraw + attempt);
       const double area = static_cast<double>(height * width) * random_between(area_.least, area_.most, bits.v[0]);
@@ -54,10 +54,10 @@ class Cutout final : public Augmenter {
   std::vector<double> erases() const override { return {0.0}; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     const Philox4x32 bits = random.draw(kCutoutDraw);
-    const std::int64_t top = random_below(bits.v[0], image.shape[0]) - side_ / 2,
-                       left = random_below(bits.v[1], image.shape[1]) - side_ / 2;
-    image.boxes[0] = box_of(std::max<std::int64_t>(0, top), std::max<std::int64_t>(0, left), std::min(image.shape[0], top + side_),
-                            std::min(image.shape[1], left + side_));
+    const std::int64_t top = random_below(bits.v[0], image.shape()[0]) - side_ / 2,
+                       left = random_below(bits.v[1], image.shape()[1]) - side_ / 2;
+    image.boxes[0] = box_of(std::max<std::int64_t>(0, top), std::max<std::int64_t>(0, left), std::min(image.shape()[0], top + side_),
+                            std::min(image.shape()[1], left + side_));
   }
 
  private:

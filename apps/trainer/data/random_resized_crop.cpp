@@ -4,9 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <vector>
 
-#include "apps/pictures/resize.h"
 #include "apps/trainer/data/augment.h"
 
 namespace starling {
@@ -42,23 +40,11 @@ class RandomResizedCrop final : public Augmenter {
   }
 
   /// Of a data set whose images have one size: cuts and resizes the bytes.
+  std::int64_t steps() const override { return 1; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     if (image.cut) return;
-    const std::int64_t height = image.shape[0], width = image.shape[1], channels = image.shape[2];
-    const PicturePart part = *this->part(random, {height, width});
-    thread_local std::vector<std::uint8_t> pixels, resized;
-    thread_local Resizer resizer;
-    const auto count = static_cast<std::size_t>(height * width), depth = static_cast<std::size_t>(channels);
-    pixels.resize(4 * count);
-    resized.resize(4 * count);
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t c = 0; c < depth; ++c) pixels[4 * i + c] = image.bytes[depth * i + c];
-    }
-    const PixelWindow window{pixels.data() + 4 * (part.top * width + part.left), 4 * width, part.height, part.width};
-    resizer.resize(window, {0, 0, part.box_height, part.box_width}, interpolation_, height, width, resized.data());
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t c = 0; c < depth; ++c) image.bytes[depth * i + c] = resized[4 * i + c];
-    }
+    const PicturePart part = *this->part(random, {image.shape()[0], image.shape()[1]});
+    image.change(pixel_steps::resize(part.top, part.left, part.height, part.width, interpolation_));
   }
 
  private:

@@ -1,0 +1,49 @@
+#include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/run_pixel_steps.h"
+
+// Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures), with
+// the same bits. Compiled without contraction.
+namespace starling {
+namespace {
+
+/// One thread.
+struct Alone {
+  template <class F>
+  void each(std::int64_t n, F&& f) const {
+    for (std::int64_t i = 0; i < n; ++i) f(i);
+  }
+  void sync() const {}
+  bool leads() const { return true; }
+  template <class N>
+  void add(N& to, N n) const {
+    to += n;
+  }
+  void most(std::uint32_t& to, std::uint32_t n) const { to = to < n ? n : to; }
+};
+
+}  // namespace
+
+void CpuBackend::change_pixels(const ChangePixels& args) {
+  check_change_pixels(args);
+  const Shape shape = args.x.shape();
+  const std::int64_t size = shape[1] * shape[2] * shape[3], most = args.steps.shape()[1];
+  const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
+  const auto run = [&]<int kChannels>() {
+    threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
+      math::PixelRoom room;
+      for (std::int64_t n = begin; n < end; ++n) {
+        math::run_pixel_steps<kChannels>(Alone{}, room, steps + n * most, most, shape[1], shape[2],
+                                         args.x.data<std::uint8_t>() + n * size, args.scratch.data<std::uint8_t>() + n * size,
+                                         args.y.data<std::uint8_t>() + n * size);
+      }
+    });
+  };
+  switch (shape[3]) {
+    case 1: return run.template operator()<1>();
+    case 2: return run.template operator()<2>();
+    case 3: return run.template operator()<3>();
+    default: return run.template operator()<4>();
+  }
+}
+
+}  // namespace starling

@@ -1,0 +1,82 @@
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/device/device.h"
+#include "kernels/cuda/runtime/launch.h"
+#include "kernels/math/run_pixel_steps.h"
+
+// Changes of images' bytes. A block goes with an image through all of its steps, which lie in the second-level cache meanwhile: steps need
+// sums and histograms of the whole image as it then is. Compiled without fused multiply-add, for the CPU's bits.
+namespace starling::cuda {
+namespace {
+
+constexpr int kPixelThreads = 512;
+
+/// The threads of a block.
+struct Block {
+  template <class F>
+  STARLING_HD void each(std::int64_t n, F&& f) const {
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    for (std::int64_t i = threadIdx.x; i < n; i += kPixelThreads) f(i);
+#else
+    (void)n, (void)f;
+#endif
+  }
+  STARLING_HD void sync() const {
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    __syncthreads();
+#endif
+  }
+  STARLING_HD bool leads() const {
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    return threadIdx.x == 0;
+#else
+    return true;
+#endif
+  }
+  template <class N>
+  STARLING_HD void add(N& to, N n) const {
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    atomicAdd(&to, n);
+#else
+    to += n;
+#endif
+  }
+  STARLING_HD void most(std::uint32_t& to, std::uint32_t n) const {
+#if defined(__CUDA_ARCH__) || !defined(__CUDACC__)
+    atomicMax(&to, n);
+#else
+    to = n;
+#endif
+  }
+};
+
+template <int kChannels>
+__global__ void __launch_bounds__(kPixelThreads, 2)
+    change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most, const std::uint8_t* x,
+                              std::uint8_t* scratch, std::uint8_t* y) {
+  __shared__ math::PixelRoom room;
+  const Index size = height * width * kChannels;
+  for (Index image = blockIdx.x; image < images; image += gridDim.x) {
+    math::run_pixel_steps<kChannels>(Block{}, room, steps + image * most, most, height, width, x + image * size, scratch + image * size,
+                                     y + image * size);
+  }
+}
+
+}  // namespace
+
+void CudaBackend::change_pixels(const ChangePixels& args) {
+  check_change_pixels(args);
+  const Shape shape = args.x.shape();
+  const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
+  const auto run = [&]<int kChannels>() {
+    launch(cuda::change_pixels<kChannels>, {{blocks_for(shape[0], 1)}, {kPixelThreads}, handle()}, shape[0], shape[1], shape[2], steps,
+           args.steps.shape()[1], args.x.data<std::uint8_t>(), args.scratch.data<std::uint8_t>(), args.y.data<std::uint8_t>());
+  };
+  switch (shape[3]) {
+    case 1: return run.template operator()<1>();
+    case 2: return run.template operator()<2>();
+    case 3: return run.template operator()<3>();
+    default: return run.template operator()<4>();
+  }
+}
+
+}  // namespace starling::cuda
