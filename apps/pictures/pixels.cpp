@@ -9,6 +9,7 @@
 
 #include "apps/pictures/pixel_kernels.h"
 #include "apps/pictures/resize.h"
+#include "core/error.h"
 
 STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
 
@@ -183,6 +184,9 @@ void equalize(const ImageBytes& image) {
 }
 
 void enlarge(const ImageBytes& image, const std::int32_t* part) {
+  require(
+      part[0] >= 0 && part[1] >= 0 && part[2] > 0 && part[3] > 0 && part[0] + part[2] <= image.height && part[1] + part[3] <= image.width,
+      "pixels", "a part of {}×{} at ({}, {}) of an image of {}×{}", part[2], part[3], part[0], part[1], image.height, image.width);
   thread_local std::vector<std::uint8_t> pixels, resized;
   thread_local Resizer resizer;
   const auto count = static_cast<std::size_t>(image.height * image.width), depth = static_cast<std::size_t>(image.channels);
@@ -213,6 +217,7 @@ void by_channels(const ImageBytes& image, const Run& run) {
 }  // namespace
 
 void change_pixels(const ImageBytes& image, const PixelStep& step) {
+  require(image.channels >= 1 && image.channels <= 4, "pixels", "an image of {} channels; 1 to 4 are possible", image.channels);
   const std::int32_t* n = step.numbers;
   const cpu::PixelKernels& kernels = cpu::pixel_kernels();
   const std::int64_t pixels = image.height * image.width;

@@ -1,8 +1,8 @@
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/math/run_pixel_steps.h"
 
-// Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures), with
-// the same bits. Compiled without contraction.
+// Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures),
+// with the same bits. Compiled without contraction.
 namespace starling {
 namespace {
 
@@ -32,9 +32,8 @@ void CpuBackend::change_pixels(const ChangePixels& args) {
     threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
       math::PixelRoom room;
       for (std::int64_t n = begin; n < end; ++n) {
-        math::run_pixel_steps<kChannels>(Alone{}, room, steps + n * most, most, shape[1], shape[2],
-                                         args.x.data<std::uint8_t>() + n * size, args.scratch.data<std::uint8_t>() + n * size,
-                                         args.y.data<std::uint8_t>() + n * size);
+        math::run_pixel_steps<kChannels>(Alone{}, room, steps + n * most, most, shape[1], shape[2], args.x.data<std::uint8_t>() + n * size,
+                                         args.scratch.data<std::uint8_t>() + n * size, args.y.data<std::uint8_t>() + n * size);
       }
     });
   };

@@ -6,8 +6,8 @@
 
 namespace starling {
 
-/// A change of an image of H×W×C bytes; in brackets its numbers. Factors are in 1/2^14, and 1 leaves the image as it is; results are rounded
-/// down and clamped to a byte.
+/// A change of an image of H×W×C bytes; in brackets its numbers. Factors are in 1/2^14, and 1 leaves the image as it is; results are
+/// rounded down and clamped to a byte.
 enum class PixelChange : std::int32_t {
   kNone,          ///< nothing: the steps end here
   kWindow,        ///< [top, left, mirrored, reflected] the window there, of the image's size; outside of the image zeros or the image again

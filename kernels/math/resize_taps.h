@@ -50,8 +50,13 @@ STARLING_HD int resize_taps(std::int64_t inputs, double begin, double step, std:
   const double widening = step > 1.0 ? step : 1.0, reach = filter_reach(interpolation, step);
   const std::int64_t begins = within(centre - reach + 0.5, 0, inputs - 1), ends = within(centre + reach + 0.5, begins + 1, inputs);
   const int count = static_cast<int>(ends - begins < most ? ends - begins : most);
+#if defined(__CUDA_ARCH__)
+  constexpr int kKept = 0;  // a thread of a device has no quick memory for them
+  double kept[1];
+#else
   constexpr int kKept = 8;  // shares, of which more are computed again
   double kept[kKept];
+#endif
   const auto share = [&](int t) { return filter_at(interpolation, (static_cast<double>(begins + t) - centre + 0.5) / widening); };
   first = static_cast<std::int32_t>(begins);
   double sum = 0.0;
@@ -66,7 +71,7 @@ STARLING_HD int resize_taps(std::int64_t inputs, double begin, double step, std:
   }
   std::int32_t left = 1 << kTapBits;
   int largest = 0;
-  double largest_share = kept[0];
+  double largest_share = kKept > 0 ? kept[0] : share(0);
   for (int t = 0; t < count; ++t) {
     const double own = t < kKept ? kept[t] : share(t);
     const auto weight = static_cast<std::int32_t>(::lround(own / sum * (1 << kTapBits)));

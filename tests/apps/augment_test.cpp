@@ -155,7 +155,7 @@ TEST_CASE("apps/augment: steps that are left to the backend give the bits of tho
       ConfigSection section(keys, "test.json");
       section.choice("interpolation", "bilinear", interpolation_names(), "");
       const Augmenters all = read_augmenters(section, shape);
-      const std::int64_t most = steps_of(all);
+      const std::int64_t most = steps_of(all, false);
       REQUIRE(most > 0);
       constexpr std::int64_t kImages = 60;
       const Tensor x(backend, shape.with_batch(kImages), DType::kUInt8), scratch(backend, x.shape(), DType::kUInt8),

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/error.h"
+
 namespace starling {
 namespace {
 
@@ -25,7 +27,7 @@ class Crop final : public Augmenter {
     }
   }
   std::int64_t padding() const override { return reflect_ ? 0 : padding_; }
-  std::int64_t steps() const override { return reflect_ ? 1 : 0; }
+  std::int64_t steps(bool) const override { return reflect_ ? 1 : 0; }
 
  private:
   std::int64_t padding_;
@@ -126,9 +128,9 @@ std::int64_t padding_of(const Augmenters& augmenters) {
   return padding;
 }
 
-std::int64_t steps_of(const Augmenters& augmenters) {
+std::int64_t steps_of(const Augmenters& augmenters, bool cut) {
   std::int64_t steps = 0;
-  for (const auto& augmenter : augmenters) steps += augmenter->steps();
+  for (const auto& augmenter : augmenters) steps += augmenter->steps(cut);
   return steps;
 }
 
@@ -149,6 +151,10 @@ std::string mixing_key(const Augmenters& augmenters) {
 
 void AugmentedImage::change(const PixelStep& step) {
   if (step.change == PixelChange::kNone) return;
+  if (const std::int32_t* n = step.numbers; step.change == PixelChange::kResize) {
+    require(n[0] >= 0 && n[1] >= 0 && n[2] > 0 && n[3] > 0 && n[0] + n[2] <= shape_[0] && n[1] + n[3] <= shape_[1], "augment",
+            "a part of {}×{} at ({}, {}) of an image of {}; it must lie inside", n[2], n[3], n[0], n[1], shape_.text());
+  }
   if (waiting_ < later_.size()) {
     later_[waiting_++] = step;
   } else {

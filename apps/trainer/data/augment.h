@@ -115,8 +115,9 @@ class Augmenter {
   virtual std::optional<PicturePart> part(const SampleRandom& random, const PictureSize& picture) const {
     return (void)random, (void)picture, std::nullopt;
   }
-  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so that a device has room for them.
-  virtual std::int64_t steps() const { return 0; }
+  /// Steps that apply() gives to AugmentedImage::change() at most, one for settle() among them, so that a device has room for them. `cut`:
+  /// of images that part() was asked about.
+  virtual std::int64_t steps(bool cut) const { return (void)cut, 0; }
   /// Zero pixels that the window's offsets count from, on every side.
   virtual std::int64_t padding() const { return 0; }
   /// Numbers that take the place of rectangles, one for each that apply() may set.
@@ -152,7 +153,7 @@ NumberRange read_range(ConfigSection& section, const char* key, NumberRange usua
 Augmenters read_augmenters(ConfigSection& section, const Shape& image);
 std::int64_t padding_of(const Augmenters& augmenters);
 /// The most steps of one image.
-std::int64_t steps_of(const Augmenters& augmenters);
+std::int64_t steps_of(const Augmenters& augmenters, bool cut);
 /// All rectangles that each image may lose: the numbers in their places.
 std::vector<double> erased_values(const Augmenters& augmenters);
 /// The key that mixes the images of a batch; empty: none does.

@@ -73,7 +73,7 @@ void change_as_drawn(const Philox4x32& bits, std::int64_t magnitude, const Augme
 class RandAugment final : public Augmenter {
  public:
   RandAugment(std::int64_t count, std::int64_t magnitude) : count_(static_cast<std::uint32_t>(count)), magnitude_(magnitude) {}
-  std::int64_t steps() const override { return 1 + std::int64_t{count_}; }
+  std::int64_t steps(bool) const override { return 1 + std::int64_t{count_}; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     for (std::uint32_t i = 0; i < count_; ++i) change_as_drawn(random.draw(kAutoAugmentDraw + i), magnitude_, kRandSpace, image);
@@ -86,7 +86,7 @@ class RandAugment final : public Augmenter {
 
 class TrivialAugment final : public Augmenter {
  public:
-  std::int64_t steps() const override { return 2; }
+  std::int64_t steps(bool) const override { return 2; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     const Philox4x32 bits = random.draw(kAutoAugmentDraw + kTrivialDraw);

@@ -15,7 +15,7 @@ class ColorJitter final : public Augmenter {
   ColorJitter(NumberRange brightness, NumberRange contrast, NumberRange saturation, NumberRange hue)
       : ranges_{brightness, contrast, saturation, hue} {}
 
-  std::int64_t steps() const override { return 1 + static_cast<std::int64_t>(ranges_.size()); }
+  std::int64_t steps(bool) const override { return 1 + static_cast<std::int64_t>(ranges_.size()); }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     image.settle();
     const Philox4x32 numbers = random.draw(kColorJitterDraw), order = random.draw(kColorJitterDraw + 1);

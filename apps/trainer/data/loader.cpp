@@ -56,7 +56,7 @@ struct Loader::State {
                                {.batch_size = loader_settings.batch_size,
                                 .crop_padding = padding_of(loader_settings.augment),
                                 .erased = erased_values(loader_settings.augment),
-                                .steps = steps_of(loader_settings.augment),
+                                .steps = steps_of(loader_settings.augment, set.info().pictures.has_value()),
                                 .mix = !mixing_key(loader_settings.augment).empty(),
                                 .soft_target = loader_settings.soft_target,
                                 .dtype = dtype,

@@ -40,9 +40,10 @@ class RandomResizedCrop final : public Augmenter {
   }
 
   /// Of a data set whose images have one size: cuts and resizes the bytes.
-  std::int64_t steps() const override { return 1; }
+  std::int64_t steps(bool cut) const override { return cut ? 0 : 2; }
   void apply(const SampleRandom& random, AugmentedImage& image) const override {
     if (image.cut) return;
+    image.settle();
     const PicturePart part = *this->part(random, {image.shape()[0], image.shape()[1]});
     image.change(pixel_steps::resize(part.top, part.left, part.height, part.width, interpolation_));
   }

@@ -185,10 +185,12 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
     const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
     const std::int64_t here = (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
     for (const AlgorithmPlan::StepKey& key : (k == 0 ? config.algorithm : config.phases[k - 1].algorithm).step_keys) {
-      if (!key.period || key.steps < 2 || here % key.steps == 0) continue;
-      text += fmt::format("{}.algorithm.{}: {} steps do not divide the {} {}: its last {} end without what comes after {}\n",
+      const std::int64_t left = here - key.after;
+      if (!key.period || key.steps < 2 || left % key.steps == 0) continue;
+      text += fmt::format("{}.algorithm.{}: {} steps do not divide the {} {}{}: its last {} end without what comes after {}\n",
                           k == 0 ? "sync" : fmt::format("sync.switch[{}]", k - 1), key.key, key.steps,
-                          config.phases.empty() ? "run's" : "part's", here, here % key.steps, key.steps);
+                          config.phases.empty() ? "run's" : "part's", left, key.after > 0 ? fmt::format(" from step {} on", key.after) : "",
+                          left % key.steps, key.steps);
     }
   }
   return text;
@@ -278,7 +280,11 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
   for (const TensorInfo& tensor : config.data.tensors) {
     if (tensor.shape.rank() == 0) continue;  // a number a sample
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
-    need.batches += 3.0 * static_cast<double>(config.batch_size * tensor.shape.elements()) * element;
+    const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
+    need.batches += 3.0 * numbers * element;
+    // A device makes them of bytes: those of three slots, and where they are changed first the result and what lies between two changes.
+    if (tensor.pixels && config.device == "cuda")
+      need.batches += (steps_of(config.augment, config.data.pictures.has_value()) > 0 ? 5.0 : 3.0) * numbers;
   }
   if (config.cache && config.device != "cuda")
     need.cache = static_cast<double>(plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());

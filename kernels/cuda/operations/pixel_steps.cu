@@ -8,7 +8,7 @@
 namespace starling::cuda {
 namespace {
 
-constexpr int kPixelThreads = 512;
+constexpr int kPixelThreads = 256;
 
 /// The threads of a block.
 struct Block {
@@ -50,9 +50,9 @@ struct Block {
 };
 
 template <int kChannels>
-__global__ void __launch_bounds__(kPixelThreads, 2)
-    change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most, const std::uint8_t* x,
-                              std::uint8_t* scratch, std::uint8_t* y) {
+__global__ void __launch_bounds__(kPixelThreads, 3)
+    change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most, const std::uint8_t* x, std::uint8_t* scratch,
+                  std::uint8_t* y) {
   __shared__ math::PixelRoom room;
   const Index size = height * width * kChannels;
   for (Index image = blockIdx.x; image < images; image += gridDim.x) {
