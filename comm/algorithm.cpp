@@ -98,9 +98,9 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   return plan;
 }
 
-AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved) {
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved, const std::string& source) {
   const nlohmann::json config{{"sync", {{"algorithm", value}}}};
-  ConfigSection section = ConfigSection(config, "saved config").section("sync", "").section("algorithm", "", "type");
+  ConfigSection section = ConfigSection(config, source).section("sync", "").section("algorithm", "", "type");
   AlgorithmPlan plan = read_algorithm(section);
   if (resolved) *resolved = section.resolved();
   return plan;

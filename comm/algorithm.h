@@ -121,12 +121,15 @@ class Algorithm {
 std::int64_t repeat_period(const Topology* topology, const OptimizerRule& rule, int buffers, std::string& why);
 
 /// An algorithm's step on what the ranks disagree in, with gradients zero and a learning rate of 1: z[0][i] is rank i's x, z[1] … its
-/// states (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear.
+/// states (the optimizer's momentum among them); mix(v) makes v the round's Σ_j W_ij v_j. All of it is linear. Where ranks exchange now
+/// and then, `step` is all steps from one exchange to the next.
 struct DisagreementModel {
   using Numbers = std::vector<std::vector<double>>;
   using MixOne = std::function<void(std::vector<double>&)>;
   int states = 0;
   std::function<void(Numbers& z, const MixOne& mix)> step;
+  std::int64_t steps = 1;       ///< that `step` is
+  std::int64_t mean_every = 0;  ///< every so many exchanges one is the mean over all ranks; 0: none
 };
 
 /// The same for an algorithm that encodes by itself what it sends: its step on all ranks' numbers, so many of each one after another.
@@ -179,7 +182,8 @@ struct AlgorithmPlan {
   struct StepKey {
     std::string key;
     std::int64_t steps = 0;
-    bool period = true;  ///< something comes again after so many; false: it begins there
+    bool period = true;      ///< something comes again after so many; false: it begins there, so that some must be left
+    std::int64_t after = 0;  ///< a period's first begins there
   };
   std::vector<StepKey> step_keys = {};
   /// In steps before this one the optimizer gets means over the ranks' gradients.
@@ -216,7 +220,7 @@ void register_builtin_algorithms();
 AlgorithmPlan read_algorithm(ConfigSection& section);
 /// The same from a value as `sync.algorithm` takes it: an object, or a type; null: the default. `resolved` becomes the object with every
 /// key, whatever an older config said.
-AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr);
+AlgorithmPlan algorithm_of(const nlohmann::json& value, nlohmann::json* resolved = nullptr, const std::string& source = "saved config");
 /// Every registered type's plan with default keys, by name: for the planner, and for errors that say what would be right.
 std::vector<AlgorithmPlan> known_algorithms();
 /// Gives the site's buckets the plan's states, where they have none yet, and makes the algorithm.

@@ -9,6 +9,7 @@
 #include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 
 #include "core/error.h"
@@ -46,31 +47,48 @@ void remove_mean(Numbers& z) {
   }
 }
 
-/// One period of the topology.
-void run_period(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, Numbers& z) {
-  for (const MixingMatrix& round : rounds) {
-    model.step(z, [&](std::vector<double>& x) { round.apply(x, 1); });
+/// The exchanges after which all comes again: the topology's rounds, and now and then a mean over all in place of one.
+struct Period {
+  std::vector<MixingMatrix> rounds;
+  std::size_t length = 0;      ///< exchanges
+  std::size_t mean_every = 0;  ///< 0: none
+
+  Period(const Topology& topology, std::int64_t every) : rounds(one_period(topology)), length(rounds.size()) {
+    if (every == 0) return;
+    mean_every = static_cast<std::size_t>(every);
+    constexpr std::size_t kMost = 4096;  // a longer one is cut off: a mean so rare hardly shows
+    length = std::min(std::lcm(rounds.size(), mean_every), std::max(kMost, rounds.size()));
+  }
+  bool is_mean(std::size_t exchange) const { return mean_every > 0 && (exchange + 1) % mean_every == 0; }
+};
+
+void run_period(const DisagreementModel& model, const Period& period, Numbers& z) {
+  for (std::size_t k = 0; k < period.length; ++k) {
+    model.step(z, [&](std::vector<double>& x) {
+      if (!period.is_mean(k)) return period.rounds[k % period.rounds.size()].apply(x, 1);
+      std::fill(x.begin(), x.end(), std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()));
+    });
   }
   remove_mean(z);  // roundings alone would let it in
 }
 
 /// Of the map as a matrix, whose columns are what it makes of the unit vectors.
-double radius_of_matrix(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, std::size_t ranks) {
+double radius_of_matrix(const DisagreementModel& model, const Period& period, std::size_t ranks) {
   const std::size_t tensors = static_cast<std::size_t>(model.states) + 1, size = tensors * ranks;
   std::vector<double> matrix(size * size);
   for (std::size_t column = 0; column < size; ++column) {
     Numbers z(tensors, std::vector<double>(ranks, 0.0));
     z[column / ranks][column % ranks] = 1.0;
     remove_mean(z);
-    run_period(model, rounds, z);
+    run_period(model, period, z);
     for (std::size_t row = 0; row < size; ++row) matrix[row * size + column] = z[row / ranks][row % ranks];
   }
   return dense_radius(std::move(matrix), size);
 }
 
 /// By how much random starts grow in many periods.
-double radius_by_trial(const DisagreementModel& model, const std::vector<MixingMatrix>& rounds, std::size_t ranks) {
-  const int periods = periods_for(ranks, rounds.size()), settling = periods / 4;
+double radius_by_trial(const DisagreementModel& model, const Period& of, std::size_t ranks) {
+  const int periods = periods_for(ranks, of.length), settling = periods / 4;
   // Several starts at once: one may lie beside what grows most.
   double largest = 0.0;
   for (std::uint64_t start = 0; start < 3; ++start) {
@@ -85,7 +103,7 @@ double radius_by_trial(const DisagreementModel& model, const std::vector<MixingM
     double logarithm = 0.0;
     bool gone = false;
     for (int period = 0; period < periods && !gone; ++period) {
-      run_period(model, rounds, z);
+      run_period(model, of, z);
       const double length = norm(z);
       gone = length == 0.0 || !std::isfinite(length);
       if (gone) break;
@@ -104,15 +122,15 @@ double radius_by_trial(const DisagreementModel& model, const std::vector<MixingM
 Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, const Topology& topology) {
   if (!plan.growth || topology.ranks() == 1) return {};
   const DisagreementModel model = plan.growth(rule);
-  const std::vector<MixingMatrix> rounds = one_period(topology);
+  const Period period(topology, model.mean_every);
   const auto ranks = static_cast<std::size_t>(topology.ranks());
   const bool estimated = (static_cast<std::size_t>(model.states) + 1) * ranks > kMatrix;
-  const double radius = estimated ? radius_by_trial(model, rounds, ranks) : radius_of_matrix(model, rounds, ranks);
-  return {std::pow(radius, 1.0 / static_cast<double>(rounds.size())), estimated};
+  const double radius = estimated ? radius_by_trial(model, period, ranks) : radius_of_matrix(model, period, ranks);
+  return {std::pow(radius, 1.0 / (static_cast<double>(period.length) * static_cast<double>(model.steps))), estimated};
 }
 
 void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const std::string& optimizer, const Topology& topology,
-                  const std::string& topology_name, const RankLayout& site) {
+                  const std::string& topology_name, const RankLayout& site, const ConfigSection& sync) {
   const Growth growth = growth_per_step(plan, rule, topology);
   if (!growth.grows()) return;
   std::vector<std::string> graphs, others;
@@ -132,12 +150,13 @@ void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const st
       continue;
     others.push_back(other.name);
   }
-  fail(ExitCode::kUsage, "config", {.key = "sync.algorithm"},
-       "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies "
-       "that "
-       "fit: {}; algorithms that fit this one: {}",
-       plan.label(), growth.per_step, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
-       fmt::join(others, ", "));
+  sync.error(
+      "algorithm",
+      "{} makes the ranks' disagreement {:.3f} times as large in every step on '{}' for {} ranks, and must make it smaller; topologies "
+      "that "
+      "fit: {}; algorithms that fit this one: {}",
+      plan.label(), growth.per_step, topology_name, topology.ranks(), graphs.empty() ? "none" : fmt::format("{}", fmt::join(graphs, ", ")),
+      fmt::join(others, ", "));
 }
 
 }  // namespace starling

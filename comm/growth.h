@@ -17,8 +17,8 @@ struct Growth {
   bool grows() const { return per_step >= (estimated ? 1.01 : 1.0 - 1e-9); }
 };
 Growth growth_per_step(const AlgorithmPlan& plan, const OptimizerRule& rule, const Topology& topology);
-/// Throws Error(kUsage) that gives the number and names the topologies and algorithms that would do.
+/// Throws Error(kUsage) about `sync`'s algorithm that gives the number and names the topologies and algorithms that would do.
 void check_growth(const AlgorithmPlan& plan, const OptimizerRule& rule, const std::string& optimizer, const Topology& topology,
-                  const std::string& topology_name, const RankLayout& site);
+                  const std::string& topology_name, const RankLayout& site, const ConfigSection& sync);
 
 }  // namespace starling

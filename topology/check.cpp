@@ -196,12 +196,12 @@ std::string kind_fault(const Topology& topology, TopologyKind kind) {
   return {};
 }
 
-void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm,
-                const RankLayout& site) {
+void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm, const RankLayout& site,
+                const ConfigSection& section) {
   const std::string fault = kind_fault(topology, kind);
   if (fault.empty()) return;
-  fail(ExitCode::kUsage, "topology", "'{}' for {} ranks is not for the algorithm {}: {}; these are: {}", name, topology.ranks(), algorithm,
-       fault, topologies_that_take(site, kind));
+  section.error("type", "'{}' for {} ranks is not for the algorithm {}: {}; these are: {}", name, topology.ranks(), algorithm, fault,
+                topologies_that_take(site, kind));
 }
 
 }  // namespace starling

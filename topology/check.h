@@ -28,8 +28,9 @@ enum class TopologyKind : std::uint8_t {
 };
 /// Why the topology is not of this kind; empty where it is. Of one without period the first 64 rounds are looked at.
 std::string kind_fault(const Topology& topology, TopologyKind kind);
-/// Throws Error(kUsage) that names those that `algorithm` could have on this site.
-void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm, const RankLayout& site);
+/// Throws Error(kUsage) about the section's `type` that names those that `algorithm` could have on this site.
+void check_kind(const Topology& topology, const std::string& name, TopologyKind kind, const std::string& algorithm, const RankLayout& site,
+                const ConfigSection& section);
 
 /// How many rounds of disagreement_curve() show the whole fall: to consensus, or to 1e-4, 4 … 64.
 std::int64_t curve_length(const TopologyReport& report);

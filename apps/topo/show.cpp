@@ -215,7 +215,8 @@ std::string growth_text(const ShowOptions& options, const Topology& topology) {
   register_builtin_algorithms();
   register_builtin_optimizers();
   const bool object = options.algorithm.starts_with('{');
-  const AlgorithmPlan plan = algorithm_of(object ? parse_json(options.algorithm, "--algorithm") : nlohmann::json(options.algorithm));
+  const AlgorithmPlan plan =
+      algorithm_of(object ? parse_json(options.algorithm, "--algorithm") : nlohmann::json(options.algorithm), nullptr, "--algorithm");
   const nlohmann::json config{{"momentum", options.momentum}};
   ConfigSection section(config, "--momentum");
   const std::unique_ptr<OptimizerRule> rule = optimizers().make("sgd", "optimizer.type", section);

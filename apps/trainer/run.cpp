@@ -53,30 +53,47 @@ bool is_first_rank() {
   return !rank || std::string(rank) == "0";
 }
 
-/// What `--list` knows: the names in a registry.
+/// A name in a registry, and a line on it.
+struct Listed {
+  std::string name, summary;
+};
+template <class R>
+std::vector<Listed> listed(const R& registry) {
+  std::vector<Listed> result;
+  for (const std::string& name : registry.names()) result.push_back({name, registry.summary(name)});
+  return result;
+}
+/// What `--list` knows.
 struct ListedKind {
   const char* kind;
-  std::vector<std::string> (*names)();
+  std::vector<Listed> (*entries)();
 };
 constexpr ListedKind kListed[] = {
-    {"models", [] { return models().names(); }},         {"layers", [] { return layers().names(); }},
-    {"topologies", [] { return topologies().names(); }}, {"algorithms", [] { return algorithms().names(); }},
-    {"transports", [] { return transports().names(); }}, {"optimizers", [] { return optimizers().names(); }},
-    {"schedules", [] { return schedules().names(); }},   {"data", [] { return datasets().names(); }},
-    {"samplers", [] { return samplers().names(); }},     {"augmentations", [] { return augmentations().names(); }},
-    {"tasks", [] { return tasks().names(); }},           {"losses", [] { return losses().names(); }},
-    {"metrics", [] { return metrics().names(); }}};
+    {"models", [] { return listed(models()); }},         {"layers", [] { return listed(layers()); }},
+    {"topologies", [] { return listed(topologies()); }}, {"algorithms", [] { return listed(algorithms()); }},
+    {"transports", [] { return listed(transports()); }}, {"optimizers", [] { return listed(optimizers()); }},
+    {"schedules", [] { return listed(schedules()); }},   {"data", [] { return listed(datasets()); }},
+    {"samplers", [] { return listed(samplers()); }},     {"augmentations", [] { return listed(augmentations()); }},
+    {"tasks", [] { return listed(tasks()); }},           {"losses", [] { return listed(losses()); }},
+    {"metrics", [] { return listed(metrics()); }}};
 
+/// One name a line; for a reader at a terminal with a line on each.
 void print_names(const std::string& kind) {
   std::vector<std::string> kinds;
-  for (const ListedKind& listed : kListed) {
-    if (kind == listed.kind) {
-      std::string names;
-      for (const std::string& name : listed.names()) names += name + "\n";
-      answer(names);
+  for (const ListedKind& list : kListed) {
+    if (kind == list.kind) {
+      const std::vector<Listed> entries = list.entries();
+      const bool described = stdout_is_terminal();
+      std::size_t widest = 0;
+      for (const Listed& entry : entries) widest = std::max(widest, entry.name.size());
+      std::string text;
+      for (const auto& [name, summary] : entries) {
+        text += described && !summary.empty() ? fmt::format("{:<{}}  {}\n", name, widest, summary) : name + "\n";
+      }
+      answer(text);
       return;
     }
-    kinds.emplace_back(listed.kind);
+    kinds.emplace_back(list.kind);
   }
   fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
 }

@@ -117,6 +117,7 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
   const bool chunks = config.boolean("scatter_gather", false, "each rank adds up its chunk of a bucket, then all get it: the same bits");
   const bool nodes = config.boolean("hierarchical", false, "a node's ranks first, then the nodes: equal up to the order of sums");
   const std::int64_t given = read_ranks_per_node(config);
+  if (given > 0 && !nodes) config.error("ranks_per_node", "is for hierarchical, which is false; set that, or leave it out");
   if (chunks && nodes) config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
   return {.title = "all-reduce",
           .scratch = chunks || nodes ? 1 : 0,

@@ -121,6 +121,8 @@ AlgorithmPlan plan_choco(ConfigSection& config) {
           .topology = TopologyKind::kSymmetricFixed,
           .states = {{"x_hat"}, {"r"}},
           .wire = compressor.wire(),
+          // Encoding apart it is gossip that goes a part of the way.
+          .growth = [step](const OptimizerRule& rule) { return model_of_mixing(rule, {.part = step}); },
           .encoded = model_of_beliefs(compressor, step),
           .predict = predict_by_gossip(true),
           .make = [=](const AlgorithmSite& site) { return std::make_unique<Choco>(site, compressor, step); }};

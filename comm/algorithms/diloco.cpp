@@ -138,6 +138,9 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
   settings.blend = config.number("blend", 0.0, Range::closed(0.0, 1.0), "part of the rank's own parameters that stays in an outer step");
   settings.states = read_states(config);
   if (!config.describing()) {
+    if (settings.blend == 1.0) {
+      config.error("blend", "is 1, so that ranks keep what they disagree in, 1.000 times as large after every outer step; allowed: < 1");
+    }
     if (settings.period % settings.fragments != 0) {
       config.error("fragments", "is {}, which does not divide the period of {}; take a divisor of it", settings.fragments, settings.period);
     }

@@ -225,6 +225,9 @@ GossipSettings read_gossip(ConfigSection& config) {
                     "where ranks are further apart than this part of their own size, an exchange is the mean over all; 0: "
                     "off");
   settings.check_every = config.integer("check_every", 50, Range::closed(1, 1e6), "steps from one look at that to the next");
+  if (settings.check_every != 50 && settings.global_above == 0.0) {
+    config.error("check_every", "is how often global_above is looked at, which is 0; give global_above, or leave it out");
+  }
   const nlohmann::json mixing = config.has("mixing") ? config.raw("mixing", "number or object", "") : nlohmann::json();
   if (!mixing.is_object()) {
     settings.mixing = config.number("mixing", 1.0, Range{0.0, 1.0, true, false},
@@ -242,6 +245,34 @@ GossipSettings read_gossip(ConfigSection& config) {
   return settings;
 }
 
+DisagreementModel model_of_mixing(const OptimizerRule& rule, const MixedNow& how) {
+  const double beta = momentum_of(rule), rest = std::pow(beta, static_cast<double>(how.interval - 1));
+  // What the steps without an exchange take from x, of the momentum before them: β + β² + …
+  const double alone = beta < 1.0 ? beta * (1.0 - rest) / (1.0 - beta) : 0.0;
+  return {.states = 1,
+          .step =
+              [=](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
+                add(z[0], -alone, z[1]);
+                scale(z[1], rest * beta);
+                if (how.adapt_then_combine) add(z[0], -1.0, z[1]);
+                std::vector<double> mixed = z[0];
+                mix(mixed);
+                scale(z[0], 1.0 - how.part);
+                add(z[0], how.part, mixed);
+                if (!how.adapt_then_combine) add(z[0], -1.0, z[1]);
+              },
+          .steps = how.interval,
+          .mean_every = how.mean_every};
+}
+
+std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings) {
+  std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
+  if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
+  if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
+  if (settings.mix_states > 0) keys.push_back({"mix_states", settings.mix_states * settings.interval});
+  return keys;
+}
+
 std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings) {
   if (settings.global_above == 0.0) return {};
   return {{.name = "consensus_control", .dtype = DType::kFloat64, .numbers = ConsensusControl::kSaved}};
@@ -257,26 +288,17 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
   std::vector<AlgorithmPlan::State> states;
   const Encoding encoding = read_encoding(config, states);
   for (const AlgorithmPlan::State& state : states_of(settings)) states.push_back(state);  // the first bucket's alone: after the others
-  std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
-  if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
-  if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
-  if (settings.mix_states > 0) keys.push_back({"mix_states", settings.mix_states * settings.interval});
   const bool repeats = settings.interval == 1 && settings.power == 0.0 && settings.mix_states == 0 && settings.global_above == 0.0;
   return {.topology = TopologyKind::kDoublyStochastic,
           .encoding = encoding,
           .states = states,
           .mixes_states = settings.mix_states > 0,
           .messages = settings.adapt_then_combine,
-          .step_keys = keys,
+          .step_keys = step_keys_of(settings),
           .growth =
-              [atc = settings.adapt_then_combine](const OptimizerRule& rule) {  // z is {x, m}
-                return DisagreementModel{
-                    1, [=, beta = momentum_of(rule)](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                      scale(z[1], beta);
-                      if (!atc) mix(z[0]);
-                      add(z[0], -1.0, z[1]);
-                      if (atc) mix(z[0]);
-                    }};
+              [settings](const OptimizerRule& rule) {
+                // Of an adaptive part its largest, and of means that are wanted by need none: as both are at the start.
+                return model_of_mixing(rule, {settings.mixing, settings.interval, settings.global_every, settings.adapt_then_combine});
               },
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
           .predict = predict_by_gossip(!settings.adapt_then_combine, settings.interval),

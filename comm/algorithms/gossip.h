@@ -24,6 +24,7 @@ GossipSettings read_gossip(ConfigSection& config);
 /// `quiet(t)`: after step t nothing is exchanged, though its round counts; empty: never.
 /// What gossip with these settings keeps; its plan needs it.
 std::vector<AlgorithmPlan::State> states_of(const GossipSettings& settings);
+std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings);
 /// `control`: the tensor of states_of(), where there is one.
 std::unique_ptr<Bucketwise> make_gossip(const AlgorithmSite& site, const GossipSettings& settings,
                                         std::function<bool(std::int64_t)> quiet = {}, Tensor control = {});

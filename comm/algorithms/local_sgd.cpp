@@ -7,6 +7,7 @@
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/gossip.h"
+#include "comm/algorithms/momentum.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/low_gradients.h"
 #include "comm/planner/predict.h"
@@ -133,10 +134,19 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
   settings.node_gradients =
       config.choice("gradients", "local", {"local", "node"}, "between averages: the rank's own, or the mean over its node") == "node";
   settings.ranks_per_node = read_ranks_per_node(config);
+  if (settings.ranks_per_node > 0 && !settings.node_gradients) {
+    config.error("ranks_per_node", "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
+  }
   settings.states = read_states(config);
   std::function<bool(std::int64_t, int, int)> equal_after;
   if (!settings.by_topology)
     equal_after = [settings](std::int64_t steps, int, int) { return steps <= settings.start || settings.meets(steps - 1); };
+  std::function<DisagreementModel(const OptimizerRule&)> growth;
+  if (settings.by_topology) {
+    growth = [period = settings.period](const OptimizerRule& rule) {
+      return model_of_mixing(rule, {.interval = period, .adapt_then_combine = true});
+    };
+  }
   return {.title = "local SGD",
           .topology = settings.by_topology ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
           .rule_fault = [of_nodes = settings.node_gradients](const OptimizerRule& rule) -> std::string {
@@ -148,10 +158,11 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
           .fp16_fault = fp16_fault(settings.states),
           .restarts_updates = settings.states == StatesAt::kReset,
           .ranks_per_node = settings.ranks_per_node,
-          .step_keys = {{"period", settings.period}, {"start", settings.start, false}},
+          .step_keys = {{"period", settings.period, true, settings.start}, {"start", settings.start, false}},
           .means_before = settings.start,
           .equal_after = equal_after,
           .equal_states = settings.states != StatesAt::kLocal,
+          .growth = growth,
           .predict =
               [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
                 return settings.by_topology ? predict_gossip(rounds, network, step, bucket_bytes, false, settings.period)

@@ -120,6 +120,7 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
           .states = {{.name = "replica", .per_neighbour = true}},
           .wire = compressor.wire(),
           .step_keys = {{"interval", interval}},
+          .growth = [interval](const OptimizerRule& rule) { return model_of_mixing(rule, {.interval = interval}); },
           .encoded = model_of_replicas(compressor),
           .period = interval == 1 ? 1 : 0,
           .predict = predict_by_gossip(false, interval),

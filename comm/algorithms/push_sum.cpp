@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
@@ -80,6 +81,8 @@ AlgorithmPlan plan_push_sum(ConfigSection&) {
   return {.title = "push-sum",
           .topology = TopologyKind::kColumnStochastic,
           .messages = true,
+          // What ranks sum to stays, so the numbers ωz disagree in what they do not sum to.
+          .growth = [](const OptimizerRule& rule) { return model_of_mixing(rule, {.adapt_then_combine = true}); },
           .predict = predict_by_gossip(false),
           .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
 }

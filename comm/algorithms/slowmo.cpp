@@ -9,6 +9,7 @@
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/gossip.h"
+#include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
@@ -76,6 +77,14 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
     settings.gossip = read_gossip(config);
     for (const AlgorithmPlan::State& state : states_of(*settings.gossip)) states.push_back(state);
   }
+  std::vector<AlgorithmPlan::StepKey> keys{{"period", settings.period}};
+  std::function<DisagreementModel(const OptimizerRule&)> growth;
+  if (gossip) {
+    for (AlgorithmPlan::StepKey& key : step_keys_of(*settings.gossip)) keys.push_back(std::move(key));
+    growth = [inner = *settings.gossip](const OptimizerRule& rule) {  // the averages bring it down further
+      return model_of_mixing(rule, {inner.mixing, inner.interval, inner.global_every, inner.adapt_then_combine});
+    };
+  }
   return {.title = "slow momentum",
           .topology = gossip ? TopologyKind::kDoublyStochastic : TopologyKind::kNone,
           .states = states,
@@ -84,10 +93,11 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
           .messages = gossip && settings.gossip->adapt_then_combine,
           .fp16_fault = fp16_fault(settings.states),
           .restarts_updates = settings.states == StatesAt::kReset,
-          .step_keys = {{"period", settings.period}},
+          .step_keys = keys,
           .equal_after = [settings](std::int64_t steps, int, int) { return settings.meets(steps - 1); },
           .equal_states = settings.states != StatesAt::kLocal,
           .equal_kept = 2,
+          .growth = growth,
           .predict =
               [settings](const std::vector<RoundCost>& rounds, const NetworkModel& network, const StepModel& step, double bucket_bytes) {
                 Prediction result = predict_averages(network, step, bucket_bytes, settings.period);

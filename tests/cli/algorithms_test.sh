@@ -12,7 +12,9 @@ dry() { # RANKS ALGORITHM TOPOLOGY [ARG...]
 }
 export -f dry
 
-check "all are listed" 0 '^push_sum' "$train" --list algorithms
+check "all are listed" 0 '^push_sum$' "$train" --list algorithms
+check "at a terminal with a line on each" 0 '^push_sum +gossip over one-way graphs' \
+  python3 -c 'import pty, sys; sys.exit(pty.spawn(sys.argv[1:]) >> 8)' "$train" --list algorithms
 check "what grows is refused" 2 "DecentLaM makes the ranks' disagreement 1\.[0-9]+ times as large in every step on 'complete'.*topologies that fit|not for the algorithm DecentLaM" \
   dry 4 '{"type":"decentlam"}' one-peer-exp
 check "D2 on a graph that mixes too fast" 2 "D2 makes the ranks' disagreement 1\.[0-9]+ times .*'base-2' for 6 ranks.*algorithms that fit this one: exact_diffusion, gossip" \
@@ -42,7 +44,29 @@ check "error feedback of what is not encoded" 2 'sync\.exchange: is fp32, but sy
 check "a block that is no multiple of 32" 2 'sync\.algorithm\.block: is 48; allowed: multiples of 32' dry 2 '{"type":"choco","block":48}' static-ring
 check "an encoded exchange of averages" 2 'sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, qgm' \
   dry 2 local_sgd ring --set sync.exchange=int8
-check "choco wants one symmetric round" 2 'Choco' dry 4 choco one-peer-exp
+check "choco wants one symmetric round" 2 "run\.json: sync\.topology\.type: 'one-peer-exp' for 4 ranks is not for the algorithm Choco: its rounds differ; these are: .*static-ring" \
+  dry 4 choco one-peer-exp
+check "a topology that does not take the ranks" 2 'run\.json: sync\.topology\.type: ring needs an even number of ranks, not 3; for 3 ranks: base-2' dry 3 gossip ring
+check "how choco mixes" 0 'disagreement × 0\.9 a step' dry 4 '{"type":"choco"}' static-ring
+check "a part of a mix is in that number" 0 'disagreement × 0\.9933 a step' dry 4 '{"type":"gossip","mixing":0.01}' static-ring
+check "an outer step that leaves ranks as they are" 2 'sync\.algorithm\.blend: is 1, so that ranks keep' dry 2 '{"type":"diloco","period":8,"blend":1}' ring
+check "nesterov where the formulas are without" 2 'DecentLaM does not go with this optimizer: .*; allowed: "nesterov": false' \
+  dry 4 decentlam static-ring --set optimizer.nesterov=true
+check "slowmo has gossip's periods too" 2 'sync\.algorithm\.interval: is 5000, but the run has 24 steps' \
+  dry 2 '{"type":"slowmo","period":8,"inner":"gossip","interval":5000}' ring
+check "averages that begin when the run ends" 2 'sync\.algorithm\.start: is 24, but the run has 24 steps; allowed: <= 23' \
+  dry 2 '{"type":"local_sgd","period":4,"start":24}' ring
+check "a period longer than what is left" 2 'sync\.algorithm\.period: is 8, but the run has 4 steps from step 20 on; allowed: <= 4' \
+  dry 2 '{"type":"local_sgd","period":8,"start":20}' ring
+check "a period that does not divide what is left" 0 'period: 8 steps do not divide the run.s 20 from step 4 on: its last 4' \
+  dry 2 '{"type":"local_sgd","period":8,"start":4}' ring
+check "blocks of what is not encoded" 2 'sync\.exchange: is fp32, but sync\.algorithm\.block is about numbers that are encoded' dry 2 '{"type":"gossip","block":64}' ring
+check "a look at nothing" 2 'sync\.algorithm\.check_every: is how often global_above is looked at' dry 2 '{"type":"gossip","check_every":5}' ring
+check "nodes that nobody goes by" 2 'sync\.algorithm\.ranks_per_node: is for hierarchical, which is false' dry 2 '{"type":"allreduce","ranks_per_node":2}' ring
+check "nodes without their gradients" 2 'sync\.algorithm\.ranks_per_node: is for .gradients.: .node., and they are local' \
+  dry 2 '{"type":"local_sgd","ranks_per_node":2}' ring
+check "states to mix that are not there" 2 'sync\.algorithm: gossip mixes the optimizer.s states too, and sgd keeps none' \
+  dry 2 '{"type":"gossip","mix_states":1}' ring --set optimizer.momentum=0
 check "the ring that low_precision has by itself" 0 'topology: static-ring, 4 ranks' ranks 4 "$train" run.json --dry-run --set sync.algorithm=low_precision
 check "qadam wants adam" 2 'QAdam does not go with the optimizer sgd; allowed: adam, adamw' dry 2 '{"type":"qadam","warmup":3}' ring
 check "qadam's warm-up beyond the run" 2 'sync\.algorithm\.warmup: is 100, but the run has 24 steps' \
@@ -56,6 +80,8 @@ check "a switch beyond the run" 2 'sync\.switch\[0\]: begins at step 24' switch 
 check "a switch without a time" 2 'sync\.switch\[0\]\.step: or epoch must say when' switch '[{"algorithm":"local_sgd"}]'
 check "a switch whose time is misspelt" 2 "sync\\.switch\\[0\\]\\.stepp: unknown key; did you mean 'step'" switch '[{"stepp":3,"algorithm":"local_sgd"}]'
 check "a switch to what does not fit" 2 'sync\.switch\[0\]\.algorithm: QAdam does not go with the optimizer sgd' switch '[{"step":3,"algorithm":"qadam"}]'
+check "a switch to what grows" 2 'run\.json: sync\.switch\[0\]\.algorithm: D2 makes' \
+  dry 4 gossip ring --set 'sync.switch=[{"step":3,"algorithm":{"type":"exact_diffusion","lazy":false},"topology":{"type":"base-2"}}]'
 check "a period beyond its part" 2 'sync\.switch\[0\]\.algorithm\.period: is 8, but its part of the run has 4 steps' \
   switch '[{"step":20,"algorithm":"local_sgd"}]'
 check "a switch after states that are reset" 2 'sync\.switch\[1\]\.algorithm: follows local SGD with states reset' \

@@ -82,6 +82,7 @@ std::vector<Case> cases() {
     all.back().tolerance = 1e-5;
   }
   all.push_back({with_type("qadam", {{"warmup", 2}, {"error_feedback", true}}), "fp32", Kind::kAny, adams, 1e-5});
+  all.push_back({with_type("qadam", {{"warmup", 4}, {"compressor", "none"}}), "fp32", Kind::kAny, adams, 1e-5});
   return test::fewer_if_sanitized(std::move(all));
 }
 
@@ -218,6 +219,27 @@ TEST_CASE("comm/compressed: without gradients the mean stays and ranks come toge
       CHECK(largest_difference({mean_of(end)}, {mean_of(start)}) < 1e-12);
       const Numbers mean(end.size(), mean_of(end));
       CHECK(largest_difference(end, mean) < 0.1 * largest_difference(start, mean));
+    }
+  }
+}
+
+TEST_CASE("comm/compressed: replicas that all believe in keep the mean once the learning rate is 0") {
+  for (const json& algorithm : {with_type("choco"), with_type("choco", {{"consensus_step", 0.5}, {"compressor", "minmax8"}}),
+                                with_type("choco", {{"compressor", "none"}}), with_type("low_precision", {{"compressor", "none"}})}) {
+    for (const int n : {3, 4, 8}) {
+      Job job = job_of({algorithm, "fp32", Kind::kFixed}, {{"type", "static-ring"}}, kBare);
+      job.start_apart = false;
+      job.lr_at = [](int t) { return t < 6 ? 0.05 : 0.0; };
+      job.steps = 6;
+      const Numbers apart = run_fake(job, n);
+      job.steps = 80;
+      const Numbers end = run_fake(job, n);
+      CAPTURE(algorithm.dump());
+      CAPTURE(n);
+      CHECK(largest_difference({mean_of(end)}, {mean_of(apart)}) < 1e-12);
+      CHECK(largest_difference(apart, Numbers(apart.size(), mean_of(apart))) > 1e-3);
+      CHECK(largest_difference(end, Numbers(end.size(), mean_of(end))) <
+            0.2 * largest_difference(apart, Numbers(apart.size(), mean_of(apart))));
     }
   }
 }

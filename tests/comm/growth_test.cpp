@@ -80,15 +80,45 @@ TEST_CASE("comm/growth: gossip's disagreement falls as the slower of the matrix 
   CHECK(growth("local_sgd", {{"type", "complete"}}, 4) == 0.0);  // has no model: its means leave no disagreement
 }
 
+TEST_CASE("comm/growth: keys that mix less, or now and then, are in the number") {
+  const nlohmann::json ring{{"type", "static-ring"}};
+  const double matrix = (1.0 + 2.0 * std::cos(2.0 * M_PI / 8.0)) / 3.0;
+  const auto of = [&](nlohmann::json keys, double momentum) {
+    if (!keys.contains("type")) keys["type"] = "gossip";
+    return growth(keys, ring, 8, momentum);
+  };
+  for (const char* order : {"awc", "atc"}) {
+    CHECK(of({{"order", order}, {"mixing", 0.1}}, 0.2) == doctest::Approx(0.9 + 0.1 * matrix).epsilon(1e-6));
+    CHECK(of({{"order", order}, {"interval", 50}}, 0.2) == doctest::Approx(std::pow(matrix, 1.0 / 50)).epsilon(1e-6));
+    // A mean over all leaves the momentum's part alone: what a step takes from x after it, of m before it.
+    CHECK(of({{"order", order}, {"global_every", 4}}, 0.0) < 1e-3);
+    CHECK(of({{"order", order}, {"global_every", 4}}, 0.5) == doctest::Approx(0.5).epsilon(3e-3));
+    CHECK(of({{"order", order}, {"global_every", 4}}, 0.95) == doctest::Approx(0.95).epsilon(3e-3));
+  }
+  CHECK(of({{"interval", 3}}, 0.97) == doctest::Approx(0.97).epsilon(1e-3));  // three steps of the momentum an exchange
+  CHECK(of({{"type", "choco"}, {"compressor", "none"}}, 0.0) == doctest::Approx(matrix).epsilon(1e-6));
+  CHECK(of({{"type", "low_precision"}, {"interval", 2}}, 0.0) == doctest::Approx(std::sqrt(matrix)).epsilon(1e-6));
+  CHECK(of({{"type", "local_sgd"}, {"average", "topology"}, {"period", 8}}, 0.0) ==
+        doctest::Approx(std::pow(matrix, 1.0 / 8)).epsilon(1e-6));
+  CHECK(of({{"type", "slowmo"}, {"inner", "gossip"}, {"mixing", 0.5}}, 0.0) == doctest::Approx(0.5 + 0.5 * matrix).epsilon(1e-6));
+  CHECK(of({{"type", "push_sum"}}, 0.0) == doctest::Approx(matrix).epsilon(1e-6));
+  CHECK(test::error_text([] {
+          algorithm_of({{"type", "diloco"}, {"blend", 1}});
+        }).find("algorithm.blend: is 1, so that ranks keep") != std::string::npos);
+}
+
 TEST_CASE("comm/growth: what grows is refused with the number, and with what would do") {
   register_builtin_algorithms();
   const auto refusal = [](const char* algorithm, const char* topology, int ranks) {
     const auto made = test::make_test_topology({{"type", topology}}, ranks);
-    return test::error_text([&] { check_growth(algorithm_of(algorithm), *sgd(0.9), "sgd", *made, topology, {ranks, 1}); });
+    const nlohmann::json config{{"switch", {{"algorithm", algorithm}}}};
+    ConfigSection root(config, "mine.json");
+    const ConfigSection section = root.section("switch", "");
+    return test::error_text([&] { check_growth(algorithm_of(algorithm), *sgd(0.9), "sgd", *made, topology, {ranks, 1}, section); });
   };
   const std::string text = refusal("decentlam", "static-exp", 8);
   CAPTURE(text);
-  CHECK(text.find("sync.algorithm: DecentLaM makes the ranks' disagreement 1.2") != std::string::npos);
+  CHECK(text.find("mine.json: switch.algorithm: DecentLaM makes the ranks' disagreement 1.2") != std::string::npos);
   CHECK(text.find("times as large in every step on 'static-exp' for 8 ranks") != std::string::npos);
   CHECK(text.find("static-ring") != std::string::npos);
   CHECK(text.find("algorithms that fit this one: gossip, gradient_tracking") != std::string::npos);

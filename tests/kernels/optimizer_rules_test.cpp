@@ -140,9 +140,9 @@ TEST_CASE("kernels/optimizer: accum_adamw leaves the accumulator zero after each
 
 TEST_CASE(
     "kernels/optimizer: Adam's correction for the noise of a rank's own gradients is off at 1, and never steps less or beyond sqrt(N)") {
-  const auto after = [](double n, double ranks) {
-    const auto rule = make_rule("adam", {{"noise_correction", n}});
-    rule->know_ranks(static_cast<int>(ranks));
+  const auto after = [](const nlohmann::json& keys) {
+    const auto rule = make_rule("adam", keys);
+    rule->know_ranks(5);
     Bucket<double> bucket(kRuled, 2);
     std::vector<double> steps;
     for (std::int64_t s = 1; s <= 6; ++s) {
@@ -153,7 +153,8 @@ TEST_CASE(
     }
     return steps;
   };
-  const std::vector<double> off = after(1.0, 5), on = after(4.0, 5);
+  const std::vector<double> off = after({{"noise_correction", 1.0}}), on = after({{"noise_correction", 4.0}});
+  CHECK(off == after(nlohmann::json::object()));
   const auto plain = make_rule("adam", nlohmann::json::object());
   CHECK(!plain->corrects_noise());
   double most = 0.0;

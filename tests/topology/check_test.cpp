@@ -95,10 +95,12 @@ TEST_CASE("topology/check: what an algorithm asks of a topology, and which ones 
   // Its rows and columns sum to 1, and 0 → 1 → 2 → 0 is one way alone.
   const Given turns(3, {{{}, {{{0, 0.5}, {1, 0.5}}, {{1, 0.5}, {2, 0.5}}, {{0, 0.5}, {2, 0.5}}}}});
   CHECK(kind_fault(turns, TopologyKind::kSymmetric) == "in its round 0 ranks 0 and 1 give each other different weights");
+  const ConfigSection section(nlohmann::json::object(), "mine.json");
   CHECK(test::error_text([&] {
-          check_kind(*make("ring", 6), "ring", TopologyKind::kSymmetricFixed, "mine", {6, 6});
+          check_kind(*make("ring", 6), "ring", TopologyKind::kSymmetricFixed, "mine", {6, 6}, section);
         }) ==
-        "[topology] 'ring' for 6 ranks is not for the algorithm mine: its rounds differ; these are: complete, hierarchical, star, "
+        "[config] mine.json: type: 'ring' for 6 ranks is not for the algorithm mine: its rounds differ; these are: complete, hierarchical, "
+        "star, "
         "static-ring, torus");
 }
 

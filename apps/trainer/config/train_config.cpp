@@ -317,7 +317,9 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan, const
                plan.label());
   }
   if (plan.means_before > 0 && config.rule->corrects_noise()) {
-    sync.error("algorithm", "{} gives the optimizer means over the ranks, and noise_correction is for a rank's own gradients; allowed: 1",
+    sync.error("algorithm",
+               "{} gives the optimizer means over the ranks, and optimizer.noise_correction is for a rank's own gradients; allowed: "
+               "\"noise_correction\": 1, or gossip",
                plan.label());
   }
   if (plan.asynchronous && config.deterministic) {
@@ -332,6 +334,10 @@ void check_algorithm(const ConfigSection& sync, const AlgorithmPlan& plan, const
   }
   if (plan.ranks_per_node > 0 && site.ranks % plan.ranks_per_node != 0) {
     sync.error("algorithm.ranks_per_node", "is {} for {} ranks; allowed: what divides them", plan.ranks_per_node, site.ranks);
+  }
+  if (plan.mixes_states && config.rule->state_names().empty()) {
+    sync.error("algorithm", "{} mixes the optimizer's states too, and {} keeps none with these settings; allowed: \"mix_states\": 0",
+               plan.label(), config.optimizer);
   }
   const std::string fault = plan.rule_fault ? plan.rule_fault(*config.rule) : "";
   if (!fault.empty()) sync.error("algorithm", "{} does not go with this optimizer: {}", plan.label(), fault);
@@ -353,9 +359,11 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const
                plans[0]->label(), fmt::join(others, ", "));
   }
   for (const AlgorithmPlan* plan : plans) {
-    if (config.mixer.encodes || !plan->encoding || plan->encoding->plain()) continue;
+    if (config.mixer.encodes || !plan->encoding || (plan->encoding->plain() && plan->encoding->block == Encoding().block)) continue;
     sync.error("exchange", "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8", exchange,
-               plan->encoding->residual >= 0 ? "error_feedback" : "consensus_step");
+               plan->encoding->residual >= 0 ? "error_feedback"
+               : plan->encoding->step != 1.0 ? "consensus_step"
+                                             : "block");
   }
   if (config.lr_scale != 1.0 && !any([](const AlgorithmPlan& plan) { return plan.means_before != AlgorithmPlan::kAlways; })) {
     sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",
@@ -371,13 +379,20 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const
   }
 }
 
-/// Makes and checks the topology of an algorithm that has one.
-std::unique_ptr<Topology> read_topology(ConfigSection& topology, const AlgorithmPlan& plan, const TrainConfig& config,
-                                        const RankLayout& site) {
-  std::unique_ptr<Topology> made = make_topology(topology, site, plan.topology, standard_topology(plan));
+/// Makes and checks the topology of an algorithm that has one. `sync` has both.
+std::unique_ptr<Topology> read_topology(const ConfigSection& sync, ConfigSection& topology, const AlgorithmPlan& plan,
+                                        const TrainConfig& config, const RankLayout& site) {
+  std::unique_ptr<Topology> made;
+  try {
+    made = make_topology(topology, site, plan.topology, standard_topology(plan));
+  } catch (const Error& error) {
+    if (!error.parts().where.key.empty()) throw;
+    const std::string& remedy = error.parts().remedy;
+    topology.error("type", "{}{}{}", error.parts().what, remedy.empty() ? "" : "; ", remedy);
+  }
   const std::string name = topology.resolved().value("type", "");
-  check_kind(*made, name, plan.topology, plan.label(), site);
-  check_growth(plan, *config.rule, config.optimizer, *made, name, site);
+  check_kind(*made, name, plan.topology, plan.label(), site, topology);
+  check_growth(plan, *config.rule, config.optimizer, *made, name, site, sync);
   return made;
 }
 
@@ -413,11 +428,11 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
         ConfigSection topology = given.section("topology", "");
         if (topology.text("type", standard_topology(phase.algorithm), "") == "auto")
           topology.error("type", "is auto in a switch; allowed: a type");
-        phase.topology = read_topology(topology, phase.algorithm, config, site);
+        phase.topology = read_topology(given, topology, phase.algorithm, config, site);
         before = topology.resolved();
       } else {
         ConfigSection topology(before, given.path("topology"));
-        phase.topology = read_topology(topology, phase.algorithm, config, site);
+        phase.topology = read_topology(given, topology, phase.algorithm, config, site);
         before = topology.resolved();
       }
       phase.topology_name = before.value("type", "");
@@ -459,7 +474,7 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
     config.topology_name = "auto";
     return;
   }
-  config.topology = read_topology(topology, plan, config, site);
+  config.topology = read_topology(sync, topology, plan, config, site);
   config.resolved_topology = topology.resolved();
   config.topology_name = config.resolved_topology.value("type", "");
 }
@@ -757,9 +772,15 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   const std::int64_t steps = run_length(config, site).total_steps;
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path, std::int64_t of) {
     for (const AlgorithmPlan::StepKey& key : plan.step_keys) {
-      if (key.steps <= of) continue;
-      fail(ExitCode::kUsage, "config", {.file = source, .key = path + ".algorithm." + key.key},
-           "is {}, but {} has {} steps; allowed: <= {}", key.steps, config.phases.empty() ? "the run" : "its part of the run", of, of);
+      const std::string name = path + ".algorithm." + key.key, what = config.phases.empty() ? "the run" : "its part of the run";
+      const std::int64_t most = key.period ? of - key.after : of - 1;
+      if (key.steps == 0 || key.steps <= most || most < 1) continue;  // the key that leaves no steps is told by itself
+      if (key.period && key.after > 0) {
+        fail(ExitCode::kUsage, "config", {.file = source, .key = name}, "is {}, but {} has {} steps from step {} on; allowed: <= {}",
+             key.steps, what, most, key.after, most);
+      }
+      fail(ExitCode::kUsage, "config", {.file = source, .key = name}, "is {}, but {} has {} steps; allowed: <= {}", key.steps, what, of,
+           most);
     }
   };
   if (const auto& equal = config.algorithm.equal_after; config.verify_every > 0 && equal && config.algorithm.equal_kept == 0) {
