@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
@@ -133,7 +134,16 @@ ExitCode predict(const PredictOptions& options) {
         result = ExitCode::kUsage;
         continue;
       }
-      answer(line_of(*model, files[begin + i], std::span<const float>(logits).subspan(outputs * row++, outputs), options));
+      const std::span<const float> own = std::span<const float>(logits).subspan(outputs * row++, outputs);
+      if (!std::all_of(own.begin(), own.end(), [](float score) { return std::isfinite(score); })) {
+        fmt::print(stderr,
+                   "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it longer, or with a smaller "
+                   "learning rate\n",
+                   files[begin + i]);
+        result = ExitCode::kUsage;
+        continue;
+      }
+      answer(line_of(*model, files[begin + i], own, options));
     }
   }
   return result;

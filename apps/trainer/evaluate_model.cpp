@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "comm/agreement.h"
 #include "core/console.h"
@@ -85,6 +86,21 @@ std::string confusion_csv(const EvaluationResult& result, const std::vector<std:
   return text;
 }
 
+namespace {
+
+/// Classes of other names, or in another order, would be measured as errors.
+void check_same_names(const SafetensorsFile& saved, const std::string& file, const std::vector<std::string>& of_data) {
+  if (saved.metadata.count(kConfigMetadata) == 0 || of_data.empty()) return;  // another program's, or names that nobody knows
+  const std::vector<std::string> of_model = description_of(saved, file).classes;
+  for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
+    if (of_model[k] == of_data[k]) continue;
+    fail(ExitCode::kUsage, "evaluate", "{}: its class {} is '{}', the data's is '{}'; needed: data of the model's classes, in their order",
+         file, k, shown(of_model[k]), shown(of_data[k]));
+  }
+}
+
+}  // namespace
+
 ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
   // A class for each sample, and a score for each class.
   const TensorInfo* label = config.data.find("label");
@@ -96,7 +112,9 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     }
     const std::string file = evaluated_file(options.evaluate);
     config.model->allocate(backend, config.dtype, config.compute);
-    load_model_tensors(read_safetensors(file), file, "", *config.model);
+    const SafetensorsFile saved = read_safetensors(file);
+    load_model_tensors(saved, file, "", *config.model);
+    check_same_names(saved, file, config.data.class_names);
     config.model->refresh_low();
   });
   EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute, 1, config.views);

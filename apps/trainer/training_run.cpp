@@ -1,10 +1,14 @@
 #include "apps/trainer/training_run.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "apps/inference/model_file.h"
@@ -300,6 +304,14 @@ void TrainingRun::save_best() {
 }
 
 void TrainingRun::tell(const EvaluationResult& result, bool last) {
+  for (const MetricValue& metric : result.values) {
+    if (result.samples == 0 || transport_.rank() != 0 || std::isfinite(metric.value)) continue;
+    log::warning(
+        "the test after step {} gives test_{} {}: the model's outputs overflow; more steps let batch norm's statistics settle, else "
+        "use a smaller learning rate",
+        step(), metric.name, metric.value);
+    break;
+  }
   if (writer_) {
     MetricsLine line;
     line.step = step();
@@ -363,12 +375,14 @@ void TrainingRun::write_summary() {
   double cache[] = {static_cast<double>(cached.hits), static_cast<double>(cached.decoded), static_cast<double>(cached.kept),
                     static_cast<double>(cached.bytes)};
   std::vector<std::string> hosts{host_name()};
+  std::vector<std::string> bad{fmt::format("{}", fmt::join(config_.dataset->bad_samples(), ","))};
   if (transport_.size() > 1) {
     transport_.world().max(&peak, 1);
     transport_.world().max(&seconds, 1);
     transport_.world().max(&skipped, 1);
     if (config_.cache) transport_.world().sum(cache, std::size(cache));
     hosts = transport_.world().all_gather(host_name());
+    if (config_.data.pictures) bad = transport_.world().all_gather(bad[0]);
   }
   together(transport_, [&] {
     if (transport_.rank() != 0) return;
@@ -395,6 +409,21 @@ void TrainingRun::write_summary() {
     };
     if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
+    if (config_.data.pictures) {
+      // Ranks meet the same ones in other epochs.
+      std::set<std::string, std::less<>> different;
+      for (const std::string& of_rank : bad) {
+        for (std::size_t begin = 0; begin < of_rank.size();) {
+          const std::size_t end = std::min(of_rank.find(',', begin), of_rank.size());
+          different.insert(of_rank.substr(begin, end - begin));
+          begin = end + 1;
+        }
+      }
+      summary["bad_pictures"] = different.size();
+      if (!different.empty())
+        log::warning("data: {} picture{} could not be decoded; others of the same class stood in", different.size(),
+                     different.size() == 1 ? "" : "s");
+    }
     if (config_.cache) {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };
       summary["cache"] = {{"hits", count(0)}, {"decoded", count(1)}, {"samples", count(2)}, {"bytes", count(3)}};

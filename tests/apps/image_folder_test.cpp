@@ -163,6 +163,10 @@ TEST_CASE("image_folder: a bad picture is an error that names it, or the next of
   patient->image(FolderSplit::kTrain, 1, pixels.data());
   CHECK(pixels ==
         decoded_alone(tree.folder / "train/ant/c.png", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
+  const std::vector<std::int64_t> counted = patient->bad_samples();
+  CHECK(counted.size() == 1);
+  for (int again = 0; again < 7; ++again) patient->image(FolderSplit::kTrain, 1, pixels.data());
+  CHECK(patient->bad_samples() == counted);  // each once
   const auto small = tree.open({{"max_pixels", 100}});
   CHECK(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }).find("that max_pixels allows") !=
         std::string::npos);

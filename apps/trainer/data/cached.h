@@ -39,6 +39,7 @@ class CachedDataset final : public Dataset {
   void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override;
   std::int64_t label(Split split, std::int64_t index) const override { return inner_->label(split, index); }
   double complexity(Split split, std::int64_t index) const override { return inner_->complexity(split, index); }
+  std::vector<std::int64_t> bad_samples() const override { return inner_->bad_samples(); }
 
   /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where ranks of a host cannot share, each keeps
   /// its own, in its part of the limit, and rank 0 says why. Collective.

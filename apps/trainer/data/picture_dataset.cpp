@@ -12,7 +12,7 @@
 namespace starling {
 namespace {
 
-constexpr std::int64_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
+constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
 
 }  // namespace
 
@@ -174,17 +174,27 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
       return source->decode(begin + (number - begin + k) % count, decoder, part, side, out);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
-      if (k == 0) count_bad(error);
+      count_bad(*source, begin + (number - begin + k) % count, error);
     }
   }
   fail(ExitCode::kUsage, "data", "{}: no picture of the class {} can be decoded", name_,
        source->classes()[static_cast<std::size_t>(label)]);
 }
 
-void PictureDataset::count_bad(const Error& error) const {
-  const std::int64_t before = bad_.fetch_add(1);
+void PictureDataset::count_bad(const PictureSource& source, std::int64_t number, const Error& error) const {
+  std::size_t before = 0;
+  {
+    const std::lock_guard lock(bad_mutex_);
+    before = bad_.size();
+    if (!bad_.insert(2 * number + (&source == sources_.test.get() ? 1 : 0)).second) return;
+  }
   if (before < kBadPicturesNamed) log::warning("data: {}; the next of its class stands in for it", error.message());
-  if (before + 1 == kBadPicturesNamed) log::warning("data: more pictures like these will not be named");
+  if (before + 1 == kBadPicturesNamed) log::warning("data: more pictures like these will be counted, but not named");
+}
+
+std::vector<std::int64_t> PictureDataset::bad_samples() const {
+  const std::lock_guard lock(bad_mutex_);
+  return {bad_.begin(), bad_.end()};
 }
 
 }  // namespace starling

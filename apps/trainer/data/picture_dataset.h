@@ -1,9 +1,10 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,7 @@ class PictureDataset : public BuiltinDataset {
   void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
                  std::span<std::byte* const> out) const final;
   void will_read(Split split, std::span<const std::int64_t> indices) const final;
+  std::vector<std::int64_t> bad_samples() const final;
 
  protected:
   /// `name` is the data set's type, before its errors; `where` documents the key `path`.
@@ -66,7 +68,7 @@ class PictureDataset : public BuiltinDataset {
   void split(const PictureSource& train);
   void read_growth(ConfigSection& section);
   void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out) const;
-  void count_bad(const Error& error) const;
+  void count_bad(const PictureSource& source, std::int64_t number, const Error& error) const;
 
   std::string name_, path_;
   std::uint64_t seed_;
@@ -77,7 +79,8 @@ class PictureDataset : public BuiltinDataset {
   PictureSettings settings_;
   Sources sources_;
   std::vector<std::int64_t> train_samples_, test_samples_;  ///< pictures of train/; the second where there is no val/
-  mutable std::atomic<std::int64_t> bad_{0};
+  mutable std::mutex bad_mutex_;
+  mutable std::set<std::int64_t> bad_;  ///< twice the number, and 1 of val/
 };
 
 }  // namespace starling

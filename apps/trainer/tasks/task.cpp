@@ -23,7 +23,10 @@ class ClassificationTask final : public Task {
     const Shape& shape = model.output_shape();
     if (shape.rank() != 1) section.error("", "gives outputs of shape {}, needed: a vector of class scores", shape.text());
     if (shape.back() < classes_) {
-      section.error("num_classes", "the model has {} outputs, the data has {} classes; allowed: >= {}", shape.back(), classes_, classes_);
+      const char* assumed =
+          data().pictures && data().class_names.empty() ? " (by data.classes, as data.path has no class folders to count)" : "";
+      section.error("num_classes", "the model has {} outputs, the data has {} classes{}; allowed: >= {}", shape.back(), classes_, assumed,
+                    classes_);
     }
   }
   std::string usual_loss() const override { return "cross_entropy"; }
