@@ -8,8 +8,12 @@ In a program:
 
     from starling_torch import load
     model, about = load("runs/cifar10")        # a torch.nn.Module in evaluation mode
-    logits = model(about.prepare("cat.jpg"))   # as Starling prepares a test picture
+    logits = about.logits(model, about.prepare("cat.jpg"))   # as Starling prepares and shows a test picture
     print(about.classes[logits.argmax()])
+
+All models and layers that are built in are known here; of others, and of keys that are not known, the error has the name. Predictions are
+the mean over the views that evaluate.tta of the run says, as starling-predict's. model(...) and the ONNX file see one view: the picture
+as it is.
 """
 import argparse
 import json
@@ -19,6 +23,7 @@ import sys
 from dataclasses import dataclass
 
 import torch
+from torch.nn import functional as F
 
 from models import make_model
 
@@ -41,6 +46,28 @@ def read_safetensors(path):
     return tensors, metadata
 
 
+def test_views(name):
+    """What evaluate.tta shows of an image: (pixels down and right that the window moves, mirrored, weight)."""
+    if name == "none":
+        return [(0, False, 1.0)]
+    if name == "mirror":
+        return [(0, mirrored, 0.5) for mirrored in (False, True)]
+    if name == "mirror_translate":
+        return [(step, mirrored, weight) for step, weight in ((0, 0.25), (-1, 0.125), (1, 0.125)) for mirrored in (False, True)]
+    raise ValueError(f"evaluate.tta: is {name}, which is not known here; known: none, mirror, mirror_translate")
+
+
+def show(images, step, mirrored):
+    """The window of images N×C×H×W that begins `step` pixels further down and right; beyond the rim they are mirrored."""
+    down, right = (step if size > 1 else 0 for size in images.shape[2:])
+    if down or right:
+        height, width = images.shape[2:]
+        images = F.pad(images, (abs(right), abs(right), abs(down), abs(down)), mode="reflect")
+        top, left = abs(down) + down, abs(right) + right
+        images = images[:, :, top:top + height, left:left + width]
+    return images.flip(3) if mirrored else images
+
+
 @dataclass
 class About:
     """What the file says of itself."""
@@ -51,6 +78,11 @@ class About:
     std: list = None
     resize: int = 0     # shorter side of a picture before its centre is cut out
     interpolation: str = "bilinear"
+
+    def logits(self, model, images):
+        """Of images N×C×H×W, as the run's tests measure them: the mean over the views of evaluate.tta."""
+        views = test_views(self.config.get("evaluate", {}).get("tta", "none"))
+        return sum(weight * model(show(images, step, mirrored)) for step, mirrored, weight in views)
 
     def prepare(self, file):
         """A picture as the model's input, 1×C×H×W."""
@@ -76,7 +108,7 @@ def load(path):
     inputs, normalize = json.loads(metadata["starling.input"]), json.loads(metadata.get("starling.normalize", "{}"))
     about = About(json.loads(metadata["starling.config"]), json.loads(metadata["starling.classes"]), tuple(inputs["shape"]),
                   normalize.get("mean"), normalize.get("std"), inputs.get("resize", 0), inputs.get("interpolation", "bilinear"))
-    model = make_model(about.config["model"], about.shape, about.config["model"].get("num_classes", len(about.classes)))
+    model = make_model(about.config["model"], about.shape, len(about.classes))
     model.load_state_dict(tensors, strict=True)
     return model.float().eval(), about
 
@@ -85,16 +117,19 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="a run's folder, or its model.safetensors")
     parser.add_argument("pictures", nargs="*")
-    parser.add_argument("--onnx", metavar="FILE", help="write the model there")
+    parser.add_argument("--onnx", metavar="FILE", help="write the model there, for one view of a picture")
     arguments = parser.parse_args()
-    model, about = load(arguments.model)
+    try:
+        model, about = load(arguments.model)
+    except (OSError, ValueError, RuntimeError) as error:
+        parser.exit(2, f"{parser.prog}: {error}\n")
     if arguments.onnx:
         height, width, channels = about.shape
         torch.onnx.export(model, (torch.zeros(1, channels, height, width),), arguments.onnx, input_names=["images"], output_names=["logits"],
                           dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
     for file in arguments.pictures:
         with torch.no_grad():
-            shares = model(about.prepare(file))[0].softmax(0)
+            shares = about.logits(model, about.prepare(file))[0].softmax(0)
         best = shares.argsort(descending=True)[:5].tolist()
         print(f"{file}: " + ", ".join(f"{about.classes[i]} {100 * shares[i]:.1f} %" for i in best))
 

@@ -1,0 +1,163 @@
+"""Starling's layers in PyTorch: what a config's lists of layers ask for, with the names of the tensors in a model.safetensors."""
+import inspect
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def by_type(makers, what, config, place, *given):
+    """What the maker of `config["type"]` makes of `given` and the other keys, which are its keyword-only arguments. A key that it does not
+    have may change what is computed without changing a tensor's shape, so that none is ignored."""
+    kind = config.get("type")
+    if kind not in makers:
+        raise ValueError(f"{place}.type: the {what} {kind} is not known here; known: {', '.join(makers)}")
+    parameters = inspect.signature(makers[kind]).parameters.values()
+    known = [p.name for p in parameters if p.kind == inspect.Parameter.KEYWORD_ONLY]
+    keys = {key: value for key, value in config.items() if key != "type"}
+    for key in keys:
+        if key not in known:
+            raise ValueError(f"{place}.{key}: is not known here of the {what} {kind}; known: {', '.join(known) or 'none'}")
+    return makers[kind](*given, **keys)
+
+
+def pair(value):
+    return tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+
+
+class ChannelLayerNorm(nn.LayerNorm):
+    """Over the channels of every pixel: Starling's last dimension."""
+
+    def forward(self, x):
+        if x.dim() != 4:
+            return super().forward(x)
+        return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class LayerScale(nn.Module):
+    def __init__(self, shape, init):
+        super().__init__()
+        self.weight = nn.Parameter(torch.full(shape, float(init)))
+
+    def forward(self, x):
+        return self.weight * x
+
+
+def drop_samples(x, p, training):
+    """Stochastic depth: whole samples become 0, the others grow."""
+    if not training or p == 0:
+        return x
+    kept = torch.rand(len(x), *[1] * (x.dim() - 1), device=x.device) >= p
+    return x * kept / (1 - p)
+
+
+class StochasticDepth(nn.Module):
+    def __init__(self, p):
+        super().__init__()
+        self.p = p
+
+    def forward(self, x):
+        return drop_samples(x, self.p, self.training)
+
+
+def blur(x, kernel_size=3, stride=2, padding=None):
+    """Zhang 2019 (arXiv 1904.11486), with zeros around the image: a binomial filter on every channel."""
+    rows, columns = ([math.comb(k - 1, i) / 2 ** (k - 1) for i in range(k)] for k in pair(kernel_size))
+    weight = torch.outer(torch.tensor(rows), torch.tensor(columns)).to(x)
+    padding = tuple(k // 2 for k in pair(kernel_size)) if padding is None else padding
+    return F.conv2d(x, weight.expand(x.shape[1], 1, -1, -1), stride=stride, padding=padding, groups=x.shape[1])
+
+
+class Blur(nn.Module):
+    def __init__(self, **args):
+        super().__init__()
+        self.args = args
+
+    def forward(self, x):
+        return blur(x, **self.args)
+
+
+class Residual(nn.Module):
+    def __init__(self, layers, shortcut):
+        super().__init__()
+        self.layers = layers
+        if shortcut is not None:
+            self.shortcut = shortcut
+
+    def forward(self, x):
+        return self.layers(x) + (self.shortcut(x) if hasattr(self, "shortcut") else x)
+
+
+# Makers by the name in the config. x: what the layer gets, for its shape; place: of the layer in the config, for errors.
+
+def conv2d(x, place, *, out_channels, kernel_size, stride=1, padding=0, dilation=1, groups=1, bias=True):
+    return nn.Conv2d(x.shape[1], out_channels, pair(kernel_size), pair(stride), pair(padding), pair(dilation), groups, bias)
+
+
+def linear(x, place, *, out_features, bias=True):
+    return nn.Linear(x.shape[1], out_features, bias)
+
+
+def batch_norm(x, place, *, eps=1e-5, momentum=0.1):
+    return (nn.BatchNorm2d if x.dim() == 4 else nn.BatchNorm1d)(x.shape[1], eps, momentum)
+
+
+def layer_norm(x, place, *, eps=1e-5):
+    return ChannelLayerNorm(x.shape[1 if x.dim() == 4 else -1], eps)
+
+
+def layer_scale(x, place, *, init=1e-6):
+    return LayerScale((x.shape[1], 1, 1) if x.dim() == 4 else x.shape[-1:], init)
+
+
+def max_pool2d(x, place, *, kernel_size, stride=None, padding=0):
+    return nn.MaxPool2d(pair(kernel_size), stride and pair(stride), pair(padding))
+
+
+def avg_pool2d(x, place, *, kernel_size, stride=None, padding=0):
+    return nn.AvgPool2d(pair(kernel_size), stride and pair(stride), pair(padding))
+
+
+def blur_pool2d(x, place, *, kernel_size=3, stride=2, padding=None):
+    return Blur(kernel_size=kernel_size, stride=pair(stride), padding=padding if padding is None else pair(padding))
+
+
+def global_avg_pool(x, place):
+    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def dropout(x, place, *, p=0.5):
+    return nn.Dropout(p)
+
+
+def stochastic_depth(x, place, *, p=0.1):
+    return StochasticDepth(p)
+
+
+def residual(x, place, *, layers, shortcut=None):
+    other = make_sequential(shortcut, x, f"{place}.shortcut") if shortcut else None
+    return Residual(make_sequential(layers, x, f"{place}.layers"), other)
+
+
+def sequential(x, place, *, layers):
+    return make_sequential(layers, x, f"{place}.layers")
+
+
+def plain(module):
+    return lambda x, place: module()
+
+
+LAYERS = {maker.__name__: maker for maker in (conv2d, linear, batch_norm, layer_norm, layer_scale, max_pool2d, avg_pool2d, blur_pool2d,
+                                              global_avg_pool, dropout, stochastic_depth, residual, sequential)}
+LAYERS |= {"relu": plain(nn.ReLU), "relu6": plain(nn.ReLU6), "gelu": plain(nn.GELU), "silu": plain(nn.SiLU), "flatten": plain(nn.Flatten)}
+
+
+def make_sequential(specs, x, place):
+    """The layers that a list of the config asks for, for inputs as x."""
+    made = []
+    for index, spec in enumerate(specs):
+        made.append(by_type(LAYERS, "layer", spec, f"{place}[{index}]", x, f"{place}[{index}]").to(x.dtype).eval())
+        with torch.no_grad():
+            x = made[-1](x)
+    return nn.Sequential(*made)

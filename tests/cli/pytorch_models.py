@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Each model that starling-train lists, and a sequential of each layer: trained for an update, then predicted by starling-predict and by
+PyTorch with examples/pytorch, which must agree. Needs torch and Pillow; works in the current folder.
+
+    pytorch_models.py TRAIN PREDICT EXAMPLES [NAME...]      NAME: only these cases
+"""
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+train, predict, examples, *wanted = sys.argv[1:]
+sys.path.insert(0, examples)
+import torch  # noqa: E402
+from PIL import Image  # noqa: E402
+
+from layers import LAYERS  # noqa: E402
+from models import MODELS, make_model  # noqa: E402
+from starling_torch import load  # noqa: E402
+
+SIZE = 32
+KEYS = {  # of models that need some, or whose defaults are too large or hide a part: a factor of 1e-6 would
+    "wide_resnet": {"depth": 16, "width": 2},
+    "vgg11": {"classifier": "cifar"},
+    "mobilenet_v2": {"width_mult": 0.35},
+    "convnext_tiny": {"layer_scale": 0.5},
+    "mlp": {"hidden": [20, 10]},
+    "sequential": {"layers": [
+        {"type": "conv2d", "out_channels": 12, "kernel_size": [3, 5], "stride": [1, 2], "padding": [1, 2], "dilation": 1, "bias": False},
+        {"type": "batch_norm", "eps": 1e-3}, {"type": "relu6"},
+        {"type": "max_pool2d", "kernel_size": 3, "stride": 2, "padding": 1},
+        {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 12, "kernel_size": 3, "padding": 1, "groups": 3}, {"type": "silu"},
+                                        {"type": "layer_norm"}, {"type": "layer_scale", "init": 0.7}, {"type": "stochastic_depth", "p": 0.2}]},
+        {"type": "blur_pool2d", "kernel_size": [3, 2], "padding": [1, 0]},
+        {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 16, "kernel_size": 3, "padding": 2, "dilation": 2},
+                                        {"type": "batch_norm"}],
+         "shortcut": [{"type": "conv2d", "out_channels": 16, "kernel_size": 1}]},
+        {"type": "relu"}, {"type": "avg_pool2d", "kernel_size": [2, 1], "padding": [1, 0]},
+        {"type": "sequential", "layers": [{"type": "global_avg_pool"}, {"type": "layer_scale", "init": 3}, {"type": "gelu"}]},
+        {"type": "flatten"}, {"type": "dropout"}, {"type": "linear", "out_features": 3}]},
+}
+MORE = {  # name: (model, evaluate.tta)
+    "resnet20 with blur_pool": ({"type": "resnet20", "blur_pool": True}, "none"),
+    "resnet18 with the CIFAR stem and blur_pool": ({"type": "resnet18", "stem": "cifar", "blur_pool": True}, "mirror"),
+    "resnet50 with blur_pool": ({"type": "resnet50", "blur_pool": True}, "none"),
+    "vgg11 with batch norm": ({"type": "vgg11", "classifier": "cifar", "batch_norm": True}, "none"),
+    "airbench 96": ({"type": "airbench", "variant": "96", "output_scale": 0.3}, "mirror_translate"),
+}
+
+
+def listed(kind):
+    return subprocess.run([train, "--list", kind], check=True, capture_output=True, text=True).stdout.split()
+
+
+def types(specs):
+    return {t for s in specs for t in ({s["type"]} | types(s.get("layers", [])) | types(s.get("shortcut", [])))}
+
+
+def make_pictures():
+    for folder, count in (("train", 4), ("val", 2)):
+        for label, name in enumerate(("ant", "bee", "cow")):
+            path = pathlib.Path("noise", folder, name)
+            path.mkdir(parents=True, exist_ok=True)
+            for i in range(count):
+                noise = torch.randint(0, 256, (8, 8, 3), dtype=torch.uint8)
+                Image.fromarray(noise.numpy()).resize((SIZE, SIZE), Image.Resampling.BICUBIC).save(path / f"{i}.png")
+
+
+def compare(name, model, tta):
+    """The largest difference of a probability; AssertionError where it is too large, or where all pictures look the same to the model."""
+    config = {"model": model, "data": {"type": "image_folder", "path": "noise", "image_size": SIZE, "test_resize": SIZE, "test_crop": SIZE},
+              "batch_size": 6, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "evaluate": {"tta": tta},
+              "checkpoint": {"every_epochs": 0}}
+    # Running means of one batch would let outputs run away, and probabilities be 0 and 1 whatever is computed.
+    if any(isinstance(m, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)) for m in make_model(model, (SIZE, SIZE, 3), 3).modules()):
+        config["sync"] = {"batch_norm": "recalibrate", "recalibrate_batches": 2}
+    pathlib.Path("one.json").write_text(json.dumps(config))
+    shutil.rmtree("one", ignore_errors=True)
+    done = subprocess.run([train, "one.json", "--output", "one"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = subprocess.run([predict, "one", "noise/val", "--json"], check=True, capture_output=True, text=True).stdout.splitlines()
+    loaded, about = load("one")
+    shutil.rmtree("one")
+    worst, seen = 0.0, []
+    for line in lines:
+        row = json.loads(line)
+        own = torch.zeros(len(about.classes))
+        for entry in row["top"]:
+            own[entry["index"]] = entry["probability"]
+        with torch.no_grad():
+            shares = about.logits(loaded, about.prepare(row["file"]))[0].softmax(0)
+        worst = max(worst, float((own - shares).abs().max()))
+        seen.append(own)
+    spread = float(torch.stack(seen).std(0).max())
+    assert len(lines) == 6 and worst < 1e-4, f"{name}: probabilities differ by {worst}"
+    assert spread > 1e-3, f"{name}: all pictures have the same probabilities, within {spread}"
+    return worst, spread
+
+
+def refused(model, text):
+    try:
+        make_model(model, (SIZE, SIZE, 3), 3)
+    except ValueError as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"{model} was not refused")
+
+
+torch.manual_seed(1)
+assert sorted(MODELS) == sorted(listed("models")), set(MODELS) ^ set(listed("models"))
+assert sorted(LAYERS) == sorted(listed("layers")), set(LAYERS) ^ set(listed("layers"))
+assert types(KEYS["sequential"]["layers"]) == set(LAYERS), set(LAYERS) - types(KEYS["sequential"]["layers"])
+refused({"type": "resnet20", "width": 2}, "model.width: is not known here of the model resnet20; known: blur_pool")
+refused({"type": "perceiver"}, "model.type: the model perceiver is not known here; known: resnet20")
+refused({"type": "sequential", "layers": [{"type": "residual", "layers": [{"type": "relu", "slope": 0.1}]}]},
+        "model.layers[0].layers[0].slope: is not known here of the layer relu; known: none")
+make_pictures()
+cases = {name: ({"type": name, **KEYS.get(name, {})}, "none") for name in listed("models")} | MORE
+for name, (model, tta) in cases.items():
+    if not wanted or name in wanted:
+        worst, spread = compare(name, model, tta)
+        print(f"{name}: differs by {worst:.1e} at most, where pictures differ by {spread:.2g}", flush=True)
