@@ -64,9 +64,11 @@ class StochasticDepth(nn.Module):
 def blur(x, kernel_size=3, stride=2, padding=None):
     """Zhang 2019 (arXiv 1904.11486), with zeros around the image: a binomial filter on every channel."""
     rows, columns = ([math.comb(k - 1, i) / 2 ** (k - 1) for i in range(k)] for k in pair(kernel_size))
-    weight = torch.outer(torch.tensor(rows), torch.tensor(columns)).to(x)
+    channels = int(x.shape[1])
+    # From numbers alone: ONNX takes only weights of known shape.
+    weight = torch.tensor([[[[row * column for column in columns] for row in rows]]] * channels, dtype=x.dtype, device=x.device)
     padding = tuple(k // 2 for k in pair(kernel_size)) if padding is None else padding
-    return F.conv2d(x, weight.expand(x.shape[1], 1, -1, -1), stride=stride, padding=padding, groups=x.shape[1])
+    return F.conv2d(x, weight, stride=stride, padding=padding, groups=channels)
 
 
 class Blur(nn.Module):
