@@ -6,5 +6,7 @@ if ! python3 -c "import torch, PIL" 2>/dev/null; then
   exit 77
 fi
 export PYTHONDONTWRITEBYTECODE=1
-check "each model and layer" 0 "^airbench 96: differs by" python3 "$root/tests/cli/pytorch_models.py" "$train" "$build/bin/starling-predict" "$root/examples/pytorch"
+# Not by check, which ends a command after 200 s: some models have 60 million parameters.
+verify "each model and layer" python3 "$root/tests/cli/pytorch_models.py" "$train" "$build/bin/starling-predict" "$root/examples/pytorch"
+cat .out
 finish
