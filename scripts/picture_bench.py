@@ -3,17 +3,23 @@
 
     python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the measurement: DEST/<class>/*.jpg
     python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg
+    python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names like its: links to PICTURE's bytes
+    python3 scripts/picture_bench.py index DEST           what the index of these files takes: time to make and open, memory of 2 ranks
 
 make composes each picture of 12 photographs of CIFAR-10 (its official binary files in the folder CIFAR), enlarged to 125×125 and stored at
 quality 90: an ordinary photograph's size in pixels and bytes. Needs Pillow; run needs torch and torchvision, and build/bin/starling-bench.
+index needs build/bin/starling-train, mpirun and strace, and a folder that names has made.
 """
 import argparse
 import io
 import json
+import os
 import pathlib
+import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -79,6 +85,92 @@ def run(folder, count, repeats):
     print(f"rate over torchvision's with PIL: {medians['PIL'] / medians['starling']:.2f}, with decode_jpeg: {medians['decode_jpeg'] / medians['starling']:.2f}")
 
 
+def names(destination, picture, classes=1000, files=1281):
+    """destination/train and destination/val, of 1000 classes of 1281 and 1 files."""
+    data = pathlib.Path(picture).read_bytes()
+    rng = random.Random(1)
+    folders = sorted(f"n{number:08}" for number in rng.sample(range(1440764, 15075141), classes))
+    for part, count in (("train", files), ("val", 1)):
+        for folder in folders:
+            path = pathlib.Path(destination, part, folder)
+            path.mkdir(parents=True)
+            numbers = rng.sample(range(1, 30000), count)
+            first, *others = (path / (f"{folder}_{n}.JPEG" if part == "train" else f"ILSVRC2012_val_{n:08}.JPEG") for n in numbers)
+            first.write_bytes(data)
+            for other in others:
+                os.link(first, other)
+
+
+def memory(process):
+    """kB by name, of a process and of its mapping of train/.starling-index."""
+    def sizes(lines):
+        return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("Rss:", "Pss:", "Private_"))}
+    whole = sizes(pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines())
+    lines = pathlib.Path(f"/proc/{process}/smaps").read_text().splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.endswith("train/.starling-index"))
+    end = next(i for i in range(begin, len(lines)) if lines[i].startswith("VmFlags"))
+    return whole, sizes(lines[begin:end])
+
+
+def index(folder, repeats):
+    train = ROOT / "build/bin/starling-train"
+    kept = pathlib.Path(folder, "train", ".starling-index")
+    with tempfile.TemporaryDirectory() as work:
+        work = pathlib.Path(work)
+        config = work / "run.json"
+        config.write_text(json.dumps({
+            "model": {"type": "resnet20"}, "batch_size": 4, "steps": 10**8, "log_every": 1, "optimizer": {"type": "sgd", "lr": 1e-3},
+            "data": {"type": "image_folder", "path": str(pathlib.Path(folder).resolve()), "image_size": 16, "test_resize": 16,
+                     "test_crop": 16}}))
+
+        def opened():
+            """ms from opening the index of train/ to opening that of val/, or from looking for it, where it has to be made. Other calls of
+            the system run at full speed."""
+            output = tempfile.mkdtemp(dir=work) + "/run"
+            subprocess.run(["strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=openat", "-o", work / "calls", train, config, "--set",
+                            "steps=1", "--output", output], check=True, capture_output=True)
+            times = {}
+            for line in (work / "calls").read_text().splitlines():
+                for part in ("train", "val"):
+                    if f"/{part}/.starling-index" in line:
+                        times.setdefault(part, float(line.split()[1]))
+            return 1e3 * (times["val"] - times["train"])
+
+        def forget():
+            descriptor = os.open(kept, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+
+        def report(what, prepare, count):
+            times = []
+            for _ in range(count):
+                prepare()
+                times.append(opened())
+            print(f"{what}: {statistics.median(times):.1f} ms, median of {count}, {min(times):.1f} to {max(times):.1f}")
+
+        report("made", lambda: kept.unlink(missing_ok=True), 3)
+        report("opened", lambda: None, repeats)
+        report("opened, its pages out of the system's memory", forget, repeats)
+        print(f"{kept.stat().st_size / 1e6:.1f} MB")
+        job = subprocess.Popen(["mpirun", "--oversubscribe", "-n", "2", train, config, "--output", work / "long"],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            while not (work / "long" / "metrics.jsonl").exists() or len((work / "long" / "metrics.jsonl").read_text().splitlines()) < 10:
+                if job.poll() is not None:
+                    raise RuntimeError("training ended")
+                time.sleep(0.2)
+            children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
+            for rank, process in enumerate(children):
+                for what, numbers in zip(("whole process", "the index"), memory(process)):
+                    private = numbers["Private_Clean"] + numbers["Private_Dirty"]
+                    print(f"rank {rank}, {what}: Rss {numbers['Rss'] * 1.024e-3:.1f} MB, Pss {numbers['Pss'] * 1.024e-3:.1f} MB, "
+                          f"of its own {private * 1.024e-3:.1f} MB")
+        finally:
+            job.terminate()
+            job.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -89,9 +181,20 @@ def main():
     running.add_argument("folder")
     running.add_argument("--pictures", type=int, default=200)
     running.add_argument("--repeats", type=int, default=5)
+    naming = commands.add_parser("names")
+    naming.add_argument("destination")
+    naming.add_argument("picture")
+    naming.add_argument("--files", type=int, default=1281, help="of each class in train/")
+    indexing = commands.add_parser("index")
+    indexing.add_argument("folder")
+    indexing.add_argument("--repeats", type=int, default=7)
     arguments = parser.parse_args()
     if arguments.command == "make":
         make(arguments.destination, arguments.cifar)
+    elif arguments.command == "names":
+        names(arguments.destination, arguments.picture, files=arguments.files)
+    elif arguments.command == "index":
+        index(arguments.folder, arguments.repeats)
     else:
         run(arguments.folder, arguments.pictures, arguments.repeats)
 
