@@ -118,6 +118,29 @@ STARLING_HD void even_levels(const Team& team, PixelRoom& room, std::int64_t pix
   team.sync();
 }
 
+/// kSaturation or kHue.
+template <class Team>
+STARLING_HD void change_colours(const Team& team, const PixelStep& step, std::int64_t pixels, const std::uint8_t* from, std::uint8_t* to) {
+  const std::int32_t factor = step.numbers[0];
+  float sixths = 0.0F;
+  std::memcpy(&sixths, step.numbers, sizeof sixths);
+  const bool turns = step.change == PixelChange::kHue;
+  team.each(pixels, [&](std::int64_t i) {
+    std::int32_t r = from[3 * i], g = from[3 * i + 1], b = from[3 * i + 2];
+    if (turns) {
+      turn_hue(r, g, b, sixths);
+    } else {
+      const std::int32_t grey = grey_of(r, g, b);
+      r = blended_byte(r, grey, factor);
+      g = blended_byte(g, grey, factor);
+      b = blended_byte(b, grey, factor);
+    }
+    to[3 * i] = static_cast<std::uint8_t>(r);
+    to[3 * i + 1] = static_cast<std::uint8_t>(g);
+    to[3 * i + 2] = static_cast<std::uint8_t>(b);
+  });
+}
+
 /// One step, from one place to another.
 template <int kChannels, class Team>
 STARLING_HD void run_pixel_step(const Team& team, PixelRoom& room, const PixelStep& step, std::int64_t height, std::int64_t width,
@@ -170,26 +193,8 @@ STARLING_HD void run_pixel_step(const Team& team, PixelRoom& room, const PixelSt
       return by_byte([&](std::int32_t v, int, std::int64_t) { return scaled_byte(v, n[0], add); });
     }
     case PixelChange::kSaturation:
-      if constexpr (kChannels == 3) {
-        return team.each(pixels, [&](std::int64_t i) {
-          const std::uint8_t* pixel = from + 3 * i;
-          const std::int32_t grey = grey_of(pixel[0], pixel[1], pixel[2]);
-          for (int c = 0; c < 3; ++c) to[3 * i + c] = static_cast<std::uint8_t>(blended_byte(pixel[c], grey, n[0]));
-        });
-      }
-      break;
     case PixelChange::kHue:
-      if constexpr (kChannels == 3) {
-        float sixths = 0.0F;
-        std::memcpy(&sixths, n, sizeof sixths);
-        return team.each(pixels, [&](std::int64_t i) {
-          std::int32_t r = from[3 * i], g = from[3 * i + 1], b = from[3 * i + 2];
-          turn_hue(r, g, b, sixths);
-          to[3 * i] = static_cast<std::uint8_t>(r);
-          to[3 * i + 1] = static_cast<std::uint8_t>(g);
-          to[3 * i + 2] = static_cast<std::uint8_t>(b);
-        });
-      }
+      if constexpr (kChannels == 3) return change_colours(team, step, pixels, from, to);
       break;
     case PixelChange::kSharpness: {
       if (height <= 2 || width <= 2) break;
