@@ -47,27 +47,30 @@ void remove_mean(Numbers& z) {
   }
 }
 
-/// The exchanges after which all comes again: the topology's rounds, and now and then a mean over all in place of one.
+/// The exchanges after which all comes again: every so many of them is a mean over all, and the topology's rounds are the others.
 struct Period {
   std::vector<MixingMatrix> rounds;
   std::size_t length = 0;      ///< exchanges
-  std::size_t mean_every = 0;  ///< 0: none
+  std::size_t mean_every = 0;  ///< 0: none is
 
   Period(const Topology& topology, std::int64_t every) : rounds(one_period(topology)), length(rounds.size()) {
     if (every == 0) return;
     mean_every = static_cast<std::size_t>(every);
-    constexpr std::size_t kMost = 4096;  // a longer one is cut off: a mean so rare hardly shows
-    length = std::min(std::lcm(rounds.size(), mean_every), std::max(kMost, rounds.size()));
+    const std::size_t others = mean_every - 1;
+    constexpr std::size_t kMost = 512;  // a longer one is cut off: a mean so rare hardly shows
+    length = others == 0 ? 1 : std::min(std::lcm(rounds.size(), others) / others * mean_every, std::max(kMost, rounds.size()));
   }
-  bool is_mean(std::size_t exchange) const { return mean_every > 0 && (exchange + 1) % mean_every == 0; }
 };
 
 void run_period(const DisagreementModel& model, const Period& period, Numbers& z) {
+  std::size_t round = 0;
   for (std::size_t k = 0; k < period.length; ++k) {
+    const bool mean = period.mean_every > 0 && (k + 1) % period.mean_every == 0;
     model.step(z, [&](std::vector<double>& x) {
-      if (!period.is_mean(k)) return period.rounds[k % period.rounds.size()].apply(x, 1);
+      if (!mean) return period.rounds[round % period.rounds.size()].apply(x, 1);
       std::fill(x.begin(), x.end(), std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()));
     });
+    if (!mean) ++round;
   }
   remove_mean(z);  // roundings alone would let it in
 }

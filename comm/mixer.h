@@ -137,6 +137,10 @@ struct Encoding {
   double step = 1.0;         ///< γ: the part of the decoded differences that a rank goes
   int residual = -1;         ///< with error feedback: which of Bucket::sync keeps what encoding left out
   DType dtype = DType::kFloat32;
+  /// The key that asks for something of codes alone; empty: none does.
+  const char* key_of_codes() const {
+    return residual >= 0 ? "error_feedback" : step != 1.0 ? "consensus_step" : block != Encoding().block ? "block" : "";
+  }
   /// Nothing but the format itself.
   bool plain() const { return step == 1.0 && residual < 0 && dtype == DType::kFloat32; }
 };

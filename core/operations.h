@@ -436,8 +436,8 @@ struct AugmentImages {
 void check_augment_images(const AugmentImages& args);
 
 inline constexpr std::int64_t kPixelStepNumbers = 9;  ///< int32 of a PixelStep
-/// Changes the bytes of images: x[B,H,W,C] → y, of at most 4 channels; image b goes through the steps b of steps, int32 [B,K,9], each a
-/// PixelStep (kernels/math/pixel_steps.h), up to the first that is kNone. `scratch` is as large as x, and none of the three overlap.
+/// Changes the bytes of images: x[B,H,W,C] → y, of at most 4 channels. steps: int32 [B,K,9], for each image K PixelSteps
+/// (kernels/math/pixel_steps.h), carried out up to the first that is kNone. `scratch` is as large as x, and none of the three overlap.
 struct ChangePixels {
   Tensor x, steps, scratch, y;
   Accesses accesses() const { return Accesses().read({x, steps}).write({scratch, y}); }

@@ -11,7 +11,7 @@
 #include "kernels/math/resize_taps.h"
 
 // Picture files as bytes of images: JPEG and PNG, told apart by content. Only what a crop needs is decoded, at the smallest scale that
-// covers it. Needs core, libjpeg-turbo and libpng; no MPI.
+// covers it. Needs kernels, core, libjpeg-turbo and libpng; no MPI.
 
 namespace starling {
 

@@ -31,22 +31,14 @@ const std::uint8_t* kept(const ImageBytes& image) {
   return bytes.data();
 }
 
-template <int kChannels>
-void look_up(const ImageBytes& image, const std::uint8_t (&tables)[4][256]) {
-  std::uint8_t* bytes = image.bytes;
-  for (std::int64_t i = 0; i < image.height * image.width; ++i, bytes += kChannels) {
-    for (int c = 0; c < kChannels; ++c) bytes[c] = tables[c][bytes[c]];
-  }
-}
-
 /// A table for each channel.
 void look_up(const ImageBytes& image, const std::uint8_t (&tables)[4][256]) {
-  switch (image.channels) {
-    case 1: return look_up<1>(image, tables);
-    case 2: return look_up<2>(image, tables);
-    case 3: return look_up<3>(image, tables);
-    default: return look_up<4>(image, tables);
-  }
+  with_channels(image.channels, [&]<int kChannels>() {
+    std::uint8_t* bytes = image.bytes;
+    for (std::int64_t i = 0; i < image.height * image.width; ++i, bytes += kChannels) {
+      for (int c = 0; c < kChannels; ++c) bytes[c] = tables[c][bytes[c]];
+    }
+  });
 }
 
 /// ImageBytes of a row from columns [first, first + count) of another, mirrored or not; `step` is 1 or -1.
@@ -97,9 +89,7 @@ void take_window(const ImageBytes& image, std::int64_t top, std::int64_t left, b
 template <int kChannels>
 void transform(const ImageBytes& image, const std::int32_t* numbers) {
   const std::int64_t xx = numbers[0], xy = numbers[1], yx = numbers[2], yy = numbers[3];
-  std::int64_t row_x = 0, row_y = 0;
-  std::memcpy(&row_x, numbers + 4, sizeof row_x);
-  std::memcpy(&row_y, numbers + 6, sizeof row_y);
+  std::int64_t row_x = math::joined(numbers + 4), row_y = math::joined(numbers + 6);
   const std::int64_t height = image.height, width = image.width, row_bytes = width * kChannels;
   const std::uint8_t* old = kept(image);
   for (std::int64_t y = 0; y < height; ++y, row_x += xy, row_y += yy) {
@@ -169,24 +159,11 @@ void equalize(const ImageBytes& image) {
     for (std::size_t c = 0; c < channels; ++c) ++counts[c][pixel[c]];
   }
   std::uint8_t tables[4][256];
-  for (std::size_t c = 0; c < channels; ++c) {
-    // The last level that occurs does not count: it becomes white by itself.
-    int last = 255;
-    while (last > 0 && counts[c][last] == 0) --last;
-    const std::int64_t step = (image.height * image.width - counts[c][last]) / 255;
-    std::int64_t below = 0;
-    for (int v = 0; v < 256; ++v) {
-      tables[c][v] = static_cast<std::uint8_t>(math::even_byte(v, below, step));
-      below += counts[c][v];
-    }
-  }
+  for (std::size_t c = 0; c < channels; ++c) math::even_levels(counts[c], image.height * image.width, tables[c]);
   look_up(image, tables);
 }
 
 void enlarge(const ImageBytes& image, const std::int32_t* part) {
-  require(
-      part[0] >= 0 && part[1] >= 0 && part[2] > 0 && part[3] > 0 && part[0] + part[2] <= image.height && part[1] + part[3] <= image.width,
-      "pixels", "a part of {}×{} at ({}, {}) of an image of {}×{}", part[2], part[3], part[0], part[1], image.height, image.width);
   thread_local std::vector<std::uint8_t> pixels, resized;
   thread_local Resizer resizer;
   const auto count = static_cast<std::size_t>(image.height * image.width), depth = static_cast<std::size_t>(image.channels);
@@ -203,29 +180,25 @@ void enlarge(const ImageBytes& image, const std::int32_t* part) {
   }
 }
 
-/// Calls run.operator()<channels>().
-template <class Run>
-void by_channels(const ImageBytes& image, const Run& run) {
-  switch (image.channels) {
-    case 1: return run.template operator()<1>();
-    case 2: return run.template operator()<2>();
-    case 3: return run.template operator()<3>();
-    default: return run.template operator()<4>();
-  }
-}
-
 }  // namespace
 
+void check_step(std::int64_t channels, std::int64_t height, std::int64_t width, const PixelStep& step) {
+  require(channels >= 1 && channels <= 4, "pixels", "an image of {} channels; 1 to 4 are possible", channels);
+  const std::int32_t* part = step.numbers;
+  require(step.change != PixelChange::kResize || math::part_fits(part, height, width), "pixels",
+          "a part of {}×{} at ({}, {}) of an image of {}×{}; it must lie inside", part[2], part[3], part[0], part[1], height, width);
+}
+
 void change_pixels(const ImageBytes& image, const PixelStep& step) {
-  require(image.channels >= 1 && image.channels <= 4, "pixels", "an image of {} channels; 1 to 4 are possible", image.channels);
+  check_step(image.channels, image.height, image.width, step);
   const std::int32_t* n = step.numbers;
   const cpu::PixelKernels& kernels = cpu::pixel_kernels();
   const std::int64_t pixels = image.height * image.width;
   switch (step.change) {
     case PixelChange::kNone: return;
     case PixelChange::kWindow:
-      return by_channels(image, [&]<int kChannels>() { take_window<kChannels>(image, n[0], n[1], n[2] != 0, n[3] != 0); });
-    case PixelChange::kTransform: return by_channels(image, [&]<int kChannels>() { transform<kChannels>(image, n); });
+      return with_channels(image.channels, [&]<int kChannels>() { take_window<kChannels>(image, n[0], n[1], n[2] != 0, n[3] != 0); });
+    case PixelChange::kTransform: return with_channels(image.channels, [&]<int kChannels>() { transform<kChannels>(image, n); });
     case PixelChange::kResize: return enlarge(image, n);
     case PixelChange::kScale: return kernels.scale(image.bytes, image.size(), n[0], 0);
     case PixelChange::kContrast: return adjust_contrast(image, n[0]);

@@ -14,6 +14,8 @@ struct ImageBytes {
   std::int64_t size() const { return height * width * channels; }
 };
 
+/// Error(kInternal) where an image of that size cannot go through the step.
+void check_step(std::int64_t channels, std::int64_t height, std::int64_t width, const PixelStep& step);
 /// Changes an image in place. The bits are those of Backend::change_pixels, on every instruction set.
 void change_pixels(const ImageBytes& image, const PixelStep& step);
 

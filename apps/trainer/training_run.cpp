@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <utility>
 
 #include "apps/inference/model_file.h"
@@ -364,6 +364,20 @@ bool TrainingRun::stop_agreed() {
   return false;
 }
 
+namespace {
+
+/// Of texts "7,12,40": the numbers, each once. Ranks meet the same bad pictures in other epochs.
+std::set<std::string> different_of(const std::vector<std::string>& lists) {
+  std::set<std::string> result;
+  for (const std::string& list : lists) {
+    std::istringstream numbers(list);
+    for (std::string number; std::getline(numbers, number, ',');) result.insert(number);
+  }
+  return result;
+}
+
+}  // namespace
+
 void TrainingRun::write_summary() {
   const bool cpu = backend_.device() == DeviceType::kCpu;
   double peak = static_cast<double>(cpu ? peak_resident_bytes() : backend_.memory_stats().reserved);
@@ -410,16 +424,7 @@ void TrainingRun::write_summary() {
     if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
     if (config_.data.pictures) {
-      // Ranks meet the same ones in other epochs.
-      std::set<std::string, std::less<>> different;
-      for (const std::string& of_rank : bad) {
-        for (std::size_t begin = 0; begin < of_rank.size();) {
-          const std::size_t end = std::min(of_rank.find(',', begin), of_rank.size());
-          different.insert(of_rank.substr(begin, end - begin));
-          begin = end + 1;
-        }
-      }
-      summary["bad_pictures"] = different.size();
+      const std::set<std::string> different = different_of(bad);
       if (!different.empty())
         log::warning("data: {} picture{} could not be decoded; others of the same class stood in", different.size(),
                      different.size() == 1 ? "" : "s");

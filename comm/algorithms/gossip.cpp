@@ -15,7 +15,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/consensus_control.h"
-#include "comm/algorithms/momentum.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
@@ -245,26 +245,6 @@ GossipSettings read_gossip(ConfigSection& config) {
   return settings;
 }
 
-DisagreementModel model_of_mixing(const OptimizerRule& rule, const MixedNow& how) {
-  const double beta = momentum_of(rule), rest = std::pow(beta, static_cast<double>(how.interval - 1));
-  // What the steps without an exchange take from x, of the momentum before them: β + β² + …
-  const double alone = beta < 1.0 ? beta * (1.0 - rest) / (1.0 - beta) : 0.0;
-  return {.states = 1,
-          .step =
-              [=](DisagreementModel::Numbers& z, const DisagreementModel::MixOne& mix) {
-                add(z[0], -alone, z[1]);
-                scale(z[1], rest * beta);
-                if (how.adapt_then_combine) add(z[0], -1.0, z[1]);
-                std::vector<double> mixed = z[0];
-                mix(mixed);
-                scale(z[0], 1.0 - how.part);
-                add(z[0], how.part, mixed);
-                if (!how.adapt_then_combine) add(z[0], -1.0, z[1]);
-              },
-          .steps = how.interval,
-          .mean_every = how.mean_every};
-}
-
 std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings) {
   std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
   if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
@@ -297,7 +277,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
           .step_keys = step_keys_of(settings),
           .growth =
               [settings](const OptimizerRule& rule) {
-                // Of an adaptive part its largest, and of means that are wanted by need none: as both are at the start.
+                // An adaptive part is as large as at the start, and no mean is called for by global_above.
                 return model_of_mixing(rule, {settings.mixing, settings.interval, settings.global_every, settings.adapt_then_combine});
               },
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,

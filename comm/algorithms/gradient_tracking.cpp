@@ -2,6 +2,7 @@
 #include <string>
 
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/algorithms/tracking.h"
 #include "comm/planner/predict.h"

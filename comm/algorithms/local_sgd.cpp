@@ -6,8 +6,8 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
-#include "comm/algorithms/momentum.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/low_gradients.h"
 #include "comm/planner/predict.h"

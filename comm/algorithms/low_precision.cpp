@@ -8,7 +8,7 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
-#include "comm/algorithms/momentum.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/exchange_plan.h"
 #include "comm/mixers/encoded.h"
 #include "comm/planner/predict.h"

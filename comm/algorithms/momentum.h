@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithm.h"
 #include "core/error.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/rules.h"
@@ -28,23 +27,6 @@ inline double momentum_of(const OptimizerRule& rule) {
 /// For AlgorithmPlan::rule_fault.
 inline std::string nesterov_fault(const OptimizerRule& rule) {
   return sgd_of(rule).nesterov ? "its formulas are of plain momentum; allowed: \"nesterov\": false" : "";
-}
-
-/// How disagreement moves where ranks mix what they have, a part of it, or now and then: every `interval` steps x goes `part` of the way to
-/// its mix. z is {x, m}, sgd's momentum.
-struct MixedNow {
-  double part = 1.0;
-  std::int64_t interval = 1, mean_every = 0;
-  bool adapt_then_combine = false;
-};
-DisagreementModel model_of_mixing(const OptimizerRule& rule, const MixedNow& how);
-
-/// z += factor · v, for DisagreementModel.
-inline void add(std::vector<double>& z, double factor, const std::vector<double>& v) {
-  for (std::size_t i = 0; i < z.size(); ++i) z[i] += factor * v[i];
-}
-inline void scale(std::vector<double>& z, double factor) {
-  for (double& x : z) x *= factor;
 }
 
 }  // namespace starling

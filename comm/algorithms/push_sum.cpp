@@ -6,7 +6,7 @@
 
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
-#include "comm/algorithms/momentum.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 

@@ -7,6 +7,7 @@
 #include "comm/algorithms/bucketwise.h"
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"

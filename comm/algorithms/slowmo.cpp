@@ -8,8 +8,8 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
-#include "comm/algorithms/momentum.h"
 #include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 

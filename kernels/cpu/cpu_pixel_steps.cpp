@@ -4,6 +4,9 @@
 // Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures),
 // with the same bits. Compiled without contraction.
 namespace starling {
+
+static_assert(sizeof(PixelStep) == kPixelStepNumbers * sizeof(std::int32_t));
+
 namespace {
 
 /// One thread.
@@ -28,7 +31,7 @@ void CpuBackend::change_pixels(const ChangePixels& args) {
   const Shape shape = args.x.shape();
   const std::int64_t size = shape[1] * shape[2] * shape[3], most = args.steps.shape()[1];
   const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
-  const auto run = [&]<int kChannels>() {
+  with_channels(shape[3], [&]<int kChannels>() {
     threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
       math::PixelRoom room;
       for (std::int64_t n = begin; n < end; ++n) {
@@ -36,13 +39,7 @@ void CpuBackend::change_pixels(const ChangePixels& args) {
                                          args.scratch.data<std::uint8_t>() + n * size, args.y.data<std::uint8_t>() + n * size);
       }
     });
-  };
-  switch (shape[3]) {
-    case 1: return run.template operator()<1>();
-    case 2: return run.template operator()<2>();
-    case 3: return run.template operator()<3>();
-    default: return run.template operator()<4>();
-  }
+  });
 }
 
 }  // namespace starling

@@ -29,7 +29,6 @@ struct PixelStep {
   PixelChange change = PixelChange::kNone;
   std::int32_t numbers[kNumbers] = {};
 };
-static_assert(sizeof(PixelStep) == (1 + PixelStep::kNumbers) * sizeof(std::int32_t));  // kPixelStepNumbers, as a backend's tensors hold it
 
 // What becomes of a pixel: the loader's kernels and a backend's change_pixels() share it, for equal bits. Integers, but for hues, which are
 // fp32 without fused multiply-add.
@@ -87,8 +86,8 @@ STARLING_HD std::int32_t hexcone(float hue, float most, float chroma) {
   return static_cast<std::int32_t>((most - chroma * share) * (255.999F / 255.0F));
 }
 
-/// Turns a pixel's hue. Of its hue h in sixths of a circle, its largest number m and its chroma c, a channel is
-/// m - c · clamp(min(k, 4 - k), 0, 1) with k = h + 5, 3 or 1 modulo 6 for red, green and blue: HSV, both ways.
+/// Turns a pixel's hue: to HSV and back. Its hue h is in sixths of a circle, its largest number m, its chroma c. A channel is
+/// m - c · clamp(min(k, 4 - k), 0, 1), where k is h + 5, 3 or 1 modulo 6 for red, green and blue.
 STARLING_HD void turn_hue(std::int32_t& r, std::int32_t& g, std::int32_t& b, float sixths) {
   const std::int32_t more = r > g ? r : g, less = r < g ? r : g;
   const std::int32_t most = more > b ? more : b, least = less < b ? less : b, chroma = most - least;
@@ -102,6 +101,30 @@ STARLING_HD void turn_hue(std::int32_t& r, std::int32_t& g, std::int32_t& b, flo
   b = hexcone(at + 1.0F, m, c);
 }
 
+/// The level of each byte, of a channel's histogram `counts` over so many pixels.
+STARLING_HD void even_levels(const std::uint32_t* counts, std::int64_t pixels, std::uint8_t* levels) {
+  // The last level that occurs does not count: it becomes white by itself.
+  int last = 255;
+  while (last > 0 && counts[last] == 0) --last;
+  const std::int64_t step = (pixels - counts[last]) / 255;
+  std::int64_t below = 0;
+  for (int v = 0; v < 256; ++v) {
+    levels[v] = static_cast<std::uint8_t>(even_byte(v, below, step));
+    below += counts[v];
+  }
+}
+
+/// A number of 64 bits that a step keeps in two halves, the lower first.
+STARLING_HD std::int64_t joined(const std::int32_t* halves) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(halves[1])) << 32 |
+                                   static_cast<std::uint32_t>(halves[0]));
+}
+
+/// Whether a kResize's part lies in an image of that size.
+STARLING_HD bool part_fits(const std::int32_t* part, std::int64_t height, std::int64_t width) {
+  return part[0] >= 0 && part[1] >= 0 && part[2] > 0 && part[3] > 0 && part[2] <= height - part[0] && part[3] <= width - part[1];
+}
+
 /// The place inside [0, size) that a coordinate shows which is mirrored at the outermost pixels; less than one image's size outside.
 STARLING_HD std::int64_t reflected(std::int64_t at, std::int64_t size) {
   at = at < 0 ? -at : at >= size ? 2 * size - 2 - at : at;
@@ -109,4 +132,16 @@ STARLING_HD std::int64_t reflected(std::int64_t at, std::int64_t size) {
 }
 
 }  // namespace math
+
+/// Calls run.operator()<channels>(), of 1 to 4.
+template <class Run>
+void with_channels(std::int64_t channels, const Run& run) {
+  switch (channels) {
+    case 1: return run.template operator()<1>();
+    case 2: return run.template operator()<2>();
+    case 3: return run.template operator()<3>();
+    default: return run.template operator()<4>();
+  }
+}
+
 }  // namespace starling

@@ -8,10 +8,10 @@
 #include "kernels/math/resize_taps.h"
 
 // The steps of one image, carried out by a team of threads: a block of a device, or one thread of the CPU. A team has
-//   each(n, f)     f(i) for each i below n, shared out among its threads
-//   sync()         all have come so far, and see what the others wrote
-//   leads()        true on one thread
-//   add(to, n), most(to, n)   of numbers that all threads see
+//   each(n, f)                calls f(i) for each i below n, shared out among its threads
+//   sync()                    waits until all have come so far, and see what the others wrote
+//   leads()                   is true on one thread
+//   add(to, n), most(to, n)   change numbers that all threads see
 namespace starling::math {
 
 constexpr int kTapTile = 64;  ///< outputs a side whose weights lie in shared memory
@@ -96,25 +96,14 @@ STARLING_HD void gather(const Team& team, std::int64_t height, std::int64_t widt
 
 /// Histograms of the channels, and the level that each byte gets.
 template <int kChannels, class Team>
-STARLING_HD void even_levels(const Team& team, PixelRoom& room, std::int64_t pixels, const std::uint8_t* from) {
+STARLING_HD void find_levels(const Team& team, PixelRoom& room, std::int64_t pixels, const std::uint8_t* from) {
   team.each(4 * 256, [&](std::int64_t i) { room.counts[i / 256][i % 256] = 0; });
   team.sync();
   team.each(pixels, [&](std::int64_t i) {
     for (int c = 0; c < kChannels; ++c) team.add(room.counts[c][from[i * kChannels + c]], 1U);
   });
   team.sync();
-  team.each(kChannels, [&](std::int64_t c) {
-    const std::uint32_t* counts = room.counts[c];
-    // The last level that occurs does not count: it becomes white by itself.
-    int last = 255;
-    while (last > 0 && counts[last] == 0) --last;
-    const std::int64_t step = (pixels - counts[last]) / 255;
-    std::int64_t below = 0;
-    for (int v = 0; v < 256; ++v) {
-      room.levels[c][v] = static_cast<std::uint8_t>(even_byte(v, below, step));
-      below += counts[v];
-    }
-  });
+  team.each(kChannels, [&](std::int64_t c) { even_levels(room.counts[c], pixels, room.levels[c]); });
   team.sync();
 }
 
@@ -162,11 +151,7 @@ STARLING_HD void run_pixel_step(const Team& team, PixelRoom& room, const PixelSt
       });
     }
     case PixelChange::kTransform: {
-      const auto wide = [](std::int32_t low, std::int32_t high) {
-        return static_cast<std::int64_t>(static_cast<std::uint64_t>(static_cast<std::uint32_t>(high)) << 32 |
-                                         static_cast<std::uint32_t>(low));
-      };
-      const std::int64_t x = wide(n[4], n[5]), y = wide(n[6], n[7]);
+      const std::int64_t x = joined(n + 4), y = joined(n + 6);
       return gather<kChannels>(team, height, width, from, to, [&](std::int64_t& row, std::int64_t& column) {
         const std::int64_t from_x = (x + n[0] * column + n[1] * row) >> 16, from_y = (y + n[2] * column + n[3] * row) >> 16;
         row = from_y;
@@ -230,7 +215,7 @@ STARLING_HD void run_pixel_step(const Team& team, PixelRoom& room, const PixelSt
       });
     }
     case PixelChange::kEqualize: {
-      even_levels<kChannels>(team, room, pixels, from);
+      find_levels<kChannels>(team, room, pixels, from);
       return by_byte([&](std::int32_t v, int c, std::int64_t) { return std::int32_t{room.levels[c][v]}; });
     }
     default: break;

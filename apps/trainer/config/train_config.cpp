@@ -359,11 +359,9 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const
                plans[0]->label(), fmt::join(others, ", "));
   }
   for (const AlgorithmPlan* plan : plans) {
-    if (config.mixer.encodes || !plan->encoding || (plan->encoding->plain() && plan->encoding->block == Encoding().block)) continue;
-    sync.error("exchange", "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8", exchange,
-               plan->encoding->residual >= 0 ? "error_feedback"
-               : plan->encoding->step != 1.0 ? "consensus_step"
-                                             : "block");
+    const std::string key = config.mixer.encodes || !plan->encoding ? "" : plan->encoding->key_of_codes();
+    if (key.empty()) continue;
+    sync.error("exchange", "is {}, but sync.algorithm.{} is about numbers that are encoded; allowed: bf16, int8", exchange, key);
   }
   if (config.lr_scale != 1.0 && !any([](const AlgorithmPlan& plan) { return plan.means_before != AlgorithmPlan::kAlways; })) {
     sync.error("lr_scale", "is {}, but {} averages the gradients of all ranks in every step; allowed: 1, or another optimizer.lr",

@@ -6,8 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "core/error.h"
-
 namespace starling {
 namespace {
 
@@ -151,11 +149,8 @@ std::string mixing_key(const Augmenters& augmenters) {
 
 void AugmentedImage::change(const PixelStep& step) {
   if (step.change == PixelChange::kNone) return;
-  if (const std::int32_t* n = step.numbers; step.change == PixelChange::kResize) {
-    require(n[0] >= 0 && n[1] >= 0 && n[2] > 0 && n[3] > 0 && n[0] + n[2] <= shape_[0] && n[1] + n[3] <= shape_[1], "augment",
-            "a part of {}×{} at ({}, {}) of an image of {}; it must lie inside", n[2], n[3], n[0], n[1], shape_.text());
-  }
   if (waiting_ < later_.size()) {
+    check_step(shape_[2], shape_[0], shape_[1], step);  // the device looks at nothing
     later_[waiting_++] = step;
   } else {
     change_pixels(pixels(), step);

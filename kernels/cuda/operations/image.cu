@@ -3,6 +3,7 @@
 #include "kernels/cuda/device/pointwise.h"
 #include "kernels/cuda/device/row_grid.h"
 #include "kernels/math/pixel.h"
+#include "kernels/math/pixel_steps.h"
 
 // The option-A shortcut, flattening and the augmentation of images.
 namespace starling::cuda {
@@ -232,12 +233,7 @@ void CudaBackend::augment_images(const AugmentImages& args) {
       a.deviation[c] = static_cast<Compute<T>>(args.std[c]);
       a.values[c] = static_cast<Compute<T>>(args.values[c]);
     }
-    switch (shape[3]) {
-      case 1: return launch_augment<T, 1>(handle(), a, args.y.data<T>());
-      case 2: return launch_augment<T, 2>(handle(), a, args.y.data<T>());
-      case 3: return launch_augment<T, 3>(handle(), a, args.y.data<T>());
-      default: return launch_augment<T, 4>(handle(), a, args.y.data<T>());
-    }
+    with_channels(shape[3], [&]<int kChannels>() { launch_augment<T, kChannels>(handle(), a, args.y.data<T>()); });
   });
 }
 

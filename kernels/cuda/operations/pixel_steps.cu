@@ -3,8 +3,8 @@
 #include "kernels/cuda/runtime/launch.h"
 #include "kernels/math/run_pixel_steps.h"
 
-// Changes of images' bytes. A block goes with an image through all of its steps, which lie in the second-level cache meanwhile: steps need
-// sums and histograms of the whole image as it then is. Compiled without fused multiply-add, for the CPU's bits.
+// Changes of images' bytes. A block goes with an image through all of its steps, since some need sums or histograms of the whole image as
+// it then is. Meanwhile the image lies in the second-level cache. Compiled without fused multiply-add, for the CPU's bits.
 namespace starling::cuda {
 namespace {
 
@@ -67,16 +67,10 @@ void CudaBackend::change_pixels(const ChangePixels& args) {
   check_change_pixels(args);
   const Shape shape = args.x.shape();
   const auto* steps = reinterpret_cast<const PixelStep*>(args.steps.data<std::int32_t>());
-  const auto run = [&]<int kChannels>() {
+  with_channels(shape[3], [&]<int kChannels>() {
     launch(cuda::change_pixels<kChannels>, {{blocks_for(shape[0], 1)}, {kPixelThreads}, handle()}, shape[0], shape[1], shape[2], steps,
            args.steps.shape()[1], args.x.data<std::uint8_t>(), args.scratch.data<std::uint8_t>(), args.y.data<std::uint8_t>());
-  };
-  switch (shape[3]) {
-    case 1: return run.template operator()<1>();
-    case 2: return run.template operator()<2>();
-    case 3: return run.template operator()<3>();
-    default: return run.template operator()<4>();
-  }
+  });
 }
 
 }  // namespace starling::cuda
