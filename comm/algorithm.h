@@ -206,6 +206,8 @@ struct AlgorithmPlan {
   /// what k rounds leave of a disagreement, squared (1 without rounds). 0: they take equal gradients' mean. Without this the planner does
   /// not know what the algorithm costs in learning, and does not recommend it.
   std::function<double(double left)> disagreement = {};
+  /// It computes what all-reduce does but for the ranks' disagreement, so that `auto` may choose all-reduce in its place.
+  bool near_all_reduce = false;
   std::vector<std::pair<std::string, std::int64_t>> tried = {};  ///< keys with values that the planner tries beside the default ones
   std::function<std::unique_ptr<Algorithm>(const AlgorithmSite&)> make = {};
 

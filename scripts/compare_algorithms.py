@@ -6,10 +6,15 @@
 
 An algorithm is a type, or NAME=JSON as `sync.algorithm` takes it, or "NAME: KEY=VALUE KEY=VALUE", settings as --set takes them. A seed is also that
 of the partition, so algorithms are compared on the same data. Runs that --keep finds done are not repeated.
+
+With --steps-to-loss a second table says how many steps come to the same test loss, for one of the first algorithm's: the median over the losses
+that this has at 30 even steps, of which those count that the other reaches too. Curves are means over the seeds, of the lowest loss so far. It wants
+evaluate.every_steps and a constant rate.
 """
 
 import argparse
 import json
+import math
 import os
 import re
 import shlex
@@ -19,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 
+DIVERGED = 4  # starling-train's exit status
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -31,6 +37,7 @@ def parse():
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--set", action="append", default=[], help="as starling-train takes it")
     parser.add_argument("--keep", metavar="FOLDER", help="keep each run as FOLDER/NAME-RATE-SEED")
+    parser.add_argument("--steps-to-loss", action="store_true", help="compare the curves of the test loss too, with the first algorithm's")
     parser.add_argument("--json", help="also write every accuracy into this file")
     return parser.parse_args()
 
@@ -44,7 +51,8 @@ def named_settings(text):
     return name, [f"sync.algorithm={value or name}"]
 
 
-def accuracy(args, of_algorithm, rate, seed, folder):
+def run(args, of_algorithm, rate, seed, folder):
+    """(test accuracy at the end in %, {step: test loss}); (0, {}) of a run that diverged."""
     train = os.path.join(os.environ.get("STARLING_BUILD", os.path.join(ROOT, "build")), "bin", "starling-train")
     settings = args.set + [f"seed={seed}", "tensorboard=false", "threads=1"]
     if rate:
@@ -55,11 +63,53 @@ def accuracy(args, of_algorithm, rate, seed, folder):
         command += ["--set", setting]
     summary = os.path.join(folder, "summary.json")
     done = None if os.path.exists(summary) else subprocess.run(command, capture_output=True, text=True)
+    if done and done.returncode == DIVERGED:
+        return 0.0, {}
     if done and done.returncode != 0:
         lines = [line for line in done.stderr.splitlines() if line.startswith("[")] or done.stderr.splitlines()[-3:]
         sys.exit(f"{' '.join(command)}\nends with {done.returncode}: " + "\n".join(lines))
     with open(summary) as file:
-        return 100 * json.load(file)["test_accuracy"]
+        accuracy = 100 * json.load(file)["test_accuracy"]
+    with open(os.path.join(folder, "metrics.jsonl")) as file:
+        rows = [json.loads(line) for line in file]
+    return accuracy, {row["step"]: row["test_loss"] for row in rows if "test_loss" in row}
+
+
+def mean_curve(curves):
+    """[(step, lowest loss so far)], the mean over the seeds."""
+    points, lowest = [], float("inf")
+    for step in sorted(set.intersection(*map(set, curves))):
+        lowest = min(lowest, statistics.mean(curve[step] for curve in curves))
+        points.append((step, lowest))
+    return points
+
+
+def step_at(points, loss):
+    """Where a falling curve comes to a loss, straight between its points; None where it does not."""
+    for (step, above), (later, below) in zip(points, points[1:]):
+        if above >= loss > below:
+            return step + (later - step) * (above - loss) / (above - below)
+    return None
+
+
+def loss_at(points, step):
+    for (before, above), (later, below) in zip(points, points[1:]):
+        if before <= step <= later:
+            return above + (below - above) * (step - before) / (later - before)
+    return points[-1][1]
+
+
+def steps_ratio(first, other, losses=30):
+    """Steps of `other` to a loss, for one of `first`: the median over losses that both reach; nan where there are none."""
+    if len(first) < 2 or len(other) < 2:
+        return math.nan
+    begin, end = first[0][0], first[-1][0]
+    wanted = [loss_at(first, begin + (end - begin) * (k + 1) / losses) for k in range(losses)]
+    at = [(step_at(first, loss), step_at(other, loss)) for loss in wanted]
+    ratios = [b / a for a, b in at if a and b]
+    return statistics.median(ratios) if ratios else math.nan
+
+
 
 
 def main():
@@ -67,20 +117,21 @@ def main():
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
     seeds = args.seeds.split(",")
     rates = args.rates.split(",")
-    found = {}
+    found, curves = {}, {}
     for named in args.algorithms:
         name, settings = named_settings(named)
         for rate in rates:
             for seed in seeds:
                 folder = args.keep or tempfile.mkdtemp(prefix="starling-compare-")
                 try:
-                    run = "-".join(filter(None, (name.replace(" ", "_").replace("/", "_"), rate, seed)))
-                    result = accuracy(args, settings, rate, seed, os.path.join(folder, run))
+                    of_run = "-".join(filter(None, (name.replace(" ", "_").replace("/", "_"), rate, seed)))
+                    result, curve = run(args, settings, rate, seed, os.path.join(folder, of_run))
                 finally:
                     if not args.keep:
                         shutil.rmtree(folder)
                 found.setdefault(name, {}).setdefault(rate, {})[seed] = result
-                print(f"{name} at {rate or 'its rate'}, seed {seed}: {result:.2f} %", file=sys.stderr)
+                curves.setdefault((name, rate), []).append(curve)
+                print(f"{name} at {rate or 'its rate'}, seed {seed}: {f'{result:.2f} %' if result else 'diverged'}", file=sys.stderr)
     print("| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | best rate |")
     print("|---" * (len(seeds) + 3) + "|")
     for name, of_rate in found.items():
@@ -88,6 +139,13 @@ def main():
         rate = max(of_rate, key=lambda r: statistics.mean(of_rate[r].values()))
         row = [f"{of_rate[rate][seed]:.1f}" for seed in seeds]
         print(f"| `{name}` | {' | '.join(row)} | {statistics.mean(of_rate[rate].values()):.2f} | {rate} |")
+    if args.steps_to_loss:
+        first = next(iter(found))
+        print(f"\n| steps to a loss, for one of {first} | " + " | ".join(rate or "its rate" for rate in rates) + " |")
+        print("|---" * (len(rates) + 1) + "|")
+        for name in found:
+            ratios = [steps_ratio(mean_curve(curves[first, rate]), mean_curve(curves[name, rate])) for rate in rates]
+            print(f"| `{name}` | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
     if args.json:
         with open(args.json, "w") as file:
             json.dump(found, file, indent=1)

@@ -125,6 +125,7 @@ AlgorithmPlan plan_choco(ConfigSection& config) {
           .growth = [step](const OptimizerRule& rule) { return model_of_mixing(rule, {.part = step}); },
           .encoded = model_of_beliefs(compressor, step),
           .predict = predict_by_gossip(true),
+          .disagreement = [step](double left) { return drift_of(1, true, 1.0 + (left - 1.0) / step); },
           .make = [=](const AlgorithmSite& site) { return std::make_unique<Choco>(site, compressor, step); }};
 }
 

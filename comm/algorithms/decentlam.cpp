@@ -85,6 +85,7 @@ AlgorithmPlan plan_decentlam(ConfigSection&) {
               },
           .period = 1,
           .predict = predict_by_gossip(false),
+          .disagreement = [](double left) { return drift_of(1, false, left); },
           .make = [](const AlgorithmSite& site) { return std::make_unique<DecentLaM>(site); }};
 }
 

@@ -6,6 +6,7 @@
 
 #include "comm/algorithms/averages.h"
 #include "comm/algorithms/builtin.h"
+#include "comm/algorithms/disagreement.h"
 #include "comm/planner/predict.h"
 #include "core/error.h"
 #include "kernels/optimizers/linear.h"
@@ -171,6 +172,8 @@ AlgorithmPlan plan_diloco(ConfigSection& config) {
       .equal_kept = 2,
       .predict = [settings](const std::vector<RoundCost>&, const NetworkModel& network, const StepModel& step,
                             double bucket_bytes) { return predict_averages(network, step, bucket_bytes, settings.period, settings.delay); },
+      .disagreement = drift_of_averages(settings.period, settings.blend > 0.0),
+      .tried = {{"period", 48}},
       .make = [settings](const AlgorithmSite& site) { return std::make_unique<DiLoCo>(site, settings); }};
 }
 

@@ -86,6 +86,7 @@ AlgorithmPlan plan_exact_diffusion(ConfigSection& config) {
           .growth = [lazy](const OptimizerRule& rule) { return model(momentum_of(rule), lazy); },
           .period = 1,
           .predict = predict_by_gossip(false),
+          .disagreement = [](double left) { return drift_of(1, false, left); },
           .make = [lazy](const AlgorithmSite& site) { return std::make_unique<ExactDiffusion>(site, lazy); }};
 }
 

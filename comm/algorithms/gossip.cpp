@@ -283,6 +283,7 @@ AlgorithmPlan plan_gossip(ConfigSection& config) {
           .period = repeats ? std::max<std::int64_t>(settings.global_every, 1) : 0,
           .predict = predict_by_gossip(!settings.adapt_then_combine, settings.interval),
           .disagreement = [settings](double left) { return drift_of(settings.interval, !settings.adapt_then_combine, left); },
+          .near_all_reduce = true,
           .tried = {{"interval", 2}, {"interval", 4}, {"interval", 8}},
           .make =
               [settings](const AlgorithmSite& site) {

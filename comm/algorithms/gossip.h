@@ -37,11 +37,4 @@ struct ExchangeSteps {
   std::int64_t started_after(std::int64_t t) const { return used_in(t + 1); }
 };
 
-/// AlgorithmPlan::disagreement of ranks that mix every `interval` steps: each round leaves its part of what that many updates added, in
-/// between they grow by one a step, and where ranks combine while they compute, the last update is not mixed.
-inline double drift_of(std::int64_t interval, bool overlap, double left) {
-  const auto steps = static_cast<double>(interval);
-  return steps * (left - 1.0) + (steps - 1.0) / 2.0 + (overlap ? 1.0 : 0.0);
-}
-
 }  // namespace starling

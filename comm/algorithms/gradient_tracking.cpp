@@ -49,6 +49,7 @@ AlgorithmPlan plan_gradient_tracking(ConfigSection&) {
                                          }};
               },
           .predict = predict_by_gossip(true, 1, 2),
+          .disagreement = [](double left) { return drift_of(1, true, left); },
           .make = [](const AlgorithmSite& site) { return std::make_unique<GradientTracking>(site); }};
 }
 

@@ -169,6 +169,7 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
                                             : predict_averages(network, step, bucket_bytes, settings.period);
               },
           .disagreement = [settings](double left) { return drift_of(settings.period, false, left); },
+          .near_all_reduce = true,
           .tried = {{"period", 2}, {"period", 4}, {"period", 32}},
           .make =
               [settings](const AlgorithmSite& site) {

@@ -124,6 +124,7 @@ AlgorithmPlan plan_low_precision(ConfigSection& config) {
           .encoded = model_of_replicas(compressor),
           .period = interval == 1 ? 1 : 0,
           .predict = predict_by_gossip(false, interval),
+          .disagreement = [interval](double left) { return drift_of(interval, false, left); },
           .make = [=](const AlgorithmSite& site) { return std::make_unique<LowPrecision>(site, compressor, interval); }};
 }
 

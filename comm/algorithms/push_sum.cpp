@@ -84,6 +84,7 @@ AlgorithmPlan plan_push_sum(ConfigSection&) {
           // What ranks sum to stays, so the numbers ωz disagree in what they do not sum to.
           .growth = [](const OptimizerRule& rule) { return model_of_mixing(rule, {.adapt_then_combine = true}); },
           .predict = predict_by_gossip(false),
+          .disagreement = [](double left) { return drift_of(1, false, left); },
           .make = [](const AlgorithmSite& site) { return std::make_unique<PushSum>(site); }};
 }
 

@@ -145,6 +145,7 @@ AlgorithmPlan plan_qgm(ConfigSection& config) {
           .growth = [=](const OptimizerRule& rule) { return model(sgd_of(rule), atc, own ? mu : sgd_of(rule).momentum); },
           .period = 1,
           .predict = predict_by_gossip(!atc),
+          .disagreement = [atc](double left) { return drift_of(1, !atc, left); },
           .make =
               [=](const AlgorithmSite& site) {
                 return std::make_unique<QuasiGlobalMomentum>(site, atc, own ? mu : sgd_of(site.rule).momentum);

@@ -110,6 +110,7 @@ AlgorithmPlan plan_slowmo(ConfigSection& config) {
                 result.between_hosts += inner.between_hosts;
                 return result;
               },
+          .disagreement = drift_of_averages(settings.period, settings.gossip.has_value()),
           .make = [settings](const AlgorithmSite& site) { return std::make_unique<SlowMomentum>(site, settings); }};
 }
 

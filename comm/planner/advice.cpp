@@ -109,18 +109,18 @@ class Planner {
     if (algorithm.topology == TopologyKind::kNone) add(result, algorithm, {.rounds_to_consensus = 1}, {}, networks_[sent], step);
     for (const Candidate& candidate : candidates_) {
       if (algorithm.topology == TopologyKind::kNone || !kind_fault(*candidate.topology, algorithm.topology).empty()) continue;
-      if (grows(algorithm, candidate)) continue;
       add(result, algorithm, candidate, costs_on(candidate, way), networks_[sent], step);
     }
     return result;
   }
+  /// Whether it would be refused on that topology: with the usual momentum it enlarges what ranks disagree in.
+  bool grows(const AlgorithmPlan& algorithm, const std::string& topology) const {
+    if (!algorithm.growth || topology.empty() || networks_[0].ranks > kMostGrowth) return false;
+    const auto at = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.name == topology; });
+    return growth_per_step(algorithm, *sgd_, *at->topology).grows();
+  }
 
  private:
-  /// With the usual momentum it would be refused there. What the planner recommends by itself does not grow on any topology.
-  bool grows(const AlgorithmPlan& algorithm, const Candidate& candidate) const {
-    if (!algorithm.growth || algorithm.disagreement || networks_[0].ranks > kMostGrowth) return false;
-    return growth_per_step(algorithm, *sgd_, *candidate.topology).grows();
-  }
   enum Way : std::uint8_t { kRead, kSent, kWhole };  ///< neighbours' parameters: where they lie, as messages, as messages to each
   const std::vector<RoundCost>& costs_on(const Candidate& candidate, Way way) {
     const auto [at, fresh] = costs_[way].try_emplace(candidate.name);
@@ -176,9 +176,12 @@ std::vector<PlannedChoice> other_methods(Planner& planner, StepModel step) {
         step.exchange_by(mixers().make(exchange, "exchange"));
         const bool encoded = step.gossip_wire < 1.0;
         if (encoded && !algorithm.encoding) continue;
-        const std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
-        if (choices.empty()) continue;
-        result.push_back(*std::min_element(choices.begin(), choices.end(), sooner));
+        std::vector<PlannedChoice> choices = planner.choices(algorithm, step);
+        std::stable_sort(choices.begin(), choices.end(), sooner);
+        const auto best =
+            std::find_if(choices.begin(), choices.end(), [&](const auto& c) { return !planner.grows(algorithm, c.topology); });
+        if (best == choices.end()) continue;
+        result.push_back(*best);
         result.back().keys = keys;
         if (encoded) result.back().exchange = exchange;
       }
@@ -249,7 +252,11 @@ Advice advise(const NetworkModel& network, const StepModel& step, const std::vec
   advice.compute = compute_alone(step, network);
   advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
-    for (PlannedChoice& choice : planner.choices(algorithm, step)) advice.choices.push_back(std::move(choice));
+    std::set<std::string> growing;
+    for (PlannedChoice& choice : planner.choices(algorithm, step)) {
+      if (choice.bucket_mb == bucket_mb.front() && planner.grows(algorithm, choice.topology)) growing.insert(choice.topology);
+      if (growing.count(choice.topology) == 0) advice.choices.push_back(std::move(choice));
+    }
   }
   require(!advice.choices.empty(), "planner", "no algorithm says what it takes");
   std::stable_sort(advice.choices.begin(), advice.choices.end(), faster);

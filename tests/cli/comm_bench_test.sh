@@ -26,6 +26,18 @@ assert points["megabytes"] == [4.0, 8.0] and points["accuracy"] == [50.0, 90.0],
 assert all(abs(a - b) < 1e-9 for a, b in zip(points["seconds"], [3.0, 4.0])), points
 assert abs(first_at(points, "seconds", 70) - 3.5) < 1e-9 and first_at(points, "seconds", 91) is None' "$root"
 
+verify "steps to a loss" python3 -c '
+import math, sys
+sys.path.insert(0, sys.argv[1] + "/scripts")
+from compare_algorithms import mean_curve, steps_ratio
+curve = lambda every: [(every * i, 1 / i) for i in range(1, 30)]
+assert abs(steps_ratio(curve(25), curve(50)) - 2) < 1e-9 and abs(steps_ratio(curve(25), curve(25)) - 1) < 1e-9
+assert math.isnan(steps_ratio(curve(25), [])) and mean_curve([{5: 3.0, 10: 2.0, 20: 4.0}, {5: 1.0, 10: 1.0, 20: 1.0, 30: 0.0}]) == [(5, 2.0), (10, 1.5), (20, 1.5)]
+' "$root"
+check "algorithms are compared, and one that diverges" 0 "steps to a loss, for one of gossip \| 0.02 \| 1e30 \|" "$root/scripts/compare_algorithms.py" \
+  "$root/configs/synthetic_mlp.json" --ranks 2 --rates 0.02,1e30 --set steps=60 --set evaluate.every_steps=2 --steps-to-loss --algorithms gossip allreduce
+verify "a table of each" bash -c 'grep -Eq "^\| .gossip. \| [0-9.]+ \| [0-9.]+ \| 0.02 \|" .stdout && grep -Eq "^\| .allreduce. \| [0-9.]+ \| nan \|" .stdout'
+
 check "exchange and plan" 0 "^\| 4096 \| 8 \| [0-9.]+ \|" "$bench" --quick --only exchange,plan4096 --out out
 verify "have their rows in JSON" python3 -c '
 import json

@@ -463,6 +463,9 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
     if (!plan.predict || !plan.disagreement) {
       topology.error("type", "is auto, but what {} costs in learning is not known; allowed: a type", plan.label());
     }
+    if (!plan.near_all_reduce) {
+      topology.error("type", "is auto, which may choose all-reduce, but {} computes something else; allowed: a type", plan.label());
+    }
     // It may choose all-reduce, whose gradients are means already.
     if (config.lr_scale != 1.0 || config.rule->corrects_noise()) {
       topology.error("type", "is auto, which may choose all-reduce, but {} is for a rank's own gradients; allowed: a type",

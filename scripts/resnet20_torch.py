@@ -1,0 +1,100 @@
+#!/usr/bin/env python3
+"""The recipe of configs/cifar10_resnet20_allreduce.json on 4 ranks in PyTorch, to hold it against: the test accuracy of each epoch.
+
+    python3 scripts/resnet20_torch.py build/data/cifar10 --seed 1
+
+One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches of 32, each normalised by its own batch norm. The
+model is CifarResNet of examples/pytorch. Samples and their crops are PyTorch's own draws. Needs torch and numpy; no GPU.
+"""
+import argparse
+import json
+import math
+import pathlib
+import sys
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from airbench_torch import read_cifar
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
+from models import CifarResNet  # noqa: E402
+
+RANKS, BATCH = 4, 32
+RATE, LAST_RATE, DECAY, WARMUP, WARMUP_FACTOR = 1.6e-2, 1e-6, 0.1, 100, 0.01
+
+
+def rate_at(step, total):
+    """Straight up in the first steps, then a half wave of a cosine."""
+    if step < WARMUP:
+        return RATE * (WARMUP_FACTOR + (1 - WARMUP_FACTOR) * step / WARMUP)
+    return LAST_RATE + (RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (total - WARMUP)))
+
+
+def augmented(images):
+    """Windows of images with 4 pixels of zeros around; every second one is turned left to right."""
+    count = len(images)
+    wide = F.pad(images, (4,) * 4)
+    rows = torch.randint(9, (count, 1)) + torch.arange(32)
+    columns = torch.randint(9, (count, 1)) + torch.arange(32)
+    columns = torch.where(torch.rand(count, 1) < 0.5, columns, columns.flip(1))
+    return wide[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+
+
+@torch.no_grad()
+def accuracy(net, images, labels):
+    net.eval()
+    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
+    net.train()
+    return right / len(images)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
+    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--limit", type=int, default=50000, help="training images")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--bf16", action="store_true", help="compute in bf16, as torch.autocast does")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
+    images, labels = images[:options.limit], labels[:options.limit]
+    test_images, test_labels = read_cifar(options.cifar, ["test_batch.bin"])
+
+    net = CifarResNet(20)
+    for module in net.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)):
+            nn.init.kaiming_normal_(module.weight)
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1 - 0.9**(1 / RANKS)  # 4 batches a step move the statistics as far as their mean moves them at 0.1
+    net = net.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.AdamW([{"params": [p for p in net.parameters() if p.dim() > 1], "weight_decay": DECAY},
+                                   {"params": [p for p in net.parameters() if p.dim() <= 1], "weight_decay": 0.0}])
+    steps_an_epoch = len(images) // (RANKS * BATCH)
+    total, step, begin = options.epochs * steps_an_epoch, 0, time.time()
+    for epoch in range(options.epochs):
+        order, sum_of_losses = torch.randperm(len(images)), 0.0
+        for k in range(steps_an_epoch):
+            chosen = order[k * RANKS * BATCH:(k + 1) * RANKS * BATCH]
+            inputs = augmented(images[chosen]).contiguous(memory_format=torch.channels_last)
+            for group in optimizer.param_groups:
+                group["lr"] = rate_at(step, total)
+            optimizer.zero_grad(set_to_none=True)
+            for x, y in zip(inputs.split(BATCH), labels[chosen].split(BATCH)):
+                with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
+                    loss = F.cross_entropy(net(x), y) / RANKS
+                loss.backward()
+                sum_of_losses += loss.item()
+            optimizer.step()
+            step += 1
+        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum_of_losses / steps_an_epoch,
+                          "test_accuracy": accuracy(net, test_images, test_labels), "seconds": round(time.time() - begin, 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
