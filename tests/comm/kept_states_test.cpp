@@ -168,8 +168,9 @@ TEST_CASE("comm/kept: momentum tracking's corrections c sum to zero after every 
 
 TEST_CASE("comm/kept: low_precision's replicas of a rank have the rank's bits on every neighbour after every step") {
   for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-    for (const json& algorithm : {json{{"type", "low_precision"}}, json{{"type", "low_precision"}, {"compressor", "int8"}, {"block", 32}},
-                                  json{{"type", "low_precision"}, {"interval", 3}}, json{{"type", "low_precision"}, {"compressor", "none"}}}) {
+    for (const json& algorithm :
+         {json{{"type", "low_precision"}}, json{{"type", "low_precision"}, {"compressor", "int8"}, {"block", 32}},
+          json{{"type", "low_precision"}, {"interval", 3}}, json{{"type", "low_precision"}, {"compressor", "none"}}}) {
       std::size_t turn = 0;
       for (const int n : {2, 3, 4, 8}) {
         for (const char* topology : {"static-ring", "complete", "star"}) {

@@ -57,7 +57,8 @@ class SavedStates {
           for (std::size_t e = 0; e < total.size(); ++e) total[e] += factor * numbers[e];
         }
       }
-      for (const double value : total) largest = std::max(largest, std::isnan(value) ? std::numeric_limits<double>::infinity() : std::abs(value));
+      for (const double value : total)
+        largest = std::max(largest, std::isnan(value) ? std::numeric_limits<double>::infinity() : std::abs(value));
     }
     return largest;
   }
