@@ -1,16 +1,15 @@
 #include "comm/algorithm.h"
 
 #include <cstddef>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 #include <string>
 #include <utility>
 
 #include "comm/algorithms/builtin.h"
 #include "comm/exchange_plan.h"
 #include "core/error.h"
+#include "core/others_keys.h"
 
 namespace starling {
 namespace {
@@ -25,26 +24,6 @@ std::optional<AlgorithmPlan> described(const std::string& type, ConfigSection& s
   } catch (const Error&) {
     return std::nullopt;
   }
-}
-
-/// A key that this type does not have may be one of another type.
-void refuse_others_keys(const ConfigSection& section, const std::string& type) {
-  std::set<std::string> own;
-  for (const ConfigKey& key : section.declared()) own.insert(key.path);
-  std::map<std::string, std::string> owners;
-  for (const std::string& other : algorithms().names()) {
-    if (other == type) continue;
-    ConfigSection description = ConfigSection::describe();
-    (void)described(other, description);
-    for (const ConfigKey& key : description.declared()) {
-      if (!section.has(key.path) || own.count(section.path(key.path)) != 0) continue;
-      std::string& names = owners[key.path];
-      names += (names.empty() ? "" : ", ") + other;
-    }
-  }
-  if (owners.empty()) return;
-  const auto& [key, names] = *owners.begin();
-  section.error(key, "is not a key of {}, but of {}", type, names);
 }
 
 }  // namespace
@@ -93,7 +72,7 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   if (section.describing()) return {};
   AlgorithmPlan plan = algorithms().make(type, section.path("type"), section);
   plan.name = type;
-  refuse_others_keys(section, type);
+  refuse_others_keys(algorithms(), section, type);
   section.finish();
   return plan;
 }

@@ -251,7 +251,18 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   loader_epoch_ = place.epoch;
   size_loader(loader_epoch_);
   loader_->start(loader_epoch_, place.update * config_.accumulate);
-  algorithm_->resume(step_ - part(part_).first);
+  std::exception_ptr refusal;  // which is this rank's alone, and others must hear of it
+  try {
+    algorithm_->resume(step_ - part(part_).first);
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;
+    ErrorParts parts = error.parts();
+    parts.where.file = source;  // of which the algorithm does not know
+    refusal = std::make_exception_ptr(Error(error.code(), parts));
+  }
+  together(transport_, [&] {
+    if (refusal) std::rethrow_exception(refusal);
+  });
 }
 
 double Trainer::rate(std::int64_t step) const {

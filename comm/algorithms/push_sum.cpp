@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,7 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/disagreement.h"
 #include "comm/planner/predict.h"
+#include "core/error.h"
 #include "kernels/optimizers/linear.h"
 
 namespace starling {
@@ -16,7 +18,8 @@ namespace {
 /// Push-sum (Assran et al. 2019, stochastic gradient push, arXiv 1811.10792), for graphs on which what a rank receives need not sum to 1: a
 /// weight ω that is mixed as the parameters are says how much. A rank stores z, what it would be at weight 1.
 ///     h = U(ωz, g at z)        ω' = [ω]_t        z' = [h]_t / ω'        ω(0) = 1
-/// Every rank knows all weights, because they follow from the rounds alone; so none is sent or saved.
+/// Every rank knows all weights, because they follow from the rounds alone; so none is sent. Each saves its own, by which a resumed run
+/// sees that its rounds are those of the run before.
 class PushSum final : public Bucketwise {
  public:
   explicit PushSum(const AlgorithmSite& site) : Bucketwise(site), weights_(static_cast<std::size_t>(ranks()), 1.0) {
@@ -24,9 +27,22 @@ class PushSum final : public Bucketwise {
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
   }
 
+  void finish() override {
+    if (!saved()) return;
+    const double weight = own(weights_);
+    on_update_stream(site_.backend, [&] { site_.backend.copy_from_host(&weight, saved()); });
+  }
   void resume(std::int64_t step) override {
     weights_.assign(weights_.size(), 1.0);
     for (std::int64_t t = 0; t < step; ++t) weights_ = mixed_weights(t);
+    if (!saved()) return;
+    double weight = 0.0;  // of a checkpoint from before it was saved, and before the first step
+    on_update_stream(site_.backend, [&] { site_.backend.copy_to_host(saved(), &weight); });
+    if (weight != 0.0 && std::abs(weight - own(weights_)) > 1e-9 * weight) {
+      fail(ExitCode::kUsage, "resume", {.key = "sync.omega"},
+           "this rank's weight was {}, and after {} steps on this topology it is {}; give the topology that the checkpoint was made with",
+           weight, step, own(weights_));
+    }
   }
   double mean_weight() const override { return own(weights_); }
   std::int64_t graph_period(std::string& why) const override {
@@ -57,6 +73,7 @@ class PushSum final : public Bucketwise {
   }
 
  private:
+  Tensor saved() const { return site_.buckets.empty() ? Tensor() : site_.buckets[0].sync[0].numbers; }
   double own(const std::vector<double>& weights) const { return weights[static_cast<std::size_t>(site_.transport.rank())]; }
   std::vector<double> mixed_weights(std::int64_t round) const {
     if (ranks() == 1) return weights_;
@@ -80,6 +97,7 @@ class PushSum final : public Bucketwise {
 AlgorithmPlan plan_push_sum(ConfigSection&) {
   return {.title = "push-sum",
           .topology = TopologyKind::kColumnStochastic,
+          .states = {{.name = "omega", .dtype = DType::kFloat64, .numbers = 1}},
           .messages = true,
           // What ranks sum to stays, so the numbers ωz disagree in what they do not sum to.
           .growth = [](const OptimizerRule& rule) { return model_of_mixing(rule, {.adapt_then_combine = true}); },

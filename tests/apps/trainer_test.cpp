@@ -2,7 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/report/report.h"
@@ -77,6 +80,17 @@ TEST_CASE("trainer: the learning rate that an optimizer has where the config giv
   CHECK(rate("lamb") == 0.001);
   CHECK(rate("muon") == 0.001);
   CHECK(rate("adafactor") == 0.01);
+}
+
+/// ω of both ranks after so many rounds of the topology that the test of push-sum's weights has.
+std::vector<double> weights_after(int rounds) {
+  double first = 1.0, second = 1.0;
+  for (int k = 0; k < rounds; ++k) {
+    const double kept = 0.5 * first + 0.25 * second;
+    second = 0.5 * first + 0.75 * second;
+    first = kept;
+  }
+  return {first, second};
 }
 
 /// Algorithms of the tests.
@@ -178,6 +192,15 @@ TEST_CASE("trainer: what an algorithm asks of topology, optimizer and length is 
             .empty());
 }
 
+TEST_CASE("trainer: a key that other optimizers have is told with those that do") {
+  register_builtins();
+  refuses(R"({"optimizer": {"type": "sgd", "noise_correction": "ranks"}})",
+          {"optimizer.noise_correction: is not a key of sgd, but of adam, adamw"});
+  refuses(R"({"optimizer": {"type": "adamw", "centered": true}})", {"optimizer.centered: is not a key of adamw, but of rmsprop"});
+  refuses(R"({"optimizer": {"type": "sgd", "momentm": 0.9}})", {"optimizer.momentm: unknown key; did you mean 'momentum'?"});
+  CHECK(message(R"({"optimizer": {"type": "adamw", "noise_correction": "ranks"}, "sync": {"algorithm": "gossip"}})").empty());
+}
+
 TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resumed run goes on to the bit") {
   register_test_algorithms();
   nlohmann::json json = small_config();
@@ -204,6 +227,41 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
     TrainerRun run(json, transport);
     saved.tensors.erase("sync.anchor.conv1.weight");
     CHECK_THROWS_WITH_AS(run.trainer->resume(saved, "test"), doctest::Contains("sync.anchor.conv1.weight is missing"), Error);
+  });
+}
+
+TEST_CASE("trainer: push-sum's weights are saved, and a resumed run whose rounds give others refuses them by their file") {
+  register_test_algorithms();
+  nlohmann::json json = small_config();
+  // Rank 0 keeps half of what it has and gives half, rank 1 keeps three quarters: columns sum to 1, rows do not.
+  json["sync"]["algorithm"] = "push_sum";
+  json["sync"]["topology"] =
+      nlohmann::json::parse(R"({"type": "custom", "rounds": [{"rows": [[[0, 0.5], [1, 0.25]], [[0, 0.5], [1, 0.75]]]}]})");
+  const std::vector<double> expected = weights_after(4);
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    SafetensorsFile saved, straight;
+    {
+      TrainerRun run(json, transport);
+      saved = run.state_after(4);
+      straight = run.state_after(4);
+    }
+    const double weight = expected[static_cast<std::size_t>(transport.rank())];
+    CHECK(test::numbers_in(saved, "sync.omega") == std::vector<double>{weight});
+    CHECK(weight != 1.0);
+    check_resumed(json, transport, saved, 4, straight);
+    SafetensorsFile older = saved;  // made before weights were saved
+    older.tensors.erase("sync.omega");
+    check_resumed(json, transport, older, 4, straight);
+    if (transport.rank() == 1) {
+      const double other = weight * (1.0 + 1e-6);
+      std::memcpy(saved.tensors.at("sync.omega").bytes.data(), &other, sizeof other);
+    }
+    TrainerRun run(json, transport);
+    const std::string error =
+        test::error_text(ExitCode::kUsage, [&] { run.trainer->resume(saved, transport.rank() == 0 ? "zero" : "one"); });
+    CHECK(test::contains(error, "one: sync.omega: this rank's weight was"));
+    CHECK(test::contains(error, "after 4 steps on this topology it is"));
   });
 }
 

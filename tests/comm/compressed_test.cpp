@@ -151,6 +151,7 @@ TEST_CASE("comm/compressed: update mode, overlap, delays, evaluation and a resum
       const auto same = [&](const Job& other, const test::FakeRun& fake = {}) { return run_fake(other, 4, fake) == expected; };
       CHECK(same(job, {.most_delay_seconds = 0.0003, .seed = 3}));
       CHECK(same(job, {.direct = true}));
+      CHECK(same(job, {.direct = true, .ranks_per_host = 2}));  // within a host by memory, between them by messages
       CHECK(same(job, {.threads = 2}));
       Job other = job;
       other.in_backward = false;

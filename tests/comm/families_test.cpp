@@ -71,6 +71,20 @@ const json kUneven4 = json::parse(R"({"type": "custom", "rounds": [
 const json kUneven3 = json::parse(R"({"type": "custom", "rounds": [
     {"rows": [[[0, 0.5], [2, 0.5]], [[0, 0.5], [1, 0.25]], [[1, 0.75], [2, 0.5]]]}, [{"ranks": [0, 1], "weight": 0.25}]]})");
 
+/// The same for eight: on a ring each rank keeps and gives on by shares of its own.
+json uneven8() {
+  json rows = json::array();
+  const std::vector<double> kept = {0.25, 0.5, 0.75, 0.25, 0.5, 0.75, 0.375, 0.625};
+  for (int i = 0; i < 8; ++i) {
+    const int before = (i + 7) % 8, far = (i + 3) % 8;  // a rank gives 3/4 of what it does not keep to the next, the rest to one far away
+    const double next = 0.75 * (1.0 - kept[static_cast<std::size_t>(before)]), jump = 0.25 * (1.0 - kept[static_cast<std::size_t>(far)]);
+    std::vector<std::pair<int, double>> row{{i, kept[static_cast<std::size_t>(i)]}, {before, next}, {far, jump}};
+    std::sort(row.begin(), row.end());
+    rows.push_back(row);
+  }
+  return {{"type", "custom"}, {"rounds", {{{"rows", rows}}}}};
+}
+
 enum class Kind { kNone, kDoublyStochastic, kSymmetric, kFixed, kDamped, kColumns };
 
 /// The topologies of this kind that n ranks can have.
@@ -311,6 +325,7 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
     Job other = job;
     CHECK(same(job, {.most_delay_seconds = 0.0005, .seed = 3}));
     CHECK(same(job, {.direct = true}));
+    CHECK(same(job, {.direct = true, .ranks_per_host = 2}));  // within a host by memory, between them by messages
     other.in_backward = false;
     CHECK(same(other));
     for (const double bytes : {1.0, 600.0, 1e9}) {
@@ -555,6 +570,23 @@ TEST_CASE("comm/families: push-sum on an uneven topology keeps the weighted mean
   job.steps = 1000;
   const std::vector<double> best = optimum(job, {1.0, 1.0, 1.0, 1.0});
   CHECK(largest_difference(run_fake(job, 4), on_all(best, 4)) < 2e-2);
+}
+
+TEST_CASE("comm/families: push-sum on 8 ranks that receive unequally reaches the optimum of unequal losses, by its weights") {
+  Job job = job_of(with_type("push_sum"), uneven8(), kBare);
+  job.bucket_bytes = 1e9;
+  job.rank_curvature = 0.25;
+  job.steps = 2500;
+  job.lr_at = [](int t) { return 0.05 / (1.0 + t / 60.0); };
+  const std::vector<double> best = optimum(job, std::vector<double>(8, 1.0));
+  const Numbers found = run_fake(job, 8);
+  CHECK(largest_difference(found, on_all(best, 8)) < 2e-2);
+  CHECK(largest_difference(found, run_plain_family(job, 8)) < 1e-11);
+  // With weights that are 1 again in every step, ranks agree on another point.
+  job.reset_omega = true;
+  const Numbers without = run_plain_family(job, 8);
+  CHECK(largest_difference(without, on_all(mean_of(without), 8)) < 2e-2);
+  CHECK(largest_difference({mean_of(without)}, {best}) > 0.1);
 }
 
 TEST_CASE("comm/families: the plain rewriting keeps what it must") {

@@ -268,6 +268,7 @@ class Simulation : public PlainRun {
   void push_sum() {
     Vectors omega(n, Vector(1, 1.0));
     for (int t = 0; t < steps; ++t) {
+      if (resets_omega()) omega.assign(n, Vector(1, 1.0));
       const Vectors g = own_gradients(t);
       Vectors h = x;
       for (std::size_t i = 0; i < n; ++i) {

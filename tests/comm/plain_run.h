@@ -42,6 +42,7 @@ class PlainRun {
     return algorithm_.value(name, fallback);
   }
   const std::string& exchange() const { return exchange_; }
+  bool resets_omega() const { return job_.reset_omega; }
   std::size_t size() const { return curvatures_.size(); }
   std::size_t bucket_of(std::size_t element) const { return bucket_of_[element]; }
   double lr(int t) const { return lr_at(first_ + t); }

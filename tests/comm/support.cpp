@@ -85,7 +85,7 @@ std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int r
 std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();
-  require(job.switches.empty(), "test", "a job of one algorithm is needed");
+  require(job.switches.empty() && !job.reset_omega, "test", "a job of one algorithm, as it is, is needed");
   const int rank = transport.rank();
   TinyModel model(job_shapes());
   const BucketPlan plan = plan_buckets(model.order, {}, job.dtype, job.bucket_bytes);
@@ -154,6 +154,7 @@ std::vector<double> run_job(const Job& job, Transport& transport, Backend& backe
     } else {
       ++optimizer_step;
     }
+    if (job.after_step) job.after_step(rank, step, buckets);
     if (job.finish_every && (step + 1) % job.finish_every == 0) {
       algorithm->finish();
       std::vector<Tensor> in;

@@ -55,7 +55,9 @@ struct Job {
   std::vector<Switch> switches = {};          ///< `sync.switch`: for the plain rewriting alone
   std::vector<std::array<int, 2>> overflows;  ///< {rank, step}: there one gradient is infinite
   DType compute = DType::kFloat32;            ///< bf16 or fp16: the buckets have a low-precision copy, compared at the end
-  int ready_shuffle = 0;                      ///< another order of readiness than the traced one
+  std::function<void(int, int, const std::vector<Bucket>&)> after_step = {};  ///< of rank and step, on the rank's own thread
+  bool reset_omega = false;  ///< push-sum as it is not: ω is 1 in every step; for the plain rewriting alone
+  int ready_shuffle = 0;     ///< another order of readiness than the traced one
 };
 
 /// This rank's parameters after the run, in the model's order; `way` becomes the mixer's name.

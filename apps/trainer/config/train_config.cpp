@@ -12,6 +12,7 @@
 #include "comm/growth.h"
 #include "core/config_doc.h"
 #include "core/error.h"
+#include "core/others_keys.h"
 #include "core/plugins.h"
 #include "kernels/gpu_update.h"
 
@@ -277,7 +278,10 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
                                       "weight decay on tensors of two or more dimensions only, or on all") == "all";
   if (!root.describing()) config.rule = optimizers().make(type, optimizer.path("type"), optimizer);
   read_groups(optimizer, config, type);
-  if (!root.describing()) optimizer.finish();
+  if (!root.describing()) {
+    refuse_others_keys(optimizers(), optimizer, type);
+    optimizer.finish();
+  }
   if (config.rule) config.rule->know_ranks(site.ranks);
   for (const ParameterGroup& group : config.groups) group.rule->know_ranks(site.ranks);
   if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);

@@ -46,6 +46,12 @@ const std::map<std::string, nlohmann::json>& later_keys() {
   return keys;
 }
 
+/// States that older checkpoints do not have: they stay at zero, which tells the algorithm so.
+const std::set<std::string>& later_states() {
+  static const std::set<std::string> names{"sync.omega"};
+  return names;
+}
+
 nlohmann::json child(const nlohmann::json& object, const std::string& name) {
   return object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
 }
@@ -140,6 +146,7 @@ RunCounters load_state(const SafetensorsFile& file, const std::string& source, M
   each_state(buckets, rule, [&](const std::string& name, const Tensor& tensor, const Parameter& parameter) {
     if (!sync && name.starts_with("sync.")) return;
     const auto it = file.tensors.find(name);
+    if (it == file.tensors.end() && later_states().count(name) != 0) return;
     if (it == file.tensors.end()) fail(ExitCode::kUsage, "resume", {.file = source}, "tensor {} is missing", name);
     from_file_tensor(it->second, tensor, parameter.layout, source + ": tensor " + name);
   });
