@@ -1,10 +1,11 @@
 #include "apps/pictures/picture.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "apps/pictures/resize.h"
 #include "apps/pictures/resize_kernels.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/registry.h"
 
 namespace starling {
@@ -323,21 +325,24 @@ void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string
 }
 
 std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_t max_bytes) {
-  const auto refuse = [&](int error) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, std::strerror(error)); };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) refuse(errno);
-  std::vector<std::uint8_t> bytes;
-  constexpr std::size_t kPiece = 1 << 16;
-  for (;;) {
-    const std::size_t before = bytes.size();
-    bytes.resize(before + std::max(kPiece, before / 2));
-    errno = 0;
-    const std::size_t found = std::fread(bytes.data() + before, 1, bytes.size() - before, file.get());
-    if (std::ferror(file.get()) != 0) refuse(errno);
-    bytes.resize(before + found);
-    if (found == 0) return bytes;
-    if (static_cast<std::int64_t>(bytes.size()) > max_bytes)
-      fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes);
+  const auto refuse = [&](const std::string& reason) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, reason); };
+  const RegularFile file(path);
+  if (!file.fault().empty()) refuse(file.fault());
+  const auto too_large = [&] { fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes); };
+  if (file.bytes() > static_cast<std::uint64_t>(max_bytes)) too_large();
+  // One byte more shows the end; some file systems tell another size than they have bytes.
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.bytes()) + 1);
+  for (std::size_t done = 0;;) {
+    const ssize_t count = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(std::strerror(errno));
+    done += static_cast<std::size_t>(count);
+    if (static_cast<std::int64_t>(done) > max_bytes) too_large();
+    if (count == 0) {
+      bytes.resize(done);
+      return bytes;
+    }
+    if (done == bytes.size()) bytes.resize(done + std::max<std::size_t>(1 << 16, done / 2));
   }
 }
 
