@@ -105,7 +105,8 @@ TEST_CASE("apps/drawn: erased rectangles are torchvision's") {
 }
 
 TEST_CASE("apps/drawn: resized crops are torchvision's within a grey level, cut before decoding or of an image's bytes") {
-  const auto shape = golden()["picture"]["shape"].get<std::vector<std::int64_t>>(), size = golden()["size"].get<std::vector<std::int64_t>>();
+  const auto shape = golden()["picture"]["shape"].get<std::vector<std::int64_t>>(),
+             size = golden()["size"].get<std::vector<std::int64_t>>();
   const Bytes picture = from_base64(golden()["picture"]["bytes"]);
   std::set<std::string> ways;
   for (const nlohmann::json& one : golden()["crops"]) {
@@ -116,8 +117,9 @@ TEST_CASE("apps/drawn: resized crops are torchvision's within a grey level, cut 
     const Bytes expected = from_base64(one["bytes"]);
     Bytes made(expected.size());
     PictureDecoder({.interpolation = interpolation_of(way)})
-        .cut({picture.data(), shape[0], shape[1]}, "it", [&](const PictureSize&) { return PicturePart::window(box[0], box[1], box[2], box[3]); },
-             size[0], size[1], made.data());
+        .cut(
+            {picture.data(), shape[0], shape[1]}, "it",
+            [&](const PictureSize&) { return PicturePart::window(box[0], box[1], box[2], box[3]); }, size[0], size[1], made.data());
     for (std::size_t i = 0; i < made.size(); ++i) REQUIRE(std::abs(int{made[i]} - int{expected[i]}) <= (way == "nearest" ? 0 : 1));
     ways.insert(way);
   }
@@ -126,8 +128,10 @@ TEST_CASE("apps/drawn: resized crops are torchvision's within a grey level, cut 
   // An image of one size is resized to its own size; the same function says what that is.
   Bytes changed = picture, cut(picture.size());
   const PicturePart part = PicturePart::window(5, 9, 24, 17);
-  change_pixels({changed.data(), shape[0], shape[1], 3}, pixel_steps::resize(part.top, part.left, part.height, part.width, Interpolation::kBilinear));
-  PictureDecoder().cut({picture.data(), shape[0], shape[1]}, "it", [&](const PictureSize&) { return part; }, shape[0], shape[1], cut.data());
+  change_pixels({changed.data(), shape[0], shape[1], 3},
+                pixel_steps::resize(part.top, part.left, part.height, part.width, Interpolation::kBilinear));
+  PictureDecoder().cut(
+      {picture.data(), shape[0], shape[1]}, "it", [&](const PictureSize&) { return part; }, shape[0], shape[1], cut.data());
   CHECK(changed == cut);
 }
 
