@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) void mix_wide_rows(const std::uint8
   const auto weights_of = [&](std::int64_t t) {
     return _mm256_set1_epi32(pair_of(weights[2 * t], 2 * t + 1 < taps ? weights[2 * t + 1] : 0));
   };
-  __m256i known[kPairs > 0 ? kPairs : 1];
+  __m256i known[kPairs + 1];  // an array has one at least
   for (int t = 0; t < kPairs; ++t) known[t] = weights_of(t);
   // The last numbers are made with some before them, once more: one by one they would take as long as the others.
   for (std::int64_t i = 0, last = n - 32; i < n; i = i < last && i + 32 > last ? last : i + 32) {

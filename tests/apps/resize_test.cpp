@@ -70,7 +70,8 @@ TEST_CASE("apps/resize: columns are mixed by the formula on every instruction se
         const auto outputs = static_cast<std::size_t>((width + 3) / 4 * 4);
         std::vector<std::int32_t> first(outputs), weights(outputs * static_cast<std::size_t>(4 * taps));
         std::vector<std::int16_t> row(static_cast<std::size_t>((inputs + 2 * taps) * channels + cpu::ResizeColumns::kBehind), 999);
-        for (std::int64_t i = 0; i < inputs * channels; ++i) row[static_cast<std::size_t>(i)] = static_cast<std::int16_t>(random.below(16321));
+        for (std::int64_t i = 0; i < inputs * channels; ++i)
+          row[static_cast<std::size_t>(i)] = static_cast<std::int16_t>(random.below(16321));
         std::vector<std::array<std::int32_t, 10>> plain(outputs);
         for (std::size_t x = 0; x < outputs; ++x) {
           first[x] = static_cast<std::int32_t>(random.below(inputs - 2 * taps + 1));
@@ -78,7 +79,8 @@ TEST_CASE("apps/resize: columns are mixed by the formula on every instruction se
             for (std::size_t k = 0; k < 2; ++k)
               plain[x][2 * t + k] = static_cast<std::int32_t>(random.below(24000 / (2 * taps)) - 4000 / (2 * taps));
             for (std::size_t c = 0; c < 4; ++c)
-              weights[((x / 4 * static_cast<std::size_t>(taps) + t) * 4 + x % 4) * 4 + c] = cpu::weight_pair(plain[x][2 * t], plain[x][2 * t + 1]);
+              weights[((x / 4 * static_cast<std::size_t>(taps) + t) * 4 + x % 4) * 4 + c] =
+                  cpu::weight_pair(plain[x][2 * t], plain[x][2 * t + 1]);
           }
         }
         const cpu::ResizeColumns columns{
@@ -107,7 +109,8 @@ TEST_CASE("apps/resize: pixels of 3 bytes become what those of 4 do, in any wind
   Random random(3);
   Resizer resizer;
   for (int round = 0; round < 200; ++round) {
-    const std::int64_t tall = 1 + random.below(40), wide = 1 + random.below(40), height = 1 + random.below(50), width = 1 + random.below(50);
+    const std::int64_t tall = 1 + random.below(40), wide = 1 + random.below(40), height = 1 + random.below(50),
+                       width = 1 + random.below(50);
     const std::int64_t top = random.below(tall), left = random.below(wide);
     const auto way = static_cast<Interpolation>(random.below(3));
     std::vector<std::uint8_t> three(static_cast<std::size_t>(3 * tall * wide)), four(static_cast<std::size_t>(4 * tall * wide));
@@ -115,7 +118,8 @@ TEST_CASE("apps/resize: pixels of 3 bytes become what those of 4 do, in any wind
     const PixelBox box{0.25, 0.5, static_cast<double>(tall - top) - 0.25, static_cast<double>(wide - left) - 0.5};
     std::vector<std::uint8_t> of_three(static_cast<std::size_t>(3 * height * width) + 16, kUntouched),
         of_four(static_cast<std::size_t>(4 * height * width));
-    resizer.resize({three.data() + 3 * (top * wide + left), 3 * wide, tall - top, wide - left, 3}, box, way, height, width, of_three.data());
+    resizer.resize({three.data() + 3 * (top * wide + left), 3 * wide, tall - top, wide - left, 3}, box, way, height, width,
+                   of_three.data());
     resizer.resize({four.data() + 4 * (top * wide + left), 4 * wide, tall - top, wide - left, 4}, box, way, height, width, of_four.data());
     for (std::size_t i = 0; i < static_cast<std::size_t>(3 * height * width); ++i) REQUIRE(of_three[i] == of_four[i / 3 * 4 + i % 3]);
     CHECK(std::all_of(of_three.end() - 16, of_three.end(), [](std::uint8_t byte) { return byte == kUntouched; }));
