@@ -1,6 +1,7 @@
 #include "core/file_io.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <system_error>
+#include <utility>
 
 #include "core/error.h"
 #include "core/safetensors.h"
@@ -34,10 +36,45 @@ std::string_view remedy(int error) {
   }
 }
 
+/// What a file is that is no regular one.
+std::string_view kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "folder";
+  if (S_ISFIFO(mode)) return "pipe";
+  if (S_ISSOCK(mode)) return "socket";
+  return "device";
+}
+
 constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
 constexpr std::size_t kBuffer = 1 << 20;  // written at once
 
 }  // namespace
+
+RegularFile::RegularFile(const std::string& path) {
+  if (path.find('\0') != std::string::npos) {
+    fault_ = "the name holds a zero byte";
+    return;
+  }
+  // Looked at before it is opened, as some devices do something when they are; and after it, as another may lie there by then.
+  struct stat status {};
+  bool found = ::stat(path.c_str(), &status) == 0;
+  if (found && S_ISREG(status.st_mode)) {
+    descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    found = descriptor_ >= 0 && ::fstat(descriptor_, &status) == 0;
+  }
+  if (!found) {
+    fault_ = std::generic_category().message(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    fault_ = fmt::format("it is a {}, not a regular file", kind_of(status.st_mode));
+  } else {
+    bytes_ = static_cast<std::uint64_t>(status.st_size);
+  }
+}
+
+RegularFile::~RegularFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+int RegularFile::release() { return std::exchange(descriptor_, -1); }
 
 AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
   if (path_.empty() || path_.find('\0') != std::string::npos) refuse(ENOENT);

@@ -8,6 +8,28 @@
 
 namespace starling {
 
+/// A regular file, open for reading. Opening never waits: a pipe without a writer, a device without an end, a socket and a folder are not
+/// opened. Who opens it says so in its own words.
+class RegularFile {
+ public:
+  explicit RegularFile(const std::string& path);
+  ~RegularFile();
+  RegularFile(const RegularFile&) = delete;
+  RegularFile& operator=(const RegularFile&) = delete;
+
+  /// Why it is not open: "No such file or directory", "it is a pipe, not a regular file"; empty where it is.
+  const std::string& fault() const { return fault_; }
+  int descriptor() const { return descriptor_; }
+  std::uint64_t bytes() const { return bytes_; }
+  /// The descriptor, for its new owner to close.
+  int release();
+
+ private:
+  int descriptor_ = -1;
+  std::uint64_t bytes_ = 0;  ///< when it was opened
+  std::string fault_;
+};
+
 /// A file that is wholly there or not at all: written to PATH.tmp, synced and renamed by commit(). Without commit() the temporary file is
 /// removed and what PATH held stays. A target that is no regular file (/dev/null, a pipe) is written directly. Every
 /// fault is Error(kOutput) that names the file, the reason, and what to do.

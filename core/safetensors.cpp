@@ -1,7 +1,5 @@
 #include "core/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -60,20 +58,9 @@ std::optional<std::uint64_t> checked_bytes(std::span<const std::int64_t> sizes, 
 /// One file being read; every fault names it.
 class Reader {
  public:
-  explicit Reader(const std::string& path) : path_(path) {
-    if (path.find('\0') != std::string::npos) refuse("the name holds a zero byte");
-    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer must not hang
-    if (fd_ < 0) refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
-    struct stat status {};
-    if (::fstat(fd_, &status) != 0 || !S_ISREG(status.st_mode)) {
-      ::close(fd_);
-      refuse(S_ISDIR(status.st_mode) ? "is a folder, not a safetensors file" : "is not a regular file");
-    }
-    size_ = static_cast<std::uint64_t>(status.st_size);
+  explicit Reader(const std::string& path) : path_(path), file_(path) {
+    if (!file_.fault().empty()) refuse("cannot be read: " + file_.fault());
   }
-  ~Reader() { ::close(fd_); }
-  Reader(const Reader&) = delete;
-  Reader& operator=(const Reader&) = delete;
 
   [[noreturn]] void refuse(const std::string& message) const {
     throw Error(ExitCode::kUsage, {"safetensors", message, {}, {.file = shown(path_, 200)}});
@@ -82,11 +69,12 @@ class Reader {
     const std::string name = fmt::format("tensor '{}'", shown(tensor, 100));
     throw Error(ExitCode::kUsage, {"safetensors", message, {}, {.file = shown(path_, 200), .key = name}});
   }
-  std::uint64_t size() const { return size_; }
+  std::uint64_t size() const { return file_.bytes(); }
   void read(std::uint64_t offset, void* to, std::uint64_t bytes) const {
     char* at = static_cast<char*>(to);
     while (bytes > 0) {
-      const ssize_t count = ::pread(fd_, at, std::min<std::uint64_t>(bytes, std::uint64_t{1} << 30), static_cast<off_t>(offset));
+      const ssize_t count =
+          ::pread(file_.descriptor(), at, std::min<std::uint64_t>(bytes, std::uint64_t{1} << 30), static_cast<off_t>(offset));
       if (count < 0 && errno == EINTR) continue;
       if (count < 0) refuse(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
       if (count == 0) refuse("became shorter while it was read");
@@ -114,8 +102,7 @@ class Reader {
 
  private:
   std::string path_;
-  int fd_ = -1;
-  std::uint64_t size_ = 0;
+  RegularFile file_;
 };
 
 struct Extent {

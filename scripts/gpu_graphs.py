@@ -91,6 +91,8 @@ def agree(options, precision):
     ranks = options.ranks
     transport = {"transport": options.transport} if ranks > 1 else {}
     base = config(options, precision, True)
+    # What the device does to the images' bytes is part of the graph, too.
+    base["data"]["augment"].update({"color_jitter": {"brightness": 0.4, "saturation": 0.4, "hue": 0.1}, "rand_augment": {"n": 2}})
     # With a rule that accumulates, the device does not choose the scale, and ranks whose updates overflowed would need other graphs.
     if precision == "fp16":
         base["optimizer"] = {**base["optimizer"], "accum_iter": 1}

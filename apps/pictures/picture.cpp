@@ -1,10 +1,11 @@
 #include "apps/pictures/picture.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <tuple>
@@ -14,6 +15,7 @@
 #include "apps/pictures/resize.h"
 #include "apps/pictures/resize_kernels.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/registry.h"
 
 namespace starling {
@@ -220,7 +222,15 @@ struct PictureDecoder::State {
       stride = region.width;
       pixels = region.pixels.data() + 4 * ((corner->first - region.top) * stride + corner->second - region.left);
     } else {
-      resize(part, denominator, rows, columns);
+      resized.resize(static_cast<std::size_t>(4 * rows * columns));
+      const PartPixels decoded{.first = region.pixels.data(),
+                               .top = region.top,
+                               .left = region.left,
+                               .height = region.height,
+                               .width = region.width,
+                               .stride = 4 * region.width,
+                               .denominator = denominator};
+      resize(part, decoded, rows, columns, resized.data());
       stride = columns;
       pixels = resized.data();
     }
@@ -235,27 +245,34 @@ struct PictureDecoder::State {
     }
   }
 
- private:
-  void resize(const PicturePart& part, std::int64_t denominator, std::int64_t rows, std::int64_t columns) {
+  /// Where a part's pixels lie: `region` of the picture at 1/denominator, of so many channels.
+  struct PartPixels {
+    const std::uint8_t* first = nullptr;  ///< the region's
+    std::int64_t top = 0, left = 0, height = 0, width = 0;
+    std::int64_t stride = 0, channels = 4;  ///< bytes of a row; of a pixel
+    std::int64_t denominator = 1;
+  };
+  void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows, std::int64_t columns, std::uint8_t* out) {
     // The window among the decoded pixels: of a scaled picture it ends in the midst of pixels, which belong to it.
+    const std::int64_t denominator = from.denominator;
     const auto scale = static_cast<double>(denominator);
     const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
       const std::int64_t first = std::max(begin / denominator, region_begin);
       const std::int64_t end = std::min((begin + length + denominator - 1) / denominator, region_begin + region_length);
       return std::pair{first, std::max<std::int64_t>(end - first, 1)};
     };
-    const auto [top, tall] = place(part.top, part.height, region.top, region.height);
-    const auto [left, wide] = place(part.left, part.width, region.left, region.width);
-    const PixelWindow window{.pixels = region.pixels.data() + 4 * ((top - region.top) * region.width + left - region.left),
-                             .stride = 4 * region.width,
+    const auto [top, tall] = place(part.top, part.height, from.top, from.height);
+    const auto [left, wide] = place(part.left, part.width, from.left, from.width);
+    const PixelWindow window{.pixels = from.first + (top - from.top) * from.stride + from.channels * (left - from.left),
+                             .stride = from.stride,
                              .height = tall,
-                             .width = wide};
+                             .width = wide,
+                             .channels = from.channels};
     const PixelBox box{.top = part.box_top / scale - static_cast<double>(top),
                        .left = part.box_left / scale - static_cast<double>(left),
                        .height = part.box_height / scale,
                        .width = part.box_width / scale};
-    resized.resize(static_cast<std::size_t>(4 * rows * columns));
-    resizer.resize(window, box, settings.interpolation, rows, columns, resized.data());
+    resizer.resize(window, box, settings.interpolation, rows, columns, out);
   }
 };
 
@@ -299,17 +316,14 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source, co
     return;
   }
   const StoredRegion wanted = plan.wanted();
-  DecodedRegion& region = state.region;
-  region.top = wanted.top;
-  region.left = wanted.left;
-  region.height = wanted.height;
-  region.width = wanted.width;
-  region.pixels.resize(static_cast<std::size_t>(4 * wanted.height * wanted.width));
-  for (std::int64_t y = 0; y < wanted.height; ++y) {
-    const std::uint8_t* from = picture.pixels + static_cast<std::size_t>(wanted.top + y) * stride + 3 * wanted.left;
-    cpu::resize_kernels().widen(from, wanted.width, region.pixels.data() + 4 * y * wanted.width);
-  }
-  state.deliver(plan, 1, out);
+  const State::PartPixels whole{.first = picture.pixels + static_cast<std::size_t>(wanted.top) * stride + 3 * wanted.left,
+                                .top = wanted.top,
+                                .left = wanted.left,
+                                .height = wanted.height,
+                                .width = wanted.width,
+                                .stride = static_cast<std::int64_t>(stride),
+                                .channels = 3};
+  state.resize(plan.part(), whole, height, width, out);
 }
 
 void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {
@@ -323,21 +337,24 @@ void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string
 }
 
 std::vector<std::uint8_t> read_picture_file(const std::string& path, std::int64_t max_bytes) {
-  const auto refuse = [&](int error) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, std::strerror(error)); };
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
-  if (!file) refuse(errno);
-  std::vector<std::uint8_t> bytes;
-  constexpr std::size_t kPiece = 1 << 16;
-  for (;;) {
-    const std::size_t before = bytes.size();
-    bytes.resize(before + std::max(kPiece, before / 2));
-    errno = 0;
-    const std::size_t found = std::fread(bytes.data() + before, 1, bytes.size() - before, file.get());
-    if (std::ferror(file.get()) != 0) refuse(errno);
-    bytes.resize(before + found);
-    if (found == 0) return bytes;
-    if (static_cast<std::int64_t>(bytes.size()) > max_bytes)
-      fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes);
+  const auto refuse = [&](const std::string& reason) { fail(ExitCode::kUsage, "picture", "{}: cannot be read: {}", path, reason); };
+  const RegularFile file(path);
+  if (!file.fault().empty()) refuse(file.fault());
+  const auto too_large = [&] { fail(ExitCode::kUsage, "picture", "{}: has more than {} bytes, which is no picture", path, max_bytes); };
+  if (file.bytes() > static_cast<std::uint64_t>(max_bytes)) too_large();
+  // One byte more shows the end; some file systems tell another size than they have bytes.
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(file.bytes()) + 1);
+  for (std::size_t done = 0;;) {
+    const ssize_t count = ::read(file.descriptor(), bytes.data() + done, bytes.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(std::strerror(errno));
+    done += static_cast<std::size_t>(count);
+    if (static_cast<std::int64_t>(done) > max_bytes) too_large();
+    if (count == 0) {
+      bytes.resize(done);
+      return bytes;
+    }
+    if (done == bytes.size()) bytes.resize(done + std::max<std::size_t>(1 << 16, done / 2));
   }
 }
 

@@ -166,18 +166,22 @@ void equalize(const ImageBytes& image) {
 void enlarge(const ImageBytes& image, const std::int32_t* part) {
   thread_local std::vector<std::uint8_t> pixels, resized;
   thread_local Resizer resizer;
-  const auto count = static_cast<std::size_t>(image.height * image.width), depth = static_cast<std::size_t>(image.channels);
-  pixels.resize(4 * count);
-  resized.resize(4 * count);
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t c = 0; c < depth; ++c) pixels[4 * i + c] = image.bytes[depth * i + c];
+  const std::int64_t depth = image.channels, taken = depth == 3 ? 3 : 4;  // channels that the resizer takes
+  const std::uint8_t* from = image.bytes;
+  resized.resize(static_cast<std::size_t>(taken * image.height * image.width));
+  if (depth < 3) {
+    pixels.resize(resized.size());
+    for (std::int64_t i = 0; i < image.height * image.width; ++i) std::copy_n(image.bytes + depth * i, depth, pixels.data() + 4 * i);
+    from = pixels.data();
   }
-  const PixelWindow window{pixels.data() + 4 * (part[0] * image.width + part[1]), 4 * image.width, part[2], part[3]};
+  const PixelWindow window{from + taken * (part[0] * image.width + part[1]), taken * image.width, part[2], part[3], taken};
   const PixelBox box{0, 0, static_cast<double>(part[2]), static_cast<double>(part[3])};
   resizer.resize(window, box, static_cast<Interpolation>(part[4]), image.height, image.width, resized.data());
-  for (std::size_t i = 0; i < count; ++i) {
-    for (std::size_t c = 0; c < depth; ++c) image.bytes[depth * i + c] = resized[4 * i + c];
+  if (depth == taken) {
+    std::copy(resized.begin(), resized.end(), image.bytes);
+    return;
   }
+  for (std::int64_t i = 0; i < image.height * image.width; ++i) std::copy_n(resized.data() + taken * i, depth, image.bytes + depth * i);
 }
 
 }  // namespace

@@ -7,11 +7,12 @@
 
 namespace starling {
 
-/// Pixels of 4 bytes, of which a window may be looked at.
+/// Pixels of 3 or 4 bytes, of which a window may be looked at.
 struct PixelWindow {
   const std::uint8_t* pixels = nullptr;  ///< the window's first
   std::int64_t stride = 0;               ///< bytes from a row to the next
   std::int64_t height = 0, width = 0;
+  std::int64_t channels = 4;
 };
 /// A box in the window's pixels, from the window's corner.
 struct PixelBox {
@@ -22,7 +23,7 @@ struct PixelBox {
 /// within one grey level of Pillow's.
 class Resizer {
  public:
-  /// Writes height × width pixels of 4 bytes, the fourth being anything.
+  /// Writes height × width pixels of as many bytes as the window's have; the fourth is anything.
   void resize(const PixelWindow& window, const PixelBox& box, Interpolation interpolation, std::int64_t height, std::int64_t width,
               std::uint8_t* out);
 
@@ -35,7 +36,7 @@ class Resizer {
 
  private:
   Taps rows_, columns_;
-  std::vector<std::int32_t> pairs_;  ///< the columns' weights, two and two
+  std::vector<std::int32_t> column_weights_;  ///< as cpu::ResizeColumns has them
   std::vector<std::int16_t> row_;
 };
 

@@ -16,6 +16,7 @@
 #include "apps/trainer/data/loader.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/support/base64.h"
 
 STARLING_DECLARE_PER_ISA(const PixelKernels& pixels_copy();)
 
@@ -23,20 +24,7 @@ namespace starling::augment_tests {
 
 using test::Bytes;
 using test::contains;
-
-Bytes from_base64(const std::string& text) {
-  const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  Bytes bytes;
-  std::uint32_t word = 0;
-  int bits = 0;
-  for (const char c : text) {
-    if (c == '=') break;
-    word = word << 6 | static_cast<std::uint32_t>(digits.find(c));
-    bits += 6;
-    if (bits >= 8) bytes.push_back(static_cast<std::uint8_t>(word >> (bits -= 8)));
-  }
-  return bytes;
-}
+using test::from_base64;
 
 struct OwnedImage {
   Shape shape;

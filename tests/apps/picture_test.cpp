@@ -172,7 +172,7 @@ TEST_CASE("what is no picture, or not whole, is refused by name") {
         "[picture] pets/x.jpg: is 45×61 pixels, more than the 2744 that max_pixels allows");
   CHECK(refusal_of(GoldenPictures::file("420.jpg"), {.max_pixels = 45 * 61}).empty());
   CHECK_THROWS_WITH_AS(read_picture_file("golden/no.jpg"), "[picture] golden/no.jpg: cannot be read: No such file or directory", Error);
-  CHECK_THROWS_WITH_AS(read_picture_file("golden"), "[picture] golden: cannot be read: Is a directory", Error);
+  CHECK_THROWS_WITH_AS(read_picture_file("golden"), "[picture] golden: cannot be read: it is a folder, not a regular file", Error);
   CHECK_THROWS_WITH_AS(read_picture_file("golden/pictures/420.jpg", 100),
                        "[picture] golden/pictures/420.jpg: has more than 100 bytes, which is no picture", Error);
   CHECK_THROWS_AS((void)interpolation_of("bilinar"), Error);

@@ -43,9 +43,16 @@ END_OF_SCRIPT
   export work
   instead=optimizer.lr=0.0501 check "wrong numbers are found" 1 "^error: 1 rank, ring: largest difference" python3 "$ranks_check" agree --ranks 1 --topologies ring --train "$work/other.sh"
   instead=trace_nothing=1 check "so is a run that fails" 1 "^error: trace, staged: exit status 2: .*trace_nothing" python3 "$ranks_check" trace --transports staged --train "$work/other.sh"
-  instead=optimizer.lr=0.5 check "so is a training that learns something else" 1 "^error: training, mlp, fp32: loss [0-9.]+ on the CPU, .* apart, allowed 0.02" \
+  instead=optimizer.lr=0.5 check "so is a training that learns something else" 1 "^error: training, mlp, fp32: loss [0-9.]+ on the CPU, .* apart, allowed 0.01 and 0.02" \
     python3 "$root/scripts/gpu_train.py" mlp fp32 --small --train "$work/other.sh" --out trained.md
   verify "in its row, too" grep -qE '^\| training, mlp, fp32 \| \*\*FAIL\*\* \|' trained.md
+  train_small() { python3 "$train_check" "$@"; }
+  export -f train_small
+  export train_check=$root/scripts/gpu_train.py
+  check "a training whose images the device crops and recolours" 0 "^training, augmented, fp32: loss .* first and last are [0-9.e-]+ and [0-9.e-]+ apart, allowed 0.01" train_small augmented fp32 --small --train installed/bin/starling-train
+  check "its commands alone" 0 '"precision": "bf16".*"color_jitter": .*"rand_augment": ' train_small augmented bf16 --dry-run
+  instead=data.augment.rand_augment.magnitude=30 check "and one whose images become others is found" 1 "^error: training, augmented, fp32: loss .* apart, allowed 0.01 and 0.05" \
+    train_small augmented fp32 --small --train "$work/other.sh"
 
   # Graphs, on a small network: the shim's kernels are slow.
   graphs_check=$root/scripts/gpu_graphs.py

@@ -77,6 +77,30 @@ rm pets/train/bee/0.jpg
 mkdir pets/val/cow && cp "$golden/444.jpg" pets/val/cow/
 check "folders that differ" 2 "cow is in val/ alone; needed: the same folders in both" "$train" pets.json --output differ
 rm -r pets/val/cow
+
+# What is no file of bytes is named, and never waited for.
+mkfifo pipe.png
+python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket.jpg")'
+check "a pipe as a picture, and the others are predicted" 2 "^starling-predict: \[picture\] pipe.png: cannot be read: it is a pipe, not a regular file" timeout 20 "$predict" run pipe.png pets/val/ant/444.jpg
+verify "with the prediction on stdout" grep -q "^pets/val/ant/444.jpg: " .stdout
+check "a device without an end" 2 "/dev/zero: cannot be read: it is a device" timeout 20 "$predict" run /dev/zero
+check "a socket" 2 "socket.jpg: cannot be read: it is a socket" timeout 20 "$predict" run socket.jpg
+check "a pipe as a model" 2 "pipe.png: cannot be read: it is a pipe" timeout 20 "$predict" pipe.png pets/val/ant/444.jpg
+mkdir piped && mkfifo piped/model.safetensors
+check "and in a run's folder" 2 "piped/model.safetensors: cannot be read: it is a pipe" timeout 20 "$predict" piped pets/val/ant/444.jpg
+check "or as what is to be tested" 2 "pipe.png: cannot be read: it is a pipe" timeout 60 "$train" pets.json --evaluate pipe.png
+cp -r pets changed && cp "$golden/rgb8.png" changed/train/bee/0.png
+check "the folders are looked through" 0 "" ranks 1 "$train" pets.json --output changed-run --set data.path="$work/changed" --set steps=1
+# A pipe takes a picture's place; what the index knows of its folder stays true.
+touch -r changed/train/bee when && rm changed/train/bee/0.png && mkfifo changed/train/bee/0.png && touch -r when changed/train/bee
+check "a pipe where a picture was ends the run by name" 2 "bee/0.png: cannot be read: it is a pipe" timeout 60 mpirun --oversubscribe -n 1 "$train" pets.json --output piped-run --set data.path="$work/changed"
+check "or the next stands in for it" 0 "bee/0.png: .*the next of its class stands in for it" timeout 120 mpirun --oversubscribe -n 1 "$train" pets.json --output piped-skip --set data.path="$work/changed" --set data.on_bad_image=skip
+check "preparing shards names it" 2 "bee/0.png: cannot be read: it is a pipe" timeout 60 "$build/bin/starling-prepare" images changed piped-shards --size 16
+check "or leaves it out" 0 "1 picture.* left out|left out.* 1|skipped.* 1|1 .*skipped" timeout 60 "$build/bin/starling-prepare" images changed piped-shards --size 16 --on-bad-image skip
+mv piped-shards/train-00000.shard whole.shard && mkfifo piped-shards/train-00000.shard
+check "a pipe as a shard" 2 "cannot open .*train-00000.shard: it is a pipe" timeout 60 "$train" pets.json --output piped-set --set 'data={"type": "shards", "path": "piped-shards", "image_size": 16}'
+mkdir digits && mkfifo digits/{train,t10k}-{images-idx3,labels-idx1}-ubyte
+check "a pipe as a data set's file" 2 "cannot open digits/[a-z0-9-]+ubyte: it is a pipe" timeout 60 "$train" pets.json --output piped-digits --set 'data={"type": "mnist", "path": "digits"}'
 check "a model that takes one size only" 2 "does not take 20×20×3" "$train" pets.json --output fixed --set 'model={"type": "mlp", "hidden": [4]}'
 check "kept samples beside random crops" 2 "data.cache.type: is memory, but pictures are cut anew" "$train" pets.json --output cached --set data.cache=memory
 verify "none of these made a folder" bash -c '! ls -d bad/model.safetensors differ fixed cached 2>/dev/null'

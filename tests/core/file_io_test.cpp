@@ -2,6 +2,10 @@
 
 #include <doctest/doctest.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -83,5 +87,35 @@ TEST_CASE("core/checksum: of pieces it is that of the whole") {
       for (std::size_t at = 0; at < size; at += piece) sum.add(bytes.data() + at, std::min(piece, size - at));
       CHECK(sum.take() == checksum(bytes.data(), size));
     }
+  }
+}
+
+TEST_CASE("core/file: what is no regular file is not opened, and never waited for") {
+  const Folder folder;
+  const auto fault = [&](const std::string& path) { return RegularFile(path).fault(); };
+  CHECK(fault(folder / "none") == "No such file or directory");
+  CHECK(fault(folder.path()) == "it is a folder, not a regular file");
+  CHECK(fault("/dev/zero") == "it is a device, not a regular file");
+  CHECK(fault(std::string("a\0b", 3)) == "the name holds a zero byte");
+  REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
+  CHECK(fault(folder / "pipe") == "it is a pipe, not a regular file");  // no one writes to it
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  const std::string socket_path = folder / "socket";
+  REQUIRE(socket_path.size() < sizeof address.sun_path);
+  std::copy(socket_path.begin(), socket_path.end(), address.sun_path);
+  const int socket = ::socket(AF_UNIX, SOCK_STREAM, 0);
+  REQUIRE(::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  CHECK(fault(socket_path) == "it is a socket, not a regular file");
+  ::close(socket);
+
+  folder.write("file", "12345");
+  std::filesystem::create_symlink("file", folder / "link");
+  for (const char* name : {"file", "link"}) {
+    RegularFile file(folder / name);
+    CHECK(file.fault().empty());
+    CHECK(file.bytes() == 5);
+    char first = 0;
+    CHECK(::read(file.descriptor(), &first, 1) == 1);
+    CHECK(first == '1');
   }
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/mapped_files.h"
 
 namespace starling {
@@ -38,26 +39,21 @@ bool file_exists(const std::string& path) {
 }
 
 MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, std::strerror(errno));
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor);
-    fail(ExitCode::kUsage, "data", "{} is not a regular file", path);
-  }
-  size_ = static_cast<std::size_t>(status.st_size);
+  const RegularFile file(path);
+  if (!file.fault().empty()) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());
+  size_ = static_cast<std::size_t>(file.bytes());
   // Populated at once: samples are read in random order, and a fault for each page would cost more than the image's work.
   const int flags = MAP_SHARED | (pages == Pages::kAll ? MAP_POPULATE : 0);
-  void* memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, descriptor, 0) : nullptr;
-  const int reason = errno;
-  ::close(descriptor);
-  if (memory == MAP_FAILED) fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_, std::strerror(reason));
+  void* memory = size_ > 0 ? ::mmap(nullptr, size_, PROT_READ, flags, file.descriptor(), 0) : nullptr;
+  if (memory == MAP_FAILED) fail(ExitCode::kUsage, "data", "cannot map {} ({} bytes): {}", path, size_, std::strerror(errno));
   data_ = static_cast<const std::uint8_t*>(memory);
   if (data_) note_mapping(data_, size_, path_);
   // What lies around a named part is not wanted.
   if (data_ && pages == Pages::kNamed) ::madvise(memory, size_, MADV_RANDOM);
   // To others the system says that all pages are in memory, lest they watch what the owner reads.
-  knows_memory_ = status.st_uid == ::geteuid() || ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
+  struct stat status {};
+  knows_memory_ = (::fstat(file.descriptor(), &status) == 0 && status.st_uid == ::geteuid()) ||
+                  ::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0;
 }
 
 bool MappedFile::in_memory(std::size_t begin, std::size_t count) const {
@@ -111,8 +107,12 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   return *this;
 }
 
-PlainOrGzipReader::PlainOrGzipReader(std::string path) : path_(std::move(path)), file_(::gzopen(path_.c_str(), "rb")) {
-  if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path_, std::strerror(errno));
+PlainOrGzipReader::PlainOrGzipReader(std::string path) : path_(std::move(path)) {
+  RegularFile file(path_);
+  if (!file.fault().empty()) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path_, file.fault());
+  file_ = ::gzdopen(file.descriptor(), "rb");
+  if (!file_) fail(ExitCode::kUsage, "data", "cannot open {}: out of memory", path_);
+  file.release();
   ::gzbuffer(static_cast<gzFile>(file_), 256 * 1024);
 }
 

@@ -50,7 +50,7 @@ class PlainOrGzipReader {
 
  private:
   std::string path_;
-  void* file_;
+  void* file_ = nullptr;
 };
 
 /// Whether a file (not a folder) is there.
