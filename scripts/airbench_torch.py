@@ -10,7 +10,6 @@ them, so that what is left between the two is arithmetic and rounding. Needs tor
 import argparse
 import json
 import math
-import pathlib
 import time
 
 import numpy as np
@@ -18,43 +17,18 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-PERMUTATION, AUGMENT = 2, 3  # Starling's streams of random numbers
-
-
-def philox(key, index, stream, epoch):
-    """Words of Philox 4×32-10 for an array of indices."""
-    mask = np.uint64(0xFFFFFFFF)
-    c = [index & mask, index >> np.uint64(32), np.full_like(index, epoch), np.full_like(index, stream)]
-    k = [np.uint64(key & 0xFFFFFFFF), np.uint64(key >> 32)]
-    for _ in range(10):
-        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
-        c = [(q >> np.uint64(32)) ^ c[1] ^ k[0], q & mask, (p >> np.uint64(32)) ^ c[3] ^ k[1], p & mask]
-        k = [(k[0] + np.uint64(0x9E3779B9)) & mask, (k[1] + np.uint64(0xBB67AE85)) & mask]
-    return c
-
-
-def epoch_order(seed, epoch, count):
-    words = philox(seed, np.arange(count, dtype=np.uint64), PERMUTATION, epoch)
-    numbers = (words[1] << np.uint64(32)) | words[0]
-    order = list(range(count))
-    for i in range(count - 1, 0, -1):
-        j = int(numbers[i]) * (i + 1) >> 64
-        order[i], order[j] = order[j], order[i]
-    return order
+from cifar_torch import add_arguments, drawn_windows, epoch_order, open_data
 
 
 def augmented(images, samples, seed, epoch, pad):
     """Windows of images that are mirrored at their rim by `pad` pixels; every second epoch an image is turned left to right."""
-    samples = np.asarray(samples, np.uint64)
-    words = philox(seed, samples, AUGMENT, epoch)
-    parity = philox(seed, samples, AUGMENT, 0)[2] * np.uint64(2) >> np.uint64(32)
-    tops, lefts = ((word * np.uint64(2 * pad + 1) >> np.uint64(32)).astype(int) for word in words[:2])
-    wide = F.pad(images[torch.from_numpy(samples.astype(np.int64))], (pad,) * 4, mode="reflect")
+    tops, lefts, _ = drawn_windows(samples, seed, epoch, pad)
+    parity = drawn_windows(samples, seed, 0, pad)[2]
+    wide = F.pad(images[torch.as_tensor(samples)], (pad,) * 4, mode="reflect")
     rows = []
     for i, (top, left) in enumerate(zip(tops, lefts)):
         image = wide[i, :, top:top + 32, left:left + 32]
-        rows.append(image.flip(-1) if (int(parity[i]) + epoch) % 2 else image)
+        rows.append(image.flip(-1) if (parity[i] + epoch) % 2 else image)
     return torch.stack(rows)
 
 
@@ -111,27 +85,11 @@ def accuracy(net, images, labels, views):
     return right / len(images)
 
 
-def read_cifar(folder, names):
-    files = [next(pathlib.Path(folder).rglob(name)) for name in names]
-    records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
-    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 255)
-    return (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], torch.from_numpy(records[:, 0].astype(np.int64))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
-    parser.add_argument("--init", help="a model.safetensors to begin with")
-    parser.add_argument("--epochs", type=float, default=9.9)
-    parser.add_argument("--limit", type=int, default=50000, help="training images")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
+    add_arguments(parser, epochs=9.9, threads=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
-    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
-    images, labels = images[:options.limit], labels[:options.limit]
-    test_images, test_labels = read_cifar(options.cifar, ["test_batch.bin"])
+    images, labels, test_images, test_labels = open_data(options)
 
     net = make_net(images[:5000])
     if options.init:

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """The recipe of configs/cifar10_resnet20_allreduce.json on 4 ranks in PyTorch, to hold it against: the test accuracy of each epoch.
 
-    python3 scripts/resnet20_torch.py build/data/cifar10 --seed 1
+    build/bin/starling-train configs/cifar10_resnet20_allreduce.json --set steps=1 --set optimizer.lr=0 --output runs/begin
+    python3 scripts/resnet20_torch.py build/data/cifar10 --init runs/begin/model.safetensors
 
 One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches of 32, each normalised by its own batch norm. The
-model is CifarResNet of examples/pytorch. Samples and their crops are PyTorch's own draws. Needs torch and numpy; no GPU.
+model is CifarResNet of examples/pytorch. Samples, crops and mirrored images are drawn as Starling draws them, so that with --init what is left
+between the two is arithmetic and rounding. Needs torch and numpy; no GPU.
 """
 import argparse
 import json
@@ -17,10 +19,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from airbench_torch import read_cifar
+from cifar_torch import MEAN, STD, add_arguments, drawn_windows, epoch_order, open_data
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
 from models import CifarResNet  # noqa: E402
+from starling_torch import read_safetensors  # noqa: E402
 
 RANKS, BATCH = 4, 32
 RATE, LAST_RATE, DECAY, WARMUP, WARMUP_FACTOR = 1.6e-2, 1e-6, 0.1, 100, 0.01
@@ -33,14 +36,14 @@ def rate_at(step, total):
     return LAST_RATE + (RATE - LAST_RATE) * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (total - WARMUP)))
 
 
-def augmented(images):
-    """Windows of images with 4 pixels of zeros around; every second one is turned left to right."""
-    count = len(images)
-    wide = F.pad(images, (4,) * 4)
-    rows = torch.randint(9, (count, 1)) + torch.arange(32)
-    columns = torch.randint(9, (count, 1)) + torch.arange(32)
-    columns = torch.where(torch.rand(count, 1) < 0.5, columns, columns.flip(1))
-    return wide[torch.arange(count)[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+def augmented(images, samples, seed, epoch):
+    """Windows of images with 4 black pixels around, some turned left to right."""
+    tops, lefts, mirrored = map(torch.from_numpy, drawn_windows(samples, seed, epoch, 4))
+    black = -torch.tensor(MEAN)[:, None, None] / torch.tensor(STD)[:, None, None]
+    wide = F.pad(images[torch.as_tensor(samples)] - black, (4,) * 4) + black
+    rows, columns = tops[:, None] + torch.arange(32), lefts[:, None] + torch.arange(32)
+    columns = torch.where(mirrored[:, None] == 1, columns.flip(1), columns)
+    return wide[torch.arange(len(wide))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 @torch.no_grad()
@@ -53,18 +56,10 @@ def accuracy(net, images, labels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
-    parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--limit", type=int, default=50000, help="training images")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=2)
+    add_arguments(parser, epochs=30, threads=2)
     parser.add_argument("--bf16", action="store_true", help="compute in bf16, as torch.autocast does")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.manual_seed(options.seed)
-    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
-    images, labels = images[:options.limit], labels[:options.limit]
-    test_images, test_labels = read_cifar(options.cifar, ["test_batch.bin"])
+    images, labels, test_images, test_labels = open_data(options)
 
     net = CifarResNet(20)
     for module in net.modules():
@@ -72,20 +67,23 @@ def main():
             nn.init.kaiming_normal_(module.weight)
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1 - 0.9**(1 / RANKS)  # 4 batches a step move the statistics as far as their mean moves them at 0.1
+    if options.init:
+        net.load_state_dict(read_safetensors(options.init)[0], strict=False)
     net = net.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW([{"params": [p for p in net.parameters() if p.dim() > 1], "weight_decay": DECAY},
                                    {"params": [p for p in net.parameters() if p.dim() <= 1], "weight_decay": 0.0}])
     steps_an_epoch = len(images) // (RANKS * BATCH)
     total, step, begin = options.epochs * steps_an_epoch, 0, time.time()
     for epoch in range(options.epochs):
-        order, sum_of_losses = torch.randperm(len(images)), 0.0
+        order, sum_of_losses = epoch_order(options.seed, epoch, len(images)), 0.0
         for k in range(steps_an_epoch):
             chosen = order[k * RANKS * BATCH:(k + 1) * RANKS * BATCH]
-            inputs = augmented(images[chosen]).contiguous(memory_format=torch.channels_last)
+            inputs = augmented(images, chosen, options.seed, epoch)
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, total)
             optimizer.zero_grad(set_to_none=True)
-            for x, y in zip(inputs.split(BATCH), labels[chosen].split(BATCH)):
+            for rank in range(RANKS):  # samples are dealt to the ranks in turn
+                x, y = inputs[rank::RANKS].contiguous(memory_format=torch.channels_last), labels[chosen[rank::RANKS]]
                 with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
                     loss = F.cross_entropy(net(x), y) / RANKS
                 loss.backward()

@@ -1,0 +1,62 @@
+"""What the scripts share that train on CIFAR-10 in PyTorch, to hold Starling against: its images, and the draws that Starling makes of them."""
+import pathlib
+
+import numpy as np
+import torch
+
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+PERMUTATION, AUGMENT = 2, 3  # Starling's streams of random numbers
+
+
+def philox(key, index, stream, epoch):
+    """Words of Philox 4×32-10 for an array of indices."""
+    mask = np.uint64(0xFFFFFFFF)
+    c = [index & mask, index >> np.uint64(32), np.full_like(index, epoch), np.full_like(index, stream)]
+    k = [np.uint64(key & 0xFFFFFFFF), np.uint64(key >> 32)]
+    for _ in range(10):
+        p, q = np.uint64(0xD2511F53) * c[0], np.uint64(0xCD9E8D57) * c[2]
+        c = [(q >> np.uint64(32)) ^ c[1] ^ k[0], q & mask, (p >> np.uint64(32)) ^ c[3] ^ k[1], p & mask]
+        k = [(k[0] + np.uint64(0x9E3779B9)) & mask, (k[1] + np.uint64(0xBB67AE85)) & mask]
+    return c
+
+
+def epoch_order(seed, epoch, count):
+    words = philox(seed, np.arange(count, dtype=np.uint64), PERMUTATION, epoch)
+    numbers = (words[1] << np.uint64(32)) | words[0]
+    order = list(range(count))
+    for i in range(count - 1, 0, -1):
+        j = int(numbers[i]) * (i + 1) >> 64
+        order[i], order[j] = order[j], order[i]
+    return order
+
+
+def drawn_windows(samples, seed, epoch, pad):
+    """(rows from the top, columns from the left, 0 or 1 for a mirrored image) of an image that has `pad` pixels more on every side."""
+    samples = np.asarray(samples, np.uint64)
+    words = philox(seed, samples, AUGMENT, epoch)
+    tops, lefts = ((word * np.uint64(2 * pad + 1) >> np.uint64(32)).astype(int) for word in words[:2])
+    return tops, lefts, (words[2] * np.uint64(2) >> np.uint64(32)).astype(int)
+
+
+def read_cifar(folder, names):
+    files = [next(pathlib.Path(folder).rglob(name)) for name in names]
+    records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
+    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 255)
+    return (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], torch.from_numpy(records[:, 0].astype(np.int64))
+
+
+def add_arguments(parser, epochs, threads):
+    parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
+    parser.add_argument("--init", help="a model.safetensors to begin with")
+    parser.add_argument("--epochs", type=type(epochs), default=epochs)
+    parser.add_argument("--limit", type=int, default=50000, help="training images")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--threads", type=int, default=threads)
+
+
+def open_data(options):
+    """Training images and labels, test images and labels; PyTorch is given its threads and its seed."""
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(options.seed)
+    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
+    return images[:options.limit], labels[:options.limit], *read_cifar(options.cifar, ["test_batch.bin"])
