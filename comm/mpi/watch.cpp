@@ -207,7 +207,8 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
 }
 
 std::string RankWatch::doing() const {
-  const std::unique_lock lock(mpi_lock(), milliseconds(20));
+  // What this rank is at is worth a wait: on a busy machine another thread may hold the lock for long, or for good.
+  const std::unique_lock lock(mpi_lock(), milliseconds(500));
   const std::string text = lock.owns_lock() ? pulse_.started() : std::string();
   return text.empty() ? "" : "; this rank " + text;
 }
