@@ -197,6 +197,8 @@ TEST_CASE("trainer: a key that other optimizers have is told with those that do"
   refuses(R"({"optimizer": {"type": "sgd", "noise_correction": "ranks"}})",
           {"optimizer.noise_correction: is not a key of sgd, but of adam, adamw"});
   refuses(R"({"optimizer": {"type": "adamw", "centered": true}})", {"optimizer.centered: is not a key of adamw, but of rmsprop"});
+  refuses(R"({"optimizer": {"type": "sgd", "groups": [{"match": "weight", "noise_correction": "ranks"}]}})",
+          {"optimizer.groups[0].noise_correction: is not a key of sgd, but of adam, adamw"});
   refuses(R"({"optimizer": {"type": "sgd", "momentm": 0.9}})", {"optimizer.momentm: unknown key; did you mean 'momentum'?"});
   CHECK(message(R"({"optimizer": {"type": "adamw", "noise_correction": "ranks"}, "sync": {"algorithm": "gossip"}})").empty());
 }

@@ -248,6 +248,7 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
     }
     ConfigSection section(own, given.path());
     group.rule = optimizers().make(type, optimizer.path("type"), section);
+    refuse_others_keys(optimizers(), given, type);
     given.finish();
     if (group.rule->state_names() != config.rule->state_names() || group.rule->phases() != config.rule->phases() ||
         group.rule->corrects_noise() != config.rule->corrects_noise() ||
