@@ -252,10 +252,11 @@ Advice advise(const NetworkModel& network, const StepModel& step, const std::vec
   advice.compute = compute_alone(step, network);
   advice.product_flops = step.matrix_flops(), advice.product_seconds = step.matrix_seconds(advice.product_flops);
   for (const AlgorithmPlan& algorithm : predictable(mixing ? *mixing : algorithm_of(nullptr))) {
-    std::set<std::string> growing;
+    std::map<std::string, bool> grows;  // by topology, which comes again with each bucket size
     for (PlannedChoice& choice : planner.choices(algorithm, step)) {
-      if (choice.bucket_mb == bucket_mb.front() && planner.grows(algorithm, choice.topology)) growing.insert(choice.topology);
-      if (growing.count(choice.topology) == 0) advice.choices.push_back(std::move(choice));
+      const auto [at, fresh] = grows.try_emplace(choice.topology, false);
+      if (fresh) at->second = planner.grows(algorithm, choice.topology);
+      if (!at->second) advice.choices.push_back(std::move(choice));
     }
   }
   require(!advice.choices.empty(), "planner", "no algorithm says what it takes");

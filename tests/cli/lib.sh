@@ -21,6 +21,19 @@ ranks() { # COUNT COMMAND...: the command under mpirun
 
 export -f ranks
 
+# wrap_ranks: makes ./wrapped.sh, under which each rank leaves its process and its exit status in $LOST_NAME.pid.RANK and $LOST_NAME.status.RANK;
+# mpirun tells one rank's exit status alone.
+wrap_ranks() {
+  cat >wrapped.sh <<'END'
+#!/usr/bin/env bash
+"$@" &
+echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
+wait $!
+echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
+END
+  chmod +x wrapped.sh
+}
+
 # same_model FILE FILE: whether the tensors of two .safetensors files have the same bits. Their metadata say by what config they were trained.
 same_model() {
   python3 - "$@" <<'PYTHON'

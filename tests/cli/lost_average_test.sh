@@ -11,15 +11,7 @@ config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "threads": 1, "tensorboard": false,' >run.json
 check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -fPIC -shared -I"$root" "$root/tests/cli/faulty_plugin.cpp" -o libfaulty.so
 
-# mpirun tells one rank's exit status alone.
-cat >wrapped.sh <<'END'
-#!/usr/bin/env bash
-"$@" &
-echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
-wait $!
-echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
-END
-chmod +x wrapped.sh
+wrap_ranks
 
 trained() { # FOLDER OPTION...: nothing goes wrong
   local folder=$1

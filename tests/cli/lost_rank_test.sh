@@ -5,15 +5,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
 
-# ranks' processes are wrapped, so that their exit statuses are seen: mpirun tells one of them alone.
-cat >wrapped.sh <<'END'
-#!/usr/bin/env bash
-"$@" &
-echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
-wait $!
-echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
-END
-chmod +x wrapped.sh
+wrap_ranks
 
 lose() { # NAME RANKS VICTIM SIGNAL OPTION...: starts, kills a rank in the middle of training, and looks how the others end
   local name=$1 count=$2 victim=$3 signal=$4 mpirun r begin

@@ -181,11 +181,7 @@ std::vector<Case> cases() {
 
 /// In fp64. Ranks start apart wherever a type does not take it for granted that they do not.
 Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
-  Job job;
-  job.algorithm = algorithm;
-  job.topology = topology;
-  job.optimizer = optimizer;
-  job.dtype = DType::kFloat64;
+  Job job = test::exact_job(algorithm, topology, optimizer);
   job.steps = 13;
   job.start_apart = algorithm["type"] != "diloco";  // its mean moves every rank's own anchor alike
   return job;

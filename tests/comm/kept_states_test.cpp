@@ -95,11 +95,7 @@ std::vector<json> doubly_stochastic(int n) {
 }
 
 Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
-  Job job;
-  job.algorithm = algorithm;
-  job.topology = topology;
-  job.optimizer = optimizer;
-  job.dtype = DType::kFloat64;
+  Job job = test::exact_job(algorithm, topology, optimizer);
   job.steps = 12;
   job.lr = 0.05;
   job.rank_curvature = 0.3;
@@ -124,46 +120,45 @@ void in_every_manner(const Job& job, int ranks, const test::FakeRun& way, const 
   check(watched(other, ranks, way), "overflowing");
 }
 
-}  // namespace
-
-TEST_CASE("comm/kept: gradient tracking's y sum to the gradients' sum after every step") {
+/// The same on several numbers of ranks and topologies, by one way of transport after another.
+template <class Check>
+void on_every_topology(const char* algorithm, const Check& check) {
   for (const int n : {2, 3, 4, 8}) {
     std::size_t turn = 0;
     for (const json& topology : doubly_stochastic(n)) {
       CAPTURE(n);
       CAPTURE(topology.dump());
-      const Job job = job_of("gradient_tracking", topology, kMomentum);
-      in_every_manner(job, n, kWays[turn++ % kWays.size()], [&](const Steps& steps, const std::string& manner) {
-        CAPTURE(manner);
-        for (const std::vector<Kept>& ranks : steps) {
-          CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.of("g")[e]; }) < 1e-12);
-          if (manner == "as it is")  // then what is kept is what the step's backward pass left
-            CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.gradients[e]; }) < 1e-12);
-        }
-        CHECK(largest_in(steps.back()[0].of("y")) > 1e-2);
-        CHECK_FALSE(same_bits(steps.back()[0].of("y"), steps.back()[1].of("y")));
-      });
+      in_every_manner(job_of(algorithm, topology, kMomentum), n, kWays[turn++ % kWays.size()],
+                      [&](const Steps& steps, const std::string& manner) {
+                        CAPTURE(manner);
+                        check(steps, manner);
+                      });
     }
   }
 }
 
-TEST_CASE("comm/kept: momentum tracking's corrections c sum to zero after every step") {
-  for (const int n : {2, 3, 4, 8}) {
-    std::size_t turn = 0;
-    for (const json& topology : doubly_stochastic(n)) {
-      CAPTURE(n);
-      CAPTURE(topology.dump());
-      const Job job = job_of("momentum_tracking", topology, kMomentum);
-      in_every_manner(job, n, kWays[turn++ % kWays.size()], [&](const Steps& steps, const std::string& manner) {
-        CAPTURE(manner);
-        const auto correction = [](const Kept& r, std::size_t e) { return r.of("z")[e] + r.momentum[e]; };
-        for (const std::vector<Kept>& ranks : steps) CHECK(largest_sum(ranks, correction) < 1e-12);
-        double largest = 0.0;
-        for (std::size_t e = 0; e < steps.back()[0].x.size(); ++e) largest = std::max(largest, std::abs(correction(steps.back()[0], e)));
-        CHECK(largest > 1e-2);
-      });
+}  // namespace
+
+TEST_CASE("comm/kept: gradient tracking's y sum to the gradients' sum after every step") {
+  on_every_topology("gradient_tracking", [](const Steps& steps, const std::string& manner) {
+    for (const std::vector<Kept>& ranks : steps) {
+      CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.of("g")[e]; }) < 1e-12);
+      if (manner == "as it is")  // then what is kept is what the step's backward pass left
+        CHECK(largest_sum(ranks, [](const Kept& r, std::size_t e) { return r.of("y")[e] - r.gradients[e]; }) < 1e-12);
     }
-  }
+    CHECK(largest_in(steps.back()[0].of("y")) > 1e-2);
+    CHECK_FALSE(same_bits(steps.back()[0].of("y"), steps.back()[1].of("y")));
+  });
+}
+
+TEST_CASE("comm/kept: momentum tracking's corrections c sum to zero after every step") {
+  on_every_topology("momentum_tracking", [](const Steps& steps, const std::string&) {
+    const auto correction = [](const Kept& r, std::size_t e) { return r.of("z")[e] + r.momentum[e]; };
+    for (const std::vector<Kept>& ranks : steps) CHECK(largest_sum(ranks, correction) < 1e-12);
+    double largest = 0.0;
+    for (std::size_t e = 0; e < steps.back()[0].x.size(); ++e) largest = std::max(largest, std::abs(correction(steps.back()[0], e)));
+    CHECK(largest > 1e-2);
+  });
 }
 
 TEST_CASE("comm/kept: low_precision's replicas of a rank have the rank's bits on every neighbour after every step") {

@@ -82,6 +82,15 @@ std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int r
   return make_topology(section, {ranks, ranks}, kind);
 }
 
+Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology, const nlohmann::json& optimizer) {
+  Job job;
+  job.algorithm = algorithm;
+  job.topology = topology;
+  job.optimizer = optimizer;
+  job.dtype = DType::kFloat64;
+  return job;
+}
+
 std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way) {
   register_builtin_algorithms();
   register_builtin_optimizers();

@@ -60,6 +60,9 @@ struct Job {
   int ready_shuffle = 0;     ///< another order of readiness than the traced one
 };
 
+/// One in fp64.
+Job exact_job(const nlohmann::json& algorithm, const nlohmann::json& topology, const nlohmann::json& optimizer);
+
 /// This rank's parameters after the run, in the model's order; `way` becomes the mixer's name.
 std::vector<double> run_job(const Job& job, Transport& transport, Backend& backend, std::string* way = nullptr);
 /// All ranks on a fake world.
