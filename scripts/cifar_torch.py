@@ -38,11 +38,17 @@ def drawn_windows(samples, seed, epoch, pad):
     return tops, lefts, (words[2] * np.uint64(2) >> np.uint64(32)).astype(int)
 
 
-def read_cifar(folder, names):
+def normalised(images):
+    """Pixels of 0 to 1 as the models take them."""
+    mean, std = (torch.tensor(numbers, dtype=images.dtype)[:, None, None] for numbers in (MEAN, STD))
+    return (images - mean) / std
+
+
+def read_cifar(folder, names, dtype):
     files = [next(pathlib.Path(folder).rglob(name)) for name in names]
     records = np.concatenate([np.fromfile(file, np.uint8).reshape(-1, 3073) for file in files])
-    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32).astype(np.float32) / 255)
-    return (images - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None], torch.from_numpy(records[:, 0].astype(np.int64))
+    images = torch.from_numpy(records[:, 1:].reshape(-1, 3, 32, 32)).to(dtype) / 255
+    return normalised(images), torch.from_numpy(records[:, 0].astype(np.int64))
 
 
 def add_arguments(parser, epochs, threads):
@@ -54,9 +60,9 @@ def add_arguments(parser, epochs, threads):
     parser.add_argument("--threads", type=int, default=threads)
 
 
-def open_data(options):
+def open_data(options, dtype=torch.float32):
     """Training images and labels, test images and labels; PyTorch is given its threads and its seed."""
     torch.set_num_threads(options.threads)
     torch.manual_seed(options.seed)
-    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)])
-    return images[:options.limit], labels[:options.limit], *read_cifar(options.cifar, ["test_batch.bin"])
+    images, labels = read_cifar(options.cifar, [f"data_batch_{k}.bin" for k in range(1, 6)], dtype)
+    return images[:options.limit], labels[:options.limit], *read_cifar(options.cifar, ["test_batch.bin"], dtype)

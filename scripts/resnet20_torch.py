@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cifar_torch import MEAN, STD, add_arguments, drawn_windows, epoch_order, open_data
+from cifar_torch import add_arguments, drawn_windows, epoch_order, normalised, open_data
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
 from models import CifarResNet  # noqa: E402
@@ -39,7 +39,7 @@ def rate_at(step, total):
 def augmented(images, samples, seed, epoch):
     """Windows of images with 4 black pixels around, some turned left to right."""
     tops, lefts, mirrored = map(torch.from_numpy, drawn_windows(samples, seed, epoch, 4))
-    black = -torch.tensor(MEAN)[:, None, None] / torch.tensor(STD)[:, None, None]
+    black = normalised(torch.zeros(3, 1, 1, dtype=images.dtype))
     wide = F.pad(images[torch.as_tensor(samples)] - black, (4,) * 4) + black
     rows, columns = tops[:, None] + torch.arange(32), lefts[:, None] + torch.arange(32)
     columns = torch.where(mirrored[:, None] == 1, columns.flip(1), columns)
@@ -57,9 +57,11 @@ def accuracy(net, images, labels):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser, epochs=30, threads=2)
-    parser.add_argument("--bf16", action="store_true", help="compute in bf16, as torch.autocast does")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp64"], default="fp32", help="bf16: as torch.autocast does")
+    parser.add_argument("--losses", action="store_true", help="a line for each step")
     options = parser.parse_args()
-    images, labels, test_images, test_labels = open_data(options)
+    dtype = torch.float64 if options.precision == "fp64" else torch.float32
+    images, labels, test_images, test_labels = open_data(options, dtype)
 
     net = CifarResNet(20)
     for module in net.modules():
@@ -67,30 +69,33 @@ def main():
             nn.init.kaiming_normal_(module.weight)
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1 - 0.9**(1 / RANKS)  # 4 batches a step move the statistics as far as their mean moves them at 0.1
+    net = net.to(dtype=dtype, memory_format=torch.channels_last)
     if options.init:
         net.load_state_dict(read_safetensors(options.init)[0], strict=False)
-    net = net.to(memory_format=torch.channels_last)
     optimizer = torch.optim.AdamW([{"params": [p for p in net.parameters() if p.dim() > 1], "weight_decay": DECAY},
                                    {"params": [p for p in net.parameters() if p.dim() <= 1], "weight_decay": 0.0}])
     steps_an_epoch = len(images) // (RANKS * BATCH)
     total, step, begin = options.epochs * steps_an_epoch, 0, time.time()
     for epoch in range(options.epochs):
-        order, sum_of_losses = epoch_order(options.seed, epoch, len(images)), 0.0
+        order, losses = epoch_order(options.seed, epoch, len(images)), []
         for k in range(steps_an_epoch):
             chosen = order[k * RANKS * BATCH:(k + 1) * RANKS * BATCH]
             inputs = augmented(images, chosen, options.seed, epoch)
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, total)
             optimizer.zero_grad(set_to_none=True)
+            losses.append(0.0)
             for rank in range(RANKS):  # samples are dealt to the ranks in turn
                 x, y = inputs[rank::RANKS].contiguous(memory_format=torch.channels_last), labels[chosen[rank::RANKS]]
-                with torch.autocast("cpu", torch.bfloat16, enabled=options.bf16):
+                with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
                     loss = F.cross_entropy(net(x), y) / RANKS
                 loss.backward()
-                sum_of_losses += loss.item()
+                losses[-1] += loss.item()
             optimizer.step()
             step += 1
-        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum_of_losses / steps_an_epoch,
+            if options.losses:
+                print(json.dumps({"step": step, "loss": losses[-1]}), flush=True)
+        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum(losses) / len(losses),
                           "test_accuracy": accuracy(net, test_images, test_labels), "seconds": round(time.time() - begin, 1)}), flush=True)
 
 
