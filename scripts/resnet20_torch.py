@@ -4,7 +4,7 @@
     build/bin/starling-train configs/cifar10_resnet20_allreduce.json --set steps=1 --set optimizer.lr=0 --output runs/begin
     python3 scripts/resnet20_torch.py build/data/cifar10 --init runs/begin/model.safetensors
 
-One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches of 32, each normalised by its own batch norm. The
+One process computes what 4 ranks of DistributedDataParallel would: the mean gradient of 4 batches of 32, each normalised by itself. The
 model is CifarResNet of examples/pytorch. Samples, crops and mirrored images are drawn as Starling draws them, so that with --init what is left
 between the two is arithmetic and rounding. Needs torch and numpy; no GPU.
 """
@@ -46,6 +46,15 @@ def augmented(images, samples, seed, epoch):
     return wide[torch.arange(len(wide))[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
+class BatchNormOfRanks(nn.BatchNorm2d):
+    """Normalises each rank's part of the batch by itself, and follows the statistics of all."""
+
+    def forward(self, x):
+        if not self.training:
+            return super().forward(x)
+        return torch.cat([super(BatchNormOfRanks, self).forward(part) for part in x.chunk(RANKS)])
+
+
 @torch.no_grad()
 def accuracy(net, images, labels):
     net.eval()
@@ -68,6 +77,7 @@ def main():
         if isinstance(module, (nn.Conv2d, nn.Linear)):
             nn.init.kaiming_normal_(module.weight)
         if isinstance(module, nn.BatchNorm2d):
+            module.__class__ = BatchNormOfRanks
             module.momentum = 1 - 0.9**(1 / RANKS)  # 4 batches a step move the statistics as far as their mean moves them at 0.1
     net = net.to(dtype=dtype, memory_format=torch.channels_last)
     if options.init:
@@ -80,17 +90,15 @@ def main():
         order, losses = epoch_order(options.seed, epoch, len(images)), []
         for k in range(steps_an_epoch):
             chosen = order[k * RANKS * BATCH:(k + 1) * RANKS * BATCH]
-            inputs = augmented(images, chosen, options.seed, epoch)
+            chosen = [sample for rank in range(RANKS) for sample in chosen[rank::RANKS]]  # samples are dealt to the ranks in turn
+            inputs = augmented(images, chosen, options.seed, epoch).contiguous(memory_format=torch.channels_last)
             for group in optimizer.param_groups:
                 group["lr"] = rate_at(step, total)
             optimizer.zero_grad(set_to_none=True)
-            losses.append(0.0)
-            for rank in range(RANKS):  # samples are dealt to the ranks in turn
-                x, y = inputs[rank::RANKS].contiguous(memory_format=torch.channels_last), labels[chosen[rank::RANKS]]
-                with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
-                    loss = F.cross_entropy(net(x), y) / RANKS
-                loss.backward()
-                losses[-1] += loss.item()
+            with torch.autocast("cpu", torch.bfloat16, enabled=options.precision == "bf16"):
+                loss = F.cross_entropy(net(inputs), labels[chosen])
+            loss.backward()
+            losses.append(loss.item())
             optimizer.step()
             step += 1
             if options.losses:
