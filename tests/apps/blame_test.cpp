@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -316,6 +317,14 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
     CHECK(records.of[1]);
     CHECK(records.broken == std::vector<int>{2});
   }
+  // Nobody writes into the pipe, so that opening it would wait for ever.
+  const std::string third = folder + "/flight/rank-2.jsonl";
+  std::filesystem::remove(third);
+  REQUIRE(::mkfifo(third.c_str(), 0600) == 0);
+  const FlightRecords records = read_flight_records(folder);
+  REQUIRE(records.damaged.size() == 1);
+  CHECK(contains(records.damaged[0].what(), "rank-2.jsonl: cannot be read: it is a pipe"));
+  CHECK(records.of[0]);
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/none"), doctest::Contains("is no folder"), Error);
   std::filesystem::create_directories(folder + "/empty");
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/empty"), doctest::Contains("no rank has left a flight record"), Error);

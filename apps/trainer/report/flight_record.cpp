@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/file_io.h"
+
 namespace starling {
 namespace {
 
@@ -52,8 +54,10 @@ int rank_of_file(const std::filesystem::path& path) {
 }  // namespace
 
 FlightRecord read_flight_record(const std::string& path) {
+  if (const RegularFile there(path); !there.fault().empty()) {
+    fail(ExitCode::kUsage, "doctor", {.file = path}, "cannot be read: {}", there.fault());
+  }
   std::ifstream file(path);
-  if (!file) fail(ExitCode::kUsage, "doctor", {.file = path}, "{}: cannot be read", path);
   FlightRecord record;
   std::string text;
   std::int64_t number = 0;
