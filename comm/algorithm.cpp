@@ -114,7 +114,9 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
       }
     }
   }
-  return plan.make(site);
+  AlgorithmSite whole = site;
+  whole.ranks_per_node = plan.ranks_per_node;
+  return plan.make(whole);
 }
 
 }  // namespace starling

@@ -54,6 +54,7 @@ struct AlgorithmSite {
   const OptimizerRule& rule;
   std::vector<Bucket>& buckets;
   const Topology* topology = nullptr;  ///< null for algorithms that need none
+  std::int64_t ranks_per_node = 0;     ///< the plan's; make_algorithm() fills it in
   ClipSettings clip = {};
   bool in_backward = true;      ///< false: update all buckets after the pass
   bool overlap = true;          ///< false: wait for every exchange right after its start
@@ -177,13 +178,16 @@ struct AlgorithmPlan {
   std::string fp16_fault = {};    ///< why it does not go with fp16, where each rank counts the optimizer's steps by itself, and what would
   bool asynchronous = false;      ///< its numbers depend on when things happen: needs `"deterministic": false`; ranks' steps may differ
   bool restarts_updates = false;  ///< it counts the optimizer's steps anew now and then: no other algorithm may go on from there
-  std::int64_t ranks_per_node = 0;  ///< given by the config, and to divide the ranks; 0: not
+  bool by_nodes = false;          ///< it treats a node's ranks apart
+  std::int64_t ranks_per_node = 0;  ///< given by the config, and to divide the ranks; 0: not, so it is the topology's, or the hosts'
   /// A key that gives a number of steps: more than the run has is an error, and a period that does not divide them is told.
   struct StepKey {
     std::string key;
     std::int64_t steps = 0;
     bool period = true;      ///< something comes again after so many; false: it begins there, so that some must be left
     std::int64_t after = 0;  ///< a period's first begins there
+    std::int64_t unit = 1;   ///< the key counts exchanges that are so many steps apart
+    bool used_next = false;  ///< what a period ends with is used in the step after it, which must be there
   };
   std::vector<StepKey> step_keys = {};
   /// In steps before this one the optimizer gets means over the ranks' gradients.

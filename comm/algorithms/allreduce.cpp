@@ -121,7 +121,8 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
   if (chunks && nodes) config.error("hierarchical", "does not go with scatter_gather; allowed: one of them");
   return {.title = "all-reduce",
           .scratch = chunks || nodes ? 1 : 0,
-          .ranks_per_node = nodes ? given : 0,
+          .by_nodes = nodes,
+          .ranks_per_node = given,
           .means_before = AlgorithmPlan::kAlways,
           .period = 1,
           .predict =
@@ -132,7 +133,7 @@ AlgorithmPlan plan_all_reduce(ConfigSection& config) {
           .disagreement = [](double) { return 0.0; },
           .make = [=](const AlgorithmSite& site) -> std::unique_ptr<Algorithm> {
             if (chunks && site.transport.size() > 1) return make_scatter_gather(site, average, delay);
-            const int per_node = nodes ? ranks_per_node(site, given) : 1;
+            const int per_node = nodes ? ranks_per_node(site) : 1;
             // One node alone, or ranks that are nodes: there is nothing to do first.
             return std::make_unique<AllReduce>(site, average, delay, per_node < site.transport.size() ? per_node : 1);
           }};

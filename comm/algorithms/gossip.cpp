@@ -246,10 +246,14 @@ GossipSettings read_gossip(ConfigSection& config) {
 }
 
 std::vector<AlgorithmPlan::StepKey> step_keys_of(const GossipSettings& settings) {
-  std::vector<AlgorithmPlan::StepKey> keys{{"interval", settings.interval}};
-  if (settings.global_every > 0) keys.push_back({"global_every", settings.global_every * settings.interval});
+  std::vector<AlgorithmPlan::StepKey> keys;
+  const auto of_exchanges = [&](const char* key, std::int64_t every) {
+    keys.push_back({.key = key, .steps = every * settings.interval, .unit = settings.interval, .used_next = !settings.adapt_then_combine});
+  };
+  keys.push_back({.key = "interval", .steps = settings.interval, .used_next = !settings.adapt_then_combine});
+  if (settings.global_every > 0) of_exchanges("global_every", settings.global_every);
   if (settings.global_above > 0.0) keys.push_back({"check_every", settings.check_every});
-  if (settings.mix_states > 0) keys.push_back({"mix_states", settings.mix_states * settings.interval});
+  if (settings.mix_states > 0) of_exchanges("mix_states", settings.mix_states);
   return keys;
 }
 

@@ -58,8 +58,8 @@ class NodeGradients final : public Bucketwise {
   std::vector<Ticket> tickets_;
 };
 
-std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, bool of_node, std::int64_t given) {
-  const int per_node = of_node ? ranks_per_node(site, given) : 1;
+std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, bool of_node) {
+  const int per_node = of_node ? ranks_per_node(site) : 1;
   if (per_node == 1) return std::make_unique<Alone>(site);
   return std::make_unique<NodeGradients>(site, sum_in_node(site.transport, per_node));
 }
@@ -67,7 +67,6 @@ std::unique_ptr<Bucketwise> inner_of(const AlgorithmSite& site, bool of_node, st
 struct LocalSettings {
   std::int64_t period = 8, start = 0;
   bool by_topology = false, node_gradients = false;
-  std::int64_t ranks_per_node = 0;
   StatesAt states = StatesAt::kLocal;
 
   bool meets(std::int64_t t) const { return t >= start && (t + 1 - start) % period == 0; }
@@ -78,7 +77,7 @@ struct LocalSettings {
 class LocalSgd final : public Averages {
  public:
   LocalSgd(const AlgorithmSite& site, const LocalSettings& settings)
-      : Averages(site, inner_of(site, settings.node_gradients, settings.ranks_per_node), settings.states), settings_(settings) {
+      : Averages(site, inner_of(site, settings.node_gradients), settings.states), settings_(settings) {
     if (!settings.by_topology) return;
     mixed_ = make_linear_rule(0, 0, [](double) { return Linear{}; });
     site_.mixer.open({site_.buckets, site_.topology, site_.overlap, false, true});
@@ -133,8 +132,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
       config.choice("average", "all", {"all", "topology"}, "over all ranks, or by a round of the topology") == "topology";
   settings.node_gradients =
       config.choice("gradients", "local", {"local", "node"}, "between averages: the rank's own, or the mean over its node") == "node";
-  settings.ranks_per_node = read_ranks_per_node(config);
-  if (settings.ranks_per_node > 0 && !settings.node_gradients) {
+  const std::int64_t ranks_per_node = read_ranks_per_node(config);
+  if (ranks_per_node > 0 && !settings.node_gradients) {
     config.error("ranks_per_node", "is for \"gradients\": \"node\", and they are local; set that, or leave it out");
   }
   settings.states = read_states(config);
@@ -157,7 +156,8 @@ AlgorithmPlan plan_local_sgd(ConfigSection& config) {
           .messages = settings.by_topology,
           .fp16_fault = fp16_fault(settings.states),
           .restarts_updates = settings.states == StatesAt::kReset,
-          .ranks_per_node = settings.ranks_per_node,
+          .by_nodes = settings.node_gradients,
+          .ranks_per_node = ranks_per_node,
           .step_keys = {{"period", settings.period, true, settings.start}, {"start", settings.start, false}},
           .means_before = settings.start,
           .equal_after = equal_after,

@@ -40,10 +40,9 @@ std::int64_t read_ranks_per_node(ConfigSection& config) {
                         "consecutive ranks that share a node; 0: the topology's, or those of a host");
 }
 
-int ranks_per_node(const AlgorithmSite& site, std::int64_t given) {
+int ranks_per_node(const AlgorithmSite& site) {
+  if (site.ranks_per_node > 0) return static_cast<int>(site.ranks_per_node);
   World& world = site.transport.world();
-  if (given > 0) return static_cast<int>(given);
-  if (site.topology && site.topology->round(0).ranks_per_node > 1) return site.topology->round(0).ranks_per_node;
   const double here = world.local_size();
   double most[2] = {here, -here};
   if (world.size() > 1) world.max(most, 2);

@@ -26,11 +26,18 @@ check "momentum that is not there" 2 'momentum tracking does not go with this op
   dry 2 '{"type":"momentum_tracking"}' ring --set optimizer.momentum=0
 check "a key of another type" 2 'sync\.algorithm\.outer_lr: is not a key of local_sgd, but of diloco' dry 2 '{"type":"local_sgd","outer_lr":1}' ring
 check "a period beyond the run" 2 'sync\.algorithm\.period: is 500, but the run has 24 steps' dry 2 '{"type":"diloco"}' ring
+check "an interval whose mix would come after the end" 2 'sync\.algorithm\.interval: is 24, but the run has 24 steps, and what an exchange brings is used in the step after it; allowed: <= 23' \
+  dry 2 '{"type":"gossip","interval":24}' ring
+check "which atc uses in its own step" 0 'topology: ring' dry 2 '{"type":"gossip","interval":24,"order":"atc"}' ring
+check "a mean of all that would come after the end" 2 'sync\.algorithm\.global_every: is 6 exchanges of 4 steps, but the run has 24 steps, and .*; allowed: <= 5' \
+  dry 2 '{"type":"gossip","interval":4,"global_every":6}' ring
+check "states that would be mixed after the end" 2 'sync\.algorithm\.mix_states: is 24, but the run has 24 steps, and .*; allowed: <= 23' \
+  dry 2 '{"type":"gossip","mix_states":24}' ring
 check "a period that does not divide it" 0 'sync\.algorithm\.period: 7 steps do not divide' dry 2 '{"type":"local_sgd","period":7}' ring
 check "fragments that do not divide the period" 2 'fragments: is 4, which does not divide the period of 6' dry 2 '{"type":"diloco","period":6,"fragments":4}' ring
 check "a delay as long as a fragment's turn" 2 'delay: is 3, but outer steps are 3 steps apart; allowed: < 3' \
   dry 2 '{"type":"diloco","period":6,"fragments":2,"delay":3}' ring
-check "more fragments than buckets" 2 'fragments: is 12, but the model has [0-9]+ buckets?; allowed' dry 2 '{"type":"diloco","period":12,"fragments":12}' ring
+check "more fragments than buckets" 2 'run\.json: sync\.algorithm\.fragments: is 12, but the model has [0-9]+ buckets?; allowed' dry 2 '{"type":"diloco","period":12,"fragments":12}' ring
 check "states that are reset in fp16" 2 'algorithm: local SGD does not go with fp16: states is reset, but in fp16 each rank' dry 2 '{"type":"local_sgd","states":"reset"}' ring --set precision=fp16
 check "a scale of the rate where gradients are means" 2 'sync\.lr_scale: is .* but all-reduce averages the gradients' dry 2 allreduce ring --set sync.lr_scale=2
 check "a correction for noise where gradients are means" 2 'noise_correction is for a rank' \
@@ -90,6 +97,12 @@ check "fragments beyond the buckets of a later part" 2 'sync\.switch\[0\]\.algor
   switch '[{"step":2,"algorithm":{"type":"diloco","period":12,"fragments":12}}]'
 check "the topology of an algorithm that needs none is for those that follow" 0 'from step 12: gossip over ring' \
   dry 2 allreduce ring --set 'sync.switch=[{"step":12,"algorithm":"gossip"}]'
+check "a later part whose topology is that of the one before" 2 \
+  "run\.json: sync\.switch\[0\]\.topology: is not given, and the one before does not fit: 'ring' for 4 ranks is not for .*; give one here \(these are: .*static-ring" \
+  dry 4 gossip ring --set 'sync.switch=[{"step":3,"algorithm":"low_precision"}]'
+check "nodes of the topology that do not divide the ranks" 2 'run\.json: sync\.topology\.ranks_per_node: is 3 for 4 ranks, and all-reduce takes it; allowed: what divides them' \
+  dry 4 '{"type":"allreduce","hierarchical":true}' hierarchical --set sync.topology.ranks_per_node=3
+check "an unknown algorithm is told with the file" 2 "run\.json: sync\.algorithm\.type: unknown algorithm 'gosip'" dry 2 gosip ring
 check "ranks a node that do not divide the ranks" 2 'sync\.algorithm\.ranks_per_node: is 3 for 4 ranks; allowed: what divides them' \
   dry 4 '{"type":"allreduce","hierarchical":true,"ranks_per_node":3}' ring
 check "averages by the clock are not repeatable" 2 'sync\.algorithm: asynchronous averaging adds a mean when it arrives.*allowed: "deterministic": false, or another algorithm' \

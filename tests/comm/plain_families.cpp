@@ -297,15 +297,33 @@ class Simulation : public PlainRun {
     });
   }
 
+  /// Each rank's is the mean over its node's.
+  Vectors node_gradients(int t) const {
+    const Vectors g = gradients(x, t);
+    Vectors means;
+    const std::size_t per_node = ranks_per_node();
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::size_t first = i / per_node * per_node;
+      Vector of_node(size());
+      for (std::size_t j = first; j < first + per_node; ++j) {
+        require(!skips(j, t), "test", "no plain rewriting of an overflow in a node");
+        for (std::size_t e = 0; e < size(); ++e) of_node[e] += g[j][e] / static_cast<double>(per_node);
+      }
+      clip(of_node);
+      means.push_back(of_node);
+    }
+    return means;
+  }
+
   void local_sgd() {
     const int period = key("period", 8), start = key("start", 0);
     const bool all = key<std::string>("average", "all") == "all";
-    require(key<std::string>("gradients", "local") == "local", "test", "no plain rewriting of node gradients");
+    const bool by_nodes = key<std::string>("gradients", "local") == "node";
     for (int t = 0; t < steps; ++t) {
       if (t < start) {
         all_reduce_step(t, true);
       } else {
-        x = updated(x, own_gradients(t), t);
+        x = updated(x, by_nodes ? node_gradients(t) : own_gradients(t), t);
         if ((t + 1 - start) % period == 0) {
           const Average average = [&](const Vectors& v) { return all ? mean(v) : mixed(v, (t + 1 - start) / period - 1); };
           x = average(x);

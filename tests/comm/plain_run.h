@@ -41,6 +41,11 @@ class PlainRun {
   T key(const char* name, T fallback) const {
     return algorithm_.value(name, fallback);
   }
+  /// The algorithm's, else the topology's, else all: they share a host.
+  std::size_t ranks_per_node() const {
+    const auto own = key("ranks_per_node", std::size_t{0});
+    return own > 0 ? own : topology_config_.value("ranks_per_node", n);
+  }
   const std::string& exchange() const { return exchange_; }
   bool resets_omega() const { return job_.reset_omega; }
   std::size_t size() const { return curvatures_.size(); }

@@ -57,10 +57,9 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
-  app.add_option(
-      "--list", options.list,
-      "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, augmentations, tasks, "
-      "losses, metrics");
+  app.add_option("--list", options.list,
+                 "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, samplers, "
+                 "augmentations, tasks, losses, metrics");
   app.add_option("--evaluate", options.evaluate,
                  "test a model.safetensors, or that of a run's folder, without training; on its own data set, or on that of a config");
   app.add_option("--confusion", options.confusion, "with --evaluate: write which classes are taken for which, as CSV");

@@ -382,6 +382,18 @@ void check_exchanges(const ConfigSection& sync, const TrainConfig& config, const
   }
 }
 
+/// Where the algorithm treats a node's ranks apart, and its own key does not say how many they are, the topology's does.
+void take_ranks_per_node(AlgorithmPlan& plan, const nlohmann::json& topology, const RankLayout& site, const ConfigSection& sync) {
+  if (!plan.by_nodes || plan.ranks_per_node > 0 || !topology.is_object() || !topology.contains("ranks_per_node")) return;
+  const nlohmann::json& given = topology["ranks_per_node"];
+  const std::int64_t count = given.is_number_integer() ? given.get<std::int64_t>() : 0;
+  if (count < 1 || site.ranks % count != 0) {
+    sync.error("topology.ranks_per_node", "is {} for {} ranks, and {} takes it; allowed: what divides them", given.dump(), site.ranks,
+               plan.label());
+  }
+  plan.ranks_per_node = count;
+}
+
 /// Makes and checks the topology of an algorithm that has one. `sync` has both.
 std::unique_ptr<Topology> read_topology(const ConfigSection& sync, ConfigSection& topology, const AlgorithmPlan& plan,
                                         const TrainConfig& config, const RankLayout& site) {
@@ -434,15 +446,24 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
         phase.topology = read_topology(given, topology, phase.algorithm, config, site);
         before = topology.resolved();
       } else {
-        ConfigSection topology(before, given.path("topology"));
-        phase.topology = read_topology(given, topology, phase.algorithm, config, site);
-        before = topology.resolved();
+        const std::string inherited = "the topology before";
+        try {
+          ConfigSection topology(before, inherited);
+          phase.topology = read_topology(given, topology, phase.algorithm, config, site);
+          before = topology.resolved();
+        } catch (const Error& error) {
+          if (error.parts().where.file != inherited) throw;
+          const std::string& remedy = error.parts().remedy;
+          given.error("topology", "is not given, and the one before does not fit: {}; give one here{}", error.parts().what,
+                      remedy.empty() ? "" : fmt::format(" ({})", remedy));
+        }
       }
       phase.topology_name = before.value("type", "");
     } else {
       const nlohmann::json unused = given.raw("topology", "object", "");
       if (!unused.is_null()) before = unused;
     }
+    take_ranks_per_node(phase.algorithm, before, site, given);
     given.finish();
     config.phases.push_back(std::move(phase));
   }
@@ -453,9 +474,11 @@ void read_switch(ConfigSection& sync, TrainConfig& config, const RankLayout& sit
 }
 
 void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLayout& site) {
-  const AlgorithmPlan& plan = config.algorithm;
+  AlgorithmPlan& plan = config.algorithm;
   if (plan.topology == TopologyKind::kNone) {
-    config.resolved_topology = sync.raw("topology", "object", "not used by this algorithm");  // but maybe by one of sync.switch
+    // But maybe by one of sync.switch, and its nodes by this one.
+    config.resolved_topology = sync.raw("topology", "object", "not used by this algorithm");
+    take_ranks_per_node(plan, config.resolved_topology, site, sync);
     return;
   }
   ConfigSection topology = sync.section("topology", "who mixes with whom, see `--list topologies`");
@@ -483,6 +506,7 @@ void read_first_topology(ConfigSection& sync, TrainConfig& config, const RankLay
   config.topology = read_topology(sync, topology, plan, config, site);
   config.resolved_topology = topology.resolved();
   config.topology_name = config.resolved_topology.value("type", "");
+  take_ranks_per_node(plan, config.resolved_topology, site, sync);
 }
 
 /// `auto`: gossip or all-reduce, whichever is expected to come to a loss sooner. The topology is then chosen too.
@@ -715,7 +739,16 @@ const OptimizerRule& TrainConfig::rule_of(const Parameter& parameter) const {
 
 TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
   ConfigSection root(given, source);
-  TrainConfig config = read_root(root, site);
+  TrainConfig config;
+  try {
+    config = read_root(root, site);
+  } catch (const Error& error) {  // a registry knows the key of an unknown name, not the file
+    ErrorParts parts = error.parts();
+    if (parts.component != "config" || parts.where.key.empty() || !parts.where.file.empty()) throw;
+    parts.where.file = source;
+    throw Error(error.code(), parts);
+  }
+  config.source = source;
   config.resolved = root.resolved();
   config.written = given;
   check_data_size(config, source, site);
@@ -750,7 +783,7 @@ ShapeTrace trace_shapes(const TrainConfig& config) {
   const auto check = [&](const AlgorithmPlan& plan, const std::string& path) {
     const AlgorithmPlan::LeastBuckets& least = plan.least_buckets;
     if (least.count <= buckets) return;
-    fail(ExitCode::kUsage, "config", {.key = path + ".algorithm." + least.key},
+    fail(ExitCode::kUsage, "config", {.file = config.source, .key = path + ".algorithm." + least.key},
          "is {}, but the model has {} bucket{}; allowed: <= {}, or a smaller sync.bucket_mb", least.count, buckets, buckets == 1 ? "" : "s",
          buckets);
   };
@@ -779,8 +812,14 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   const auto check_steps = [&](const AlgorithmPlan& plan, const std::string& path, std::int64_t of) {
     for (const AlgorithmPlan::StepKey& key : plan.step_keys) {
       const std::string name = path + ".algorithm." + key.key, what = config.phases.empty() ? "the run" : "its part of the run";
-      const std::int64_t most = key.period ? of - key.after : of - 1;
+      const std::int64_t most = key.period && !key.used_next ? of - key.after : of - 1;
       if (key.steps == 0 || key.steps <= most || most < 1) continue;  // the key that leaves no steps is told by itself
+      if (key.unit > 1 || key.used_next) {
+        const std::string apart = key.unit > 1 ? fmt::format(" exchanges of {} steps", key.unit) : "";
+        fail(ExitCode::kUsage, "config", {.file = source, .key = name}, "is {}{}, but {} has {} steps{}; allowed: <= {}",
+             key.steps / key.unit, apart, what, of, key.used_next ? ", and what an exchange brings is used in the step after it" : "",
+             most / key.unit);
+      }
       if (key.period && key.after > 0) {
         fail(ExitCode::kUsage, "config", {.file = source, .key = name}, "is {}, but {} has {} steps from step {} on; allowed: <= {}",
              key.steps, what, most, key.after, most);

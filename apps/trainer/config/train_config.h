@@ -142,6 +142,7 @@ struct TrainConfig {
   bool keep_best = false;
   std::int64_t log_every = 10;
 
+  std::string source;  ///< the config's file, for errors
   nlohmann::json resolved;
   nlohmann::json written;       ///< as the user gave it, without defaults
   std::vector<ConfigKey> keys;  ///< as declared, for docs/config.md
