@@ -2,7 +2,7 @@
 """Reading pictures: Starling against torchvision, in one run on one core a worker.
 
     python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the measurement: DEST/<class>/*.jpg
-    python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg
+    python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg and loader
     python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names like its: links to PICTURE's bytes
     python3 scripts/picture_bench.py index DEST           what the index of these files takes: time to make and open, memory of 2 ranks
 
@@ -61,6 +61,40 @@ def torchvision_ms(files, decode, repeats):
     return statistics.median(times)
 
 
+def starling(folder, count, processes=1):
+    """What each of so many processes at once tells of itself."""
+    command = [ROOT / "build/bin/starling-bench", "pictures", folder, "--pictures", str(count), "--repeats", "1", "--json"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(processes)]
+    texts = [process.communicate()[0] for process in running]
+    if any(process.returncode for process in running):
+        sys.exit("starling-bench failed")
+    return [json.loads(text) for text in texts]
+
+
+def loader_of(folder, paths, decode, workers=2):
+    """Milliseconds a picture and worker of torchvision's ImageFolder behind PyTorch's DataLoader, as a function. `decode`: of torchvision.io, or
+    None for Pillow's."""
+    from torch.utils.data import DataLoader, Subset
+    from torchvision import datasets, transforms
+    from torchvision.io import ImageReadMode, read_file
+    root = pathlib.Path(folder, "train")
+    steps = [transforms.RandomResizedCrop(224, antialias=True)] + ([] if decode else [transforms.PILToTensor()])
+    read = (lambda path: decode(read_file(path), mode=ImageReadMode.RGB)) if decode else datasets.folder.default_loader
+    data = datasets.ImageFolder(root if root.is_dir() else folder, transforms.Compose(steps), loader=read)
+    wanted = {str(path) for path in paths}
+    chosen = Subset(data, [k for k, (path, _) in enumerate(data.samples) if path in wanted])
+    loader = DataLoader(chosen, batch_size=20, num_workers=workers, persistent_workers=True)
+
+    def measure():
+        begin = time.perf_counter()
+        for _ in loader:
+            pass
+        return 1e3 * (time.perf_counter() - begin) * workers / len(chosen)
+
+    measure()  # starts the workers
+    return measure
+
+
 def run(folder, count, repeats):
     import torch
     from PIL import Image
@@ -69,19 +103,23 @@ def run(folder, count, repeats):
     paths = paths[::max(1, len(paths) // count)][:count]
     files = [path.read_bytes() for path in paths]
     tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
-    rows = {"PIL": [], "decode_jpeg": [], "starling": [], "library, whole pictures": []}
+    loaders = {"loader of PIL, 2": loader_of(folder, paths, None), "loader of decode_jpeg, 2": loader_of(folder, paths, decode_jpeg)}
+    rows = {name: [] for name in ("PIL", "decode_jpeg", "starling", "library, whole pictures", *loaders, "starling, 2 at once")}
     for _ in range(repeats):  # in turns
         rows["PIL"].append(torchvision_ms(files, lambda data: Image.open(io.BytesIO(data)).convert("RGB"), 1))
         rows["decode_jpeg"].append(torchvision_ms(tensors, lambda data: decode_jpeg(data, mode=ImageReadMode.RGB), 1))
-        text = subprocess.run([ROOT / "build/bin/starling-bench", "pictures", folder, "--pictures", str(count), "--repeats", "1", "--json"],
-                              check=True, capture_output=True, text=True).stdout
-        ours = json.loads(text)
+        ours, = starling(folder, count)
         rows["starling"].append(ours["crop_ms"])
         rows["library, whole pictures"].append(ours["whole_ms"])
+        for name, measure in loaders.items():
+            rows[name].append(measure())
+        rows["starling, 2 at once"].append(statistics.mean(one["crop_ms"] for one in starling(folder, count, 2)))
     medians = {name: statistics.median(times) for name, times in rows.items()}
     for name, ms in medians.items():
         print(f"{name:<26} {ms:8.3f} ms a picture {medians['PIL'] / ms:6.2f} × PIL's rate")
     print(f"rate over the library's on whole pictures: {medians['library, whole pictures'] / medians['starling']:.2f}")
+    for name in loaders:
+        print(f"a core's rate over the {name}: {medians[name] / medians['starling, 2 at once']:.2f}")
     print(f"rate over torchvision's with PIL: {medians['PIL'] / medians['starling']:.2f}, with decode_jpeg: {medians['decode_jpeg'] / medians['starling']:.2f}")
 
 
