@@ -90,9 +90,8 @@ class LoadedModel final : public InferenceModel {
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
     views_ = described_views(description_, source_);
-    if (classes().empty()) {
-      for (std::int64_t i = 0; i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
-    }
+    // A model may have more outputs than its data had classes (model.num_classes): programs index the names by output.
+    for (auto i = static_cast<std::int64_t>(classes().size()); i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
     check_model_tensors(file, source_, *model_);
     backend_ = backend_of(options);
     if (const auto refusal = model_->unsupported(formats_.activations, backend_->device())) throw Error(*refusal);

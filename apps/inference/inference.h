@@ -32,7 +32,7 @@ class InferenceModel {
   virtual const Shape& input() const = 0;
   /// Of a sample's logits: {number of classes} for classifiers.
   virtual const Shape& output() const = 0;
-  /// The classes' names, by index; numbers where the data set had no names.
+  /// The classes' names, one for each output: numbers where the data set had no names, and for outputs beyond its classes.
   virtual const std::vector<std::string>& classes() const = 0;
   virtual std::int64_t parameter_count() const = 0;
   /// The resolved config of the run that trained it, JSON.

@@ -72,7 +72,7 @@ def show(images, step, mirrored):
 class About:
     """What the file says of itself."""
     config: dict        # the resolved config of the run
-    classes: list       # names by index
+    classes: list       # names, one for each output: numbers beyond the data's classes
     shape: tuple        # (H, W, C) of one input
     mean: list = None   # of pixels scaled to 0-1, per channel
     std: list = None
@@ -110,7 +110,12 @@ def load(path):
                   normalize.get("mean"), normalize.get("std"), inputs.get("resize", 0), inputs.get("interpolation", "bilinear"))
     model = make_model(about.config["model"], about.shape, len(about.classes))
     model.load_state_dict(tensors, strict=True)
-    return model.float().eval(), about
+    model = model.float().eval()
+    with torch.no_grad():  # a model may have more outputs than its data had classes
+        height, width, channels = about.shape
+        outputs = model(torch.zeros(1, channels, height, width)).shape[-1]
+    about.classes += [str(i) for i in range(len(about.classes), outputs)]
+    return model, about
 
 
 def main():

@@ -110,6 +110,17 @@ TEST_CASE("a loaded model gives the logits of the model that was written") {
   }
 }
 
+TEST_CASE("outputs beyond the classes have numbers for names") {
+  WrittenModel written;
+  const auto names = [&](const char* classes) {
+    written.file.metadata["starling.classes"] = classes;
+    written.write();
+    return load_model(written.path, {.threads = 1})->classes();
+  };
+  CHECK(names(R"(["ant"])") == std::vector<std::string>{"ant", "1", "2"});
+  CHECK(names("[]") == std::vector<std::string>{"0", "1", "2"});
+}
+
 TEST_CASE("a loaded model computes in the precision that is asked for") {
   const WrittenModel written;
   const std::vector<std::uint8_t> bytes = some_bytes(60);

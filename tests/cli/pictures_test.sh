@@ -111,6 +111,9 @@ check "configure a program of one's own, where there is no MPI" 0 "Build files" 
 check "build it" 0 "classify" "$cmake" --build mine/build
 verify "it needs no MPI" bash -c '! ldd mine/build/classify | grep -q libmpi'
 check "it classifies a picture" 0 "^(ant|bee) +[0-9.]+ %" mine/build/classify run pets/val/ant/444.jpg
+check "a model with more outputs than there are classes" 0 "" ranks 1 "$train" pets.json --output wide --set steps=1 --set model.num_classes=7
+check "is predicted, with numbers for names" 0 "^pets/val/ant/444.jpg: .*\b[2-6] [0-9.]+ %" "$predict" wide pets/val/ant/444.jpg --top 7
+check "in a program of one's own too" 0 "^[2-6] +[0-9.]+ %" mine/build/classify wide pets/val/ant/444.jpg
 
 export PYTHONDONTWRITEBYTECODE=1
 if python3 -c "import torch, PIL" 2>/dev/null; then
@@ -122,6 +125,7 @@ import re
 numbers = [[float(x) for x in re.findall(r"([\d.]+) %", open(name).read())] for name in ("torch.txt", "own.txt")]
 assert len(numbers[0]) == 4 and all(abs(a - b) < 2 for a, b in zip(*numbers)), numbers
 END
+  check "and its outputs beyond the classes" 0 "^pets/val/ant/444.jpg: .*\b[2-6] [0-9.]+ %" python3 "$root/examples/pytorch/starling_torch.py" wide pets/val/ant/444.jpg
   if python3 -c "import onnx, onnxruntime" 2>/dev/null; then
     check "the model as ONNX" 0 "" python3 "$root/examples/pytorch/starling_torch.py" run --onnx model.onnx
     verify "computes the same" python3 - "$root/examples/pytorch" <<'END'

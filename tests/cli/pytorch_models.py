@@ -45,6 +45,7 @@ MORE = {  # name: (model, evaluate.tta)
     "resnet18 with the CIFAR stem and blur_pool": ({"type": "resnet18", "stem": "cifar", "blur_pool": True}, "mirror"),
     "resnet50 with blur_pool": ({"type": "resnet50", "blur_pool": True}, "none"),
     "vgg11 with batch norm": ({"type": "vgg11", "classifier": "cifar", "batch_norm": True}, "none"),
+    "resnet20 with more outputs than classes": ({"type": "resnet20", "num_classes": 7}, "none"),
     "airbench 96": ({"type": "airbench", "variant": "96", "output_scale": 0.3}, "mirror_translate"),
 }
 
@@ -79,7 +80,7 @@ def compare(name, model, tta):
     shutil.rmtree("one", ignore_errors=True)
     done = subprocess.run([train, "one.json", "--output", "one"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    lines = subprocess.run([predict, "one", "noise/val", "--json"], check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run([predict, "one", "noise/val", "--json", "--top", "99"], check=True, capture_output=True, text=True).stdout.splitlines()
     loaded, about = load("one")
     shutil.rmtree("one")
     worst, seen = 0.0, []
@@ -87,6 +88,7 @@ def compare(name, model, tta):
         row = json.loads(line)
         own = torch.zeros(len(about.classes))
         for entry in row["top"]:
+            assert entry["class"] == about.classes[entry["index"]], (entry, about.classes)
             own[entry["index"]] = entry["probability"]
         with torch.no_grad():
             shares = about.logits(loaded, about.prepare(row["file"]))[0].softmax(0)
