@@ -38,6 +38,10 @@ bool file_exists(const std::string& path) {
   return std::filesystem::exists(path, error) && !std::filesystem::is_directory(path, error);
 }
 
+std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before) {
+  return static_cast<std::uint32_t>(::crc32_z(before, bytes.data(), bytes.size()));
+}
+
 MappedFile::MappedFile(const std::string& path, Pages pages) : path_(path) {
   const RegularFile file(path);
   if (!file.fault().empty()) fail(ExitCode::kUsage, "data", "cannot open {}: {}", path, file.fault());

@@ -56,4 +56,11 @@ class PlainOrGzipReader {
 /// Whether a file (not a folder) is there.
 bool file_exists(const std::string& path);
 
+/// zlib's crc32 of bytes, or going on with that of bytes before them.
+std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);
+template <class T>
+std::span<const std::uint8_t> bytes_of(const T& value) {
+  return {reinterpret_cast<const std::uint8_t*>(&value), sizeof value};
+}
+
 }  // namespace starling

@@ -1,7 +1,6 @@
 #include "apps/trainer/shards/shard_file.h"
 
 #include <fmt/format.h>
-#include <zlib.h>
 
 #include <bit>
 #include <cstring>
@@ -26,10 +25,6 @@ std::uint32_t footer_checksum(ShardFooter footer) {
 }  // namespace
 
 std::string shard_name(std::uint32_t split, std::uint32_t number) { return fmt::format("{}-{:05}.shard", kShardSplits[split], number); }
-
-std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before) {
-  return static_cast<std::uint32_t>(::crc32_z(before, bytes.data(), bytes.size()));
-}
 
 ShardFile::ShardFile(const std::string& path) : map_(path, MappedFile::Pages::kNamed) {
   const std::span<const std::uint8_t> all = map_.bytes();

@@ -69,12 +69,6 @@ static_assert(sizeof(ShardPrefix) == 16 && sizeof(ShardEntry) == 32 && sizeof(Sh
 constexpr std::array<const char*, 2> kShardSplits{"train", "val"};
 /// "train-00017.shard"
 std::string shard_name(std::uint32_t split, std::uint32_t number);
-/// crc32 of bytes, or going on with that of bytes before them.
-std::uint32_t checksum_of(std::span<const std::uint8_t> bytes, std::uint32_t before = 0);
-template <class T>
-std::span<const std::uint8_t> bytes_of(const T& value) {
-  return {reinterpret_cast<const std::uint8_t*>(&value), sizeof value};
-}
 
 /// One shard, mapped. Errors are Error(kUsage) that name the file, and the record with the picture's name where one is wrong.
 class ShardFile {
