@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <sys/stat.h>
+
 #include <array>
 #include <atomic>
 #include <cmath>
@@ -126,6 +128,34 @@ TEST_CASE("image_folder: an index with a damaged byte is made again, whichever b
     unnoticed += is_noticed(damaged) ? 0 : 1;
   }
   CHECK(unnoticed == 0);
+}
+
+TEST_CASE("image_folder: what is no file but has a picture's name is named when it is read, and a folder is a folder") {
+  const PictureTree tree;
+  fs::create_symlink("nowhere/far.jpg", tree.folder / "train/ant/far.jpg");
+  fs::create_symlink("loop.png", tree.folder / "train/ant/loop.png");
+  REQUIRE(::mkfifo((tree.folder / "train/ant/pipe.JPG").c_str(), 0600) == 0);
+  REQUIRE(::mknod((tree.folder / "train/ant/socket.jpeg").c_str(), S_IFSOCK | 0600, 0) == 0);
+  fs::create_symlink("/dev/zero", tree.folder / "train/ant/zero.jpg");
+  fs::create_symlink("nowhere/notes", tree.folder / "train/ant/notes");
+  tree.add("train/bee/folder.jpg/3.jpg", "444.jpg");
+  const auto strict = tree.open(), patient = tree.open({{"on_bad_image", "skip"}});
+  CHECK(strict->info().train_samples == 11);
+  std::vector<std::uint8_t> pixels(16 * 16 * 3);
+  const auto fault = [&](std::int64_t index) {
+    return error_of(ExitCode::kUsage, [&] { strict->image(FolderSplit::kTrain, index, pixels.data()); });
+  };
+  CHECK(fault(3) == "[picture] " + tree.folder / "train/ant/far.jpg" + ": cannot be read: No such file or directory");
+  CHECK(contains(fault(4), "loop.png: cannot be read: Too many levels of symbolic links"));
+  CHECK(contains(fault(5), "pipe.JPG: cannot be read: it is a pipe, not a regular file"));
+  CHECK(contains(fault(6), "socket.jpeg: cannot be read: it is a socket, not a regular file"));
+  CHECK(contains(fault(7), "zero.jpg: cannot be read: it is a device, not a regular file"));
+  for (std::int64_t i = 0; i < 11; ++i) patient->image(FolderSplit::kTrain, i, pixels.data());
+  CHECK(patient->bad_samples().size() == 5);
+  CHECK(patient->label(FolderSplit::kTrain, 7) == 0);
+  CHECK(patient->label(FolderSplit::kTrain, 9) == 1);
+  CHECK(pixels ==
+        decoded_alone(tree.folder / "train/bee/sub/2.PNG", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
 }
 
 TEST_CASE("image_folder: where the folder cannot be written the index goes to the user's cache folder") {

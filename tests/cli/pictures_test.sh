@@ -91,6 +91,14 @@ check "and in a run's folder" 2 "piped/model.safetensors: cannot be read: it is 
 check "or as what is to be tested" 2 "pipe.png: cannot be read: it is a pipe" timeout 60 "$train" pets.json --evaluate pipe.png
 cp -r pets changed && cp "$golden/rgb8.png" changed/train/bee/0.png
 check "the folders are looked through" 0 "" ranks 1 "$train" pets.json --output changed-run --set data.path="$work/changed" --set steps=1
+mkdir -p links/deep.jpg && ln -s "$work/unmounted/1.jpg" links/away.jpg && ln -s loop.png links/loop.png && mkfifo links/pipe.jpeg && cp "$golden/444.jpg" links/deep.jpg/
+check "a folder with a link to nothing" 2 "^starling-predict: \[picture\] links/away.jpg: cannot be read: No such file or directory" timeout 20 "$predict" run links
+verify "a link to itself and a pipe" bash -c 'grep -q "links/loop.png: cannot be read: Too many levels of symbolic links" .stderr && grep -q "links/pipe.jpeg: cannot be read: it is a pipe" .stderr'
+verify "and the others are predicted, below a folder with a picture's name too" test "$(cut -d: -f1 .stdout)" = links/deep.jpg/444.jpg
+cp -r pets linked && ln -s "$work/unmounted/1.jpg" linked/train/ant/away.jpg
+check "a link to nothing among the training pictures ends the run by name" 2 "linked/train/ant/away.jpg: cannot be read: No such file or directory" timeout 60 mpirun --oversubscribe -n 1 "$train" pets.json --output linked-run --set data.path="$work/linked"
+check "or is counted, and the next stands in for it" 0 "away.jpg: .*the next of its class stands in for it" timeout 120 mpirun --oversubscribe -n 1 "$train" pets.json --output linked-skip --set data.path="$work/linked" --set data.on_bad_image=skip
+verify "as one picture" grep -q "data: 1 picture could not be decoded; others of the same class stood in" .stderr
 # A pipe takes a picture's place; what the index knows of its folder stays true.
 touch -r changed/train/bee when && rm changed/train/bee/0.png && mkfifo changed/train/bee/0.png && touch -r when changed/train/bee
 check "a pipe where a picture was ends the run by name" 2 "bee/0.png: cannot be read: it is a pipe" timeout 60 mpirun --oversubscribe -n 1 "$train" pets.json --output piped-run --set data.path="$work/changed"

@@ -29,8 +29,8 @@ namespace fs = std::filesystem;
 
 // The file: the header; then, each from an 8-byte boundary on, the folders that were looked through (time of change, length and name of
 // each), the classes' names, the first file of each class, where names begin, the files' sizes, the names. The checksum covers every byte:
-// a wrong number could give pictures other labels without a word. All pages are in memory once the file is mapped, so reading them once more
-// costs a process some 25 ms for a million files.
+// a wrong number could give pictures other labels without a word. All pages are in memory once the file is mapped, so reading them once
+// more costs a process some 25 ms for a million files.
 constexpr std::array<char, 8> kMagic{'S', 't', 'a', 'r', 'I', 'd', 'x', '2'};
 constexpr int kMostDepth = 32;
 constexpr std::chrono::hours kMostWait{1};
@@ -98,12 +98,13 @@ class Search {
       const bool picture = is_picture_name(name);
       if (!picture && entry->d_type == DT_REG) continue;
       struct stat status {};
-      if (::stat((root_ + "/" + path).c_str(), &status) != 0) continue;  // a link to nothing
-      if (S_ISDIR(status.st_mode)) {
+      const bool there = ::stat((root_ + "/" + path).c_str(), &status) == 0;
+      if (there && S_ISDIR(status.st_mode)) {
         inner.push_back(path);
-      } else if (picture && S_ISREG(status.st_mode)) {
-        const auto bytes = std::min<std::uint64_t>(static_cast<std::uint64_t>(status.st_size), std::numeric_limits<std::uint32_t>::max());
-        files.push_back({path, static_cast<std::uint32_t>(bytes)});
+      } else if (picture) {
+        // A link to nothing, a pipe or a device too: whoever reads it is told by name, and data.on_bad_image says what then.
+        const std::int64_t size = there && S_ISREG(status.st_mode) ? std::int64_t{status.st_size} : 0;
+        files.push_back({path, static_cast<std::uint32_t>(std::min<std::int64_t>(size, std::numeric_limits<std::uint32_t>::max()))});
       }
     }
     std::sort(inner.begin(), inner.end());
