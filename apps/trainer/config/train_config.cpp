@@ -800,8 +800,8 @@ void check_data_size(const TrainConfig& config, const std::string& source, const
   }
   if (config.batch_size * site.ranks > samples) {
     fail(ExitCode::kUsage, "config", {.file = source, .key = "batch_size"},
-         "{} on {} ranks is more than the {} training samples; allowed: <= {}", config.batch_size, site.ranks, samples,
-         samples / site.ranks);
+         "{0} on {1} ranks is more than the {2} training samples; allowed: <= {3}, as by --set batch_size={3}", config.batch_size,
+         site.ranks, samples, samples / site.ranks);
   }
   const std::int64_t batches = samples / site.ranks / config.batch_size;
   if (config.accumulate > batches) {
