@@ -127,13 +127,11 @@ int run_prepare(int argc, char** argv) {
   CLI::Option* size =
       images->add_option("--size", options.size, "pictures with a longer shorter side are resized until it has so many pixels")
           ->check(CLI::Range(1, 8192));
-  CLI::Option* quality = images->add_option("--quality", options.quality, "of the JPEG that resized pictures become")
-                             ->check(CLI::Range(1, 100))
-                             ->capture_default_str()
-                             ->needs(size);
-  images->add_flag("--raw", options.raw, "pixels instead of JPEG: nothing is left to decode, and files are larger")
-      ->needs(size)
-      ->excludes(quality);
+  CLI::Option* quality = images
+                             ->add_option("--quality", options.quality,
+                                          "of the JPEG that resized pictures become (default: 90); without --size all pictures become JPEG")
+                             ->check(CLI::Range(1, 100));
+  images->add_flag("--raw", options.raw, "pixels instead of JPEG: nothing is left to decode, and files are larger")->excludes(quality);
   images->add_option("--interpolation", filter, "the filter of resizing")
       ->check(CLI::IsMember(interpolation_names()))
       ->capture_default_str()

@@ -207,13 +207,32 @@ TEST_CASE("shards: larger pictures are resized and stored as JPEG, others keep t
   CHECK(kept);
 }
 
+TEST_CASE("shards: with a quality and no size all pictures become JPEG of their own size") {
+  PreparedTree prepared;
+  prepared.options.quality = 60;
+  prepared.make();
+  const PictureIndex index(prepared.tree.folder / "train");
+  const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
+  PictureDecoder decoder({.scaled_decoding = false});
+  const auto all = [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
+  for (std::int64_t i = 0; i < set.records(); ++i) {
+    const Bytes file = read_picture_file(index.path(i));
+    const auto [height, width] = decoder.size(file, "");
+    Bytes pixels(static_cast<std::size_t>(3 * height * width));
+    decoder.decode(file, "", all, height, width, 3, pixels.data());
+    const std::span<const std::uint8_t> bytes = set.bytes(i);
+    CHECK(Bytes(bytes.begin(), bytes.end()) == encode_jpeg({pixels.data(), height, width}, "", 60));
+  }
+  prepared.options.quality = 61;
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "was made with --quality 60 --shard-pictures 2"));
+}
+
 TEST_CASE("shards: raw pixels are cut as PNG is") {
   PreparedTree prepared;
   fs::remove_all(prepared.tree.folder / "train");
   const char* names[] = {"palette8i.png", "rgb8.png", "turned6.png", "grey16.png"};
   for (const char* name : names) prepared.tree.add(std::string("train/") + (name[0] == 'g' ? "bee/" : "ant/") + name, name);
-  prepared.options.size = 8192;
-  prepared.options.raw = true;
+  prepared.options.raw = true;  // without a size: of each picture's own
   prepared.make();
   for (const char* filter : {"nearest", "bilinear", "bicubic"}) {
     const auto folder = prepared.tree.open(), shards = prepared.open();

@@ -19,6 +19,10 @@ check "again there is nothing to do" 0 "0 shards were made now" "$prepare" image
 check "all records are checked" 0 "^30 records in 2 shards are as they were written$" "$prepare" check shards --threads 2
 check "resized as JPEG" 0 "^30 pictures" "$prepare" images pets small --size 24 --quality 80 --threads 1
 check "and as pixels" 0 "^30 pictures" "$prepare" images pets raw --size 24 --raw --shard-pictures 4
+check "pixels without a size" 0 "^30 pictures" "$prepare" images pets own --raw
+check "have the pictures' own" 0 "^30 records in 2 shards are as they were written$" "$prepare" check own
+check "JPEG anew without a size" 0 "^30 pictures" "$prepare" images pets anew --quality 50
+verify "is smaller by its quality" bash -c '[ "$(cat anew/*.shard | wc -c)" -lt "$(cat shards/*.shard | wc -c)" ] && [ "$(cat own/*.shard | wc -c)" -gt "$(cat shards/*.shard | wc -c)" ]'
 verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
 check "other threads" 0 "" "$prepare" images pets raw2 --size 24 --raw --shard-pictures 4 --threads 3
 verify "change no byte" diff -r raw raw2
@@ -41,6 +45,7 @@ check "and goes on" 0 "continuing after step 7" ranks 2 "$train" shards.json --o
 verify "has the bits of one that did not stop" same_model run/model.safetensors half/model.safetensors
 check "the test of the model file" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
 verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
+check "training on pixels of the pictures' own size" 0 "test accuracy" ranks 2 "$train" shards.json --output own-run --set data.path="$work/own"
 check "training on pixels" 0 "test accuracy" ranks 2 "$train" shards.json --output pixels --set data.path="$work/raw"
 check "--list knows shards" 0 "^shards$" "$train" --list data
 check "a plan without files" 0 "12 classes" "$train" shards.json --dry-run --set data.path=nowhere --set data.classes=12
@@ -108,7 +113,6 @@ check "a bad picture ends it by name" 2 "pets/train/ant/9.jpg: cannot be decoded
 check "or is named and left out" 0 "^29 pictures of 2 classes .* 1 pictures left out" "$prepare" images pets strict --on-bad-image skip
 verify "on stderr" grep -q "^starling-prepare: \[picture\] pets/train/ant/9.jpg: " .stderr
 check "other settings for a folder that is there" 2 "small/shards.index was made with --size 24 --quality 80" "$prepare" images pets small --size 20
-check "pixels without a size" 2 "\-\-raw requires --size" "$prepare" images pets x --raw
 check "pixels with a quality" 2 "\-\-raw excludes --quality|--quality excludes --raw" "$prepare" images pets x --raw --size 20 --quality 80
 check "a filter that would resize nothing" 2 "\-\-interpolation requires --size" "$prepare" images pets x --interpolation bicubic
 check "an unknown subcommand" 2 "unknown subcommand 'imags'; did you mean 'images'\?; known: images, check" "$prepare" imags pets x

@@ -66,10 +66,17 @@ struct PictureSplits {
   }
 };
 
+/// The quality of JPEG that is made anew; 0: none is.
+int quality_of(const PrepareOptions& options) {
+  constexpr int kUsual = 90;
+  if (options.raw) return 0;
+  return options.quality > 0 ? options.quality : options.size > 0 ? kUsual : 0;
+}
+
 ShardSettings settings_of(const PrepareOptions& options, std::uint32_t source) {
   return {.kind = static_cast<std::uint32_t>(options.raw ? ShardKind::kRaw : ShardKind::kFiles),
           .size = static_cast<std::uint32_t>(options.size),
-          .quality = options.raw || options.size == 0 ? 0 : static_cast<std::uint32_t>(options.quality),
+          .quality = static_cast<std::uint32_t>(quality_of(options)),
           .interpolation = options.size == 0 ? 0 : static_cast<std::uint32_t>(options.interpolation),
           .pictures = static_cast<std::uint32_t>(options.shard_pictures),
           .source = source,
@@ -185,7 +192,8 @@ ReadyPicture make_picture(const std::string& path, const PrepareOptions& options
   picture.size = decoder.size(picture.bytes, path);
   const std::int64_t shorter = std::min(picture.size.height, picture.size.width);
   const bool larger = options.size > 0 && shorter > options.size;
-  if (!options.raw && !larger) {
+  const bool anew = larger || (options.size == 0 && options.quality > 0);
+  if (!options.raw && !anew) {
     decoder.check(picture.bytes, path);
   } else {
     const PictureSize before = picture.size;
@@ -196,7 +204,7 @@ ReadyPicture make_picture(const std::string& path, const PrepareOptions& options
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(3 * height * width));
     const auto all = [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
     decoder.decode(picture.bytes, path, all, height, width, 3, pixels.data());
-    picture.bytes = options.raw ? std::move(pixels) : encode_jpeg({pixels.data(), height, width}, path, options.quality);
+    picture.bytes = options.raw ? std::move(pixels) : encode_jpeg({pixels.data(), height, width}, path, quality_of(options));
   }
   picture.checksum = checksum_of(picture.bytes);
   return picture;

@@ -13,8 +13,8 @@ namespace starling {
 struct PrepareOptions {
   std::string source, destination;
   std::int64_t size = 0;  ///< shorter side of what is larger; 0: pictures stay as they are
-  int quality = 90;       ///< of JPEG that is made anew
-  bool raw = false;       ///< pixels instead of JPEG; needs a size
+  int quality = 0;        ///< of JPEG that is made anew; 0: 90 for pictures that are resized. Without a size: all become JPEG of it
+  bool raw = false;       ///< pixels instead of JPEG
   Interpolation interpolation = Interpolation::kBilinear;
   std::int64_t max_pixels = 200'000'000;
   std::int64_t shard_pictures = 1024;
