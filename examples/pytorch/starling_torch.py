@@ -88,7 +88,10 @@ class About:
         """A picture as the model's input, 1×C×H×W."""
         from PIL import Image, ImageOps
         height, width, channels = self.shape
-        picture = ImageOps.exif_transpose(Image.open(file)).convert("L" if channels == 1 else "RGB")
+        picture = ImageOps.exif_transpose(Image.open(file))
+        if picture.mode.startswith("I"):  # grey of 16 bits, of which the upper 8 count; Pillow alone would cut off all above 255
+            picture = picture.convert("I").point(lambda value: value / 256).convert("L")
+        picture = picture.convert("L" if channels == 1 else "RGB")
         scale = max(self.resize or min(height, width), 1) / min(picture.size)
         size = tuple(max(1, int(side * scale)) if side != min(picture.size) else self.resize or min(height, width) for side in picture.size)
         picture = picture.resize(size, getattr(Image.Resampling, self.interpolation.upper()))

@@ -127,13 +127,13 @@ check "in a program of one's own too" 0 "^[2-6] +[0-9.]+ %" mine/build/classify 
 
 export PYTHONDONTWRITEBYTECODE=1
 if python3 -c "import torch, PIL" 2>/dev/null; then
-  check "PyTorch opens the model" 0 "^pets/val/ant/444.jpg: (ant|bee) " python3 "$root/examples/pytorch/starling_torch.py" run pets/val/ant/444.jpg pets/val/bee/rgb16.png
+  check "PyTorch opens the model" 0 "^pets/val/ant/444.jpg: (ant|bee) " python3 "$root/examples/pytorch/starling_torch.py" run pets/val/ant/444.jpg pets/val/bee/rgb16.png "$golden/grey16.png"
   cp .stdout torch.txt
-  "$predict" run pets/val/ant/444.jpg pets/val/bee/rgb16.png >own.txt
+  "$predict" run pets/val/ant/444.jpg pets/val/bee/rgb16.png "$golden/grey16.png" >own.txt
   verify "and predicts the same" python3 - <<'END'
 import re
 numbers = [[float(x) for x in re.findall(r"([\d.]+) %", open(name).read())] for name in ("torch.txt", "own.txt")]
-assert len(numbers[0]) == 4 and all(abs(a - b) < 2 for a, b in zip(*numbers)), numbers
+assert len(numbers[0]) == 6 and all(abs(a - b) < 2 for a, b in zip(*numbers)), numbers
 END
   check "and its outputs beyond the classes" 0 "^pets/val/ant/444.jpg: .*\b[2-6] [0-9.]+ %" python3 "$root/examples/pytorch/starling_torch.py" wide pets/val/ant/444.jpg
   if python3 -c "import onnx, onnxruntime" 2>/dev/null; then

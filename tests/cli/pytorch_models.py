@@ -66,6 +66,8 @@ def make_pictures():
             for i in range(count):
                 noise = torch.randint(0, 256, (8, 8, 3), dtype=torch.uint8)
                 Image.fromarray(noise.numpy()).resize((SIZE, SIZE), Image.Resampling.BICUBIC).save(path / f"{i}.png")
+    grey = torch.randint(0, 65536, (SIZE, SIZE))  # of 16 bits, of which the upper 8 count
+    Image.fromarray(grey.numpy().astype("uint16")).save("noise/val/cow/grey16.png")
 
 
 def compare(name, model, tta):
@@ -95,7 +97,7 @@ def compare(name, model, tta):
         worst = max(worst, float((own - shares).abs().max()))
         seen.append(own)
     spread = float(torch.stack(seen).std(0).max())
-    assert len(lines) == 6 and worst < 1e-4, f"{name}: probabilities differ by {worst}"
+    assert len(lines) == 7 and worst < 1e-4, f"{name}: probabilities differ by {worst}"
     assert spread > 1e-3, f"{name}: all pictures have the same probabilities, within {spread}"
     return worst, spread
 
