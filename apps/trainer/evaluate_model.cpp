@@ -1,16 +1,21 @@
 #include "apps/trainer/evaluate_model.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "comm/agreement.h"
 #include "core/console.h"
+#include "core/file_io.h"
 #include "core/safetensors.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -44,6 +49,21 @@ std::string csv_field(const std::string& text) {
   return quoted + "\"";
 }
 
+constexpr std::string_view kTableBegin = "true class";
+
+/// The table's file, opened before hours go into what it is to hold. A file that is there and holds something else is left alone.
+std::unique_ptr<AtomicFile> open_table(const std::string& path) {
+  const RegularFile there(path);
+  if (there.fault().empty() && there.bytes() > 0) {
+    std::string begin(kTableBegin.size(), '\0');
+    if (::read(there.descriptor(), begin.data(), begin.size()) != static_cast<ssize_t>(begin.size()) || begin != kTableBegin) {
+      fail(ExitCode::kUsage, "arguments", "--confusion {}: the file is there already and holds no confusion table; name another one",
+           shown(path, 200));
+    }
+  }
+  return std::make_unique<AtomicFile>(path);
+}
+
 std::string name_at(const std::vector<std::string>& names, std::size_t c) { return c < names.size() ? names[c] : std::to_string(c); }
 
 }  // namespace
@@ -75,7 +95,7 @@ std::string class_table(const EvaluationResult& result, const std::vector<std::s
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names) {
   const ConfusionTable table(result);
   const bool lacks = table.lacks_numbers();
-  std::string text = "true class";
+  std::string text(kTableBegin);
   for (std::size_t c = 0; c < table.outputs; ++c) text += "," + csv_field(name_at(names, c));
   text += lacks ? ",no number\n" : "\n";
   for (std::size_t r = 0; r < std::min(table.outputs, names.size()); ++r) {
@@ -105,6 +125,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
   // A class for each sample, and a score for each class.
   const TensorInfo* label = config.data.find("label");
   const bool classes = label && label->shape.rank() == 0 && label->classes > 0 && config.model->output_shape().rank() == 1;
+  std::unique_ptr<AtomicFile> table;
   together(world, [&] {
     if (!classes && !options.confusion.empty()) {
       fail(ExitCode::kUsage, "arguments", "--confusion {}: samples of this data set have no classes to confuse; leave it out",
@@ -116,22 +137,30 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     load_model_tensors(saved, file, "", *config.model);
     check_same_names(saved, file, config.data.class_names);
     config.model->refresh_low();
+    if (world.rank() == 0 && !options.confusion.empty()) table = open_table(options.confusion);
   });
   EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute, 1, config.views);
   const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world, classes);
   together(world, [&] {
     if (world.rank() != 0) return;
+    std::exception_ptr unwritten;  // a full disk does not take the numbers with it
     if (classes) {
       const std::vector<std::string> names = config.data.names_of_classes(config.data.classes);
       answer(class_table(result, names));
-      if (!options.confusion.empty()) {
+      if (table) {
         const std::string csv = confusion_csv(result, names);
-        write_file_atomically(options.confusion, csv.data(), csv.size());
+        try {
+          table->write(csv.data(), csv.size());
+          table->commit();
+        } catch (const Error&) {
+          unwritten = std::current_exception();
+        }
       }
     }
     nlohmann::json line{{"samples", result.samples}};
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     answer("{}\n", line.dump());
+    if (unwritten) std::rethrow_exception(unwritten);
   });
   return ExitCode::kOk;
 }

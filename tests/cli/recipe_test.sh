@@ -53,6 +53,12 @@ check "a checkpoint is no model file" 2 "rank-0\.safetensors does not say" "$tra
 check "nor is a folder that holds none" 2 "has no model\.safetensors" "$train" --evaluate a/checkpoints
 check "--confusion needs --evaluate" 2 "confusion" "$train" net.json --confusion x.csv
 check "a table that cannot be written ends with 5" 5 "nowhere/x\.csv" "$train" --evaluate a --confusion nowhere/x.csv
+verify "before anything is computed" test ! -s .stdout
+cp net.json kept.json
+check "a file that holds something else is left alone" 2 "\-\-confusion net.json: the file is there already and holds no confusion table; name another one" "$train" --evaluate a --confusion net.json
+verify "as it was" cmp net.json kept.json
+check "an older table is replaced" 0 '"test_accuracy"' "$train" --evaluate a --confusion confusion.csv
+check "a device that is full takes the table, not the numbers" 5 '"test_accuracy"' "$train" --evaluate a --confusion /dev/full
 
 # Fine-tuning.
 two=(--set data.classes=2 --set 'model.layers.4.out_features=2')
