@@ -98,7 +98,7 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vec
 }
 
 std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
-  const std::vector<double> shares = probabilities(logits);
+  const std::vector<double> shares = model.probabilities(logits);
   const auto name = [&](std::int64_t index) {
     const auto& classes = model.classes();
     return static_cast<std::size_t>(index) < classes.size() ? classes[static_cast<std::size_t>(index)] : std::to_string(index);

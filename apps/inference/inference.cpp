@@ -80,6 +80,13 @@ std::vector<TestView> described_views(const ModelDescription& description, const
   return test_views(section.choice("tta", "none", test_view_names(), ""));
 }
 
+/// Whether the run's loss took each output by itself, as a yes or no; files of before that key were trained with cross entropy.
+bool has_separate_outputs(const ModelDescription& description, const std::string& source) {
+  const nlohmann::json config = parse_json(description.config, source);
+  const auto loss = config.find("loss");
+  return loss != config.end() && loss->is_object() && loss->value("type", nlohmann::json()) == "bce_with_logits";
+}
+
 class LoadedModel final : public InferenceModel {
  public:
   LoadedModel(const std::string& path, const InferenceOptions& options) : source_(model_path(path)), formats_(formats_of(options)) {
@@ -90,6 +97,7 @@ class LoadedModel final : public InferenceModel {
     description_ = description_of(file, source_);
     model_ = described_model(description_, source_);
     views_ = described_views(description_, source_);
+    separate_outputs_ = has_separate_outputs(description_, source_);
     // A model may have more outputs than its data had classes (model.num_classes): programs index the names by output.
     for (auto i = static_cast<std::int64_t>(classes().size()); i < output().back(); ++i) description_.classes.push_back(std::to_string(i));
     check_model_tensors(file, source_, *model_);
@@ -147,6 +155,13 @@ class LoadedModel final : public InferenceModel {
     return mean;
   }
 
+  std::vector<double> probabilities(std::span<const float> logits) const override {
+    if (!separate_outputs_) return starling::probabilities(logits);
+    std::vector<double> result;
+    for (const float logit : logits) result.push_back(1.0 / (1.0 + std::exp(-static_cast<double>(logit))));
+    return result;
+  }
+
   std::vector<std::uint8_t> read_picture(const std::string& file) const override {
     need_pictures();
     const Shape& image = input();
@@ -187,6 +202,7 @@ class LoadedModel final : public InferenceModel {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Model> model_;
   std::vector<TestView> views_;
+  bool separate_outputs_ = false;
   std::array<std::array<float, 256>, 4> numbers_{};  ///< of a channel's bytes
 };
 

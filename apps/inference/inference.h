@@ -45,6 +45,8 @@ class InferenceModel {
   virtual std::vector<float> logits(std::span<const std::uint8_t> images) = 0;
   /// Of bytes too: the mean over the views that the run's tests show of an image (evaluate.tta); without those the same as logits().
   virtual std::vector<float> scores(std::span<const std::uint8_t> images) = 0;
+  /// Of one sample's logits, by the loss that the model was trained with: softmax, or the sigmoid of each after bce_with_logits.
+  virtual std::vector<double> probabilities(std::span<const float> logits) const = 0;
   /// A picture file, JPEG or PNG, as images take it: resized and cut as test images were in training. Error(kUsage) names the file.
   virtual std::vector<std::uint8_t> read_picture(const std::string& file) const = 0;
 };

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   try {
     const auto model = starling::load_model(argv[1]);
     const auto logits = model->logits(model->read_picture(argv[2]));
-    const auto shares = starling::probabilities(logits);
+    const auto shares = model->probabilities(logits);
     for (const auto index : starling::largest(logits, 5)) {
       const auto i = static_cast<std::size_t>(index);
       std::printf("%-20s %5.1f %%\n", model->classes()[i].c_str(), 100.0 * shares[i]);

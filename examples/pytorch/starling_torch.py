@@ -84,6 +84,11 @@ class About:
         views = test_views(self.config.get("evaluate", {}).get("tta", "none"))
         return sum(weight * model(show(images, step, mirrored)) for step, mirrored, weight in views)
 
+    def probabilities(self, logits):
+        """Of logits ...×outputs: softmax, or where the run's loss took each output by itself the sigmoid of each."""
+        separate = self.config.get("loss", {}).get("type") == "bce_with_logits"
+        return logits.sigmoid() if separate else logits.softmax(-1)
+
     def prepare(self, file):
         """A picture as the model's input, 1×C×H×W."""
         from PIL import Image, ImageOps
@@ -137,7 +142,7 @@ def main():
                           dynamic_axes={"images": {0: "batch"}, "logits": {0: "batch"}}, dynamo=False)
     for file in arguments.pictures:
         with torch.no_grad():
-            shares = about.logits(model, about.prepare(file))[0].softmax(0)
+            shares = about.probabilities(about.logits(model, about.prepare(file))[0])
         best = shares.argsort(descending=True)[:5].tolist()
         print(f"{file}: " + ", ".join(f"{about.classes[i]} {100 * shares[i]:.1f} %" for i in best))
 

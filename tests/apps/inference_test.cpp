@@ -187,6 +187,25 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
   CHECK(refusal(written.folder).find("has no model.safetensors, which a run writes at its end") != std::string::npos);
 }
 
+TEST_CASE("probabilities are by the loss that the model was trained with") {
+  WrittenModel written;
+  const std::vector<float> logits{0.0F, 2.0F, -3.0F};
+  const auto shares = [&](const char* loss) {
+    nlohmann::json config = nlohmann::json::parse(written.file.metadata["starling.config"]);
+    if (loss) config["loss"] = {{"type", loss}};
+    written.file.metadata["starling.config"] = config.dump();
+    written.write();
+    return load_model(written.path, {.threads = 1})->probabilities(logits);
+  };
+  CHECK(shares(nullptr) == probabilities(logits));
+  CHECK(shares("focal") == probabilities(logits));
+  const std::vector<double> separate = shares("bce_with_logits");
+  REQUIRE(separate.size() == 3);
+  CHECK(separate[0] == 0.5);
+  CHECK(separate[1] == doctest::Approx(1.0 / (1.0 + std::exp(-2.0))));
+  CHECK(separate[2] == doctest::Approx(1.0 / (1.0 + std::exp(3.0))));
+}
+
 TEST_CASE("probabilities and the largest logits") {
   const std::vector<float> logits{1.0F, 3.0F, -2.0F, 3.0F};
   const std::vector<double> shares = probabilities(logits);

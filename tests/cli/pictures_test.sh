@@ -80,6 +80,13 @@ mkdir pets/val/cow && cp "$golden/444.jpg" pets/val/cow/
 check "folders that differ" 2 "cow is in val/ alone; needed: the same folders in both" "$train" pets.json --output differ
 rm -r pets/val/cow
 
+check "a model with a sigmoid for each class" 0 "" ranks 1 "$train" pets.json --output bce --set loss.type=bce_with_logits
+verify "is predicted with these" python3 - "$predict" <<'END'
+import json, subprocess, sys
+line, = subprocess.run([sys.argv[1], "bce", "pets/val/ant/444.jpg", "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
+assert abs(sum(top["probability"] for top in json.loads(line)["top"]) - 1) > 1e-5, line
+END
+
 # What is no file of bytes is named, and never waited for.
 mkfifo pipe.png
 python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("socket.jpg")'

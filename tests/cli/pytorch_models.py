@@ -40,12 +40,13 @@ KEYS = {  # of models that need some, or whose defaults are too large or hide a 
         {"type": "sequential", "layers": [{"type": "global_avg_pool"}, {"type": "layer_scale", "init": 3}, {"type": "gelu"}]},
         {"type": "flatten"}, {"type": "dropout"}, {"type": "linear", "out_features": 3}]},
 }
-MORE = {  # name: (model, evaluate.tta)
+MORE = {  # name: (model, evaluate.tta), and a loss other than cross entropy
     "resnet20 with blur_pool": ({"type": "resnet20", "blur_pool": True}, "none"),
     "resnet18 with the CIFAR stem and blur_pool": ({"type": "resnet18", "stem": "cifar", "blur_pool": True}, "mirror"),
     "resnet50 with blur_pool": ({"type": "resnet50", "blur_pool": True}, "none"),
     "vgg11 with batch norm": ({"type": "vgg11", "classifier": "cifar", "batch_norm": True}, "none"),
     "resnet20 with more outputs than classes": ({"type": "resnet20", "num_classes": 7}, "none"),
+    "resnet20 with a sigmoid for each class": ({"type": "resnet20"}, "none", "bce_with_logits"),
     "airbench 96": ({"type": "airbench", "variant": "96", "output_scale": 0.3}, "mirror_translate"),
 }
 
@@ -70,10 +71,10 @@ def make_pictures():
     Image.fromarray(grey.numpy().astype("uint16")).save("noise/val/cow/grey16.png")
 
 
-def compare(name, model, tta):
+def compare(name, model, tta, loss="cross_entropy"):
     """The largest difference of a probability; AssertionError where it is too large, or where all pictures look the same to the model."""
     config = {"model": model, "data": {"type": "image_folder", "path": "noise", "image_size": SIZE, "test_resize": SIZE, "test_crop": SIZE},
-              "batch_size": 6, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "evaluate": {"tta": tta},
+              "batch_size": 6, "steps": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "loss": {"type": loss}, "evaluate": {"tta": tta},
               "checkpoint": {"every_epochs": 0}}
     # Running means of one batch would let outputs run away, and probabilities be 0 and 1 whatever is computed.
     if any(isinstance(m, (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d)) for m in make_model(model, (SIZE, SIZE, 3), 3).modules()):
@@ -93,7 +94,7 @@ def compare(name, model, tta):
             assert entry["class"] == about.classes[entry["index"]], (entry, about.classes)
             own[entry["index"]] = entry["probability"]
         with torch.no_grad():
-            shares = about.logits(loaded, about.prepare(row["file"]))[0].softmax(0)
+            shares = about.probabilities(about.logits(loaded, about.prepare(row["file"]))[0])
         worst = max(worst, float((own - shares).abs().max()))
         seen.append(own)
     spread = float(torch.stack(seen).std(0).max())
@@ -121,7 +122,7 @@ refused({"type": "sequential", "layers": [{"type": "residual", "layers": [{"type
         "model.layers[0].layers[0].slope: is not known here of the layer relu; known: none")
 make_pictures()
 cases = {name: ({"type": name, **KEYS.get(name, {})}, "none") for name in listed("models")} | MORE
-for name, (model, tta) in cases.items():
+for name, case in cases.items():
     if not wanted or name in wanted:
-        worst, spread = compare(name, model, tta)
+        worst, spread = compare(name, *case)
         print(f"{name}: differs by {worst:.1e} at most, where pictures differ by {spread:.2g}", flush=True)
