@@ -21,6 +21,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/text.h"
 #include "kernels/cpu/parallel.h"
 
 namespace starling {
@@ -45,8 +46,7 @@ bool named_as_picture(const fs::path& path) {
   return known.count(extension) != 0;
 }
 
-/// The files asked for: of folders all that have a picture's name below them, sorted. Links to nothing and pipes too: they are named in
-/// turn.
+/// The files asked for: of folders all below them that have a picture's name, sorted. Links to nothing and pipes too, to be named in turn.
 std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
@@ -97,6 +97,9 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vec
   return pictures;
 }
 
+/// A text as a part of a line, whatever is in it.
+std::string in_line(const std::string& text) { return shown(text, std::string::npos); }
+
 std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
   const std::vector<double> shares = model.probabilities(logits);
   const auto name = [&](std::int64_t index) {
@@ -108,9 +111,9 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::s
   for (const std::int64_t index : largest(logits, options.top)) {
     const double share = shares[static_cast<std::size_t>(index)];
     top.push_back({{"class", name(index)}, {"index", index}, {"probability", share}});
-    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", name(index), 100.0 * share);
+    text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
   }
-  if (!options.json) return fmt::format("{}: {}\n", file, text);
+  if (!options.json) return fmt::format("{}: {}\n", in_line(file), text);
   // A file's name may be in no known encoding.
   return nlohmann::ordered_json{{"file", file}, {"top", top}}.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -140,7 +143,7 @@ ExitCode predict(const PredictOptions& options) {
         fmt::print(stderr,
                    "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it longer, or with a smaller "
                    "learning rate\n",
-                   files[begin + i]);
+                   in_line(files[begin + i]));
         result = ExitCode::kUsage;
         continue;
       }

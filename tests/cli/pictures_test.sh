@@ -80,12 +80,24 @@ mkdir pets/val/cow && cp "$golden/444.jpg" pets/val/cow/
 check "folders that differ" 2 "cow is in val/ alone; needed: the same folders in both" "$train" pets.json --output differ
 rm -r pets/val/cow
 
+mkdir 'two
+lines' && cp "$golden/444.jpg" 'two
+lines/a.jpg' && echo nonsense >'two
+lines/b.jpg'
+check "a line a picture, whatever its name" 2 '^two\\nlines/a.jpg: (ant|bee) ' "$predict" run 'two
+lines'
+verify "on stdout and on stderr" bash -c '[ "$(wc -l <.stdout)" = 1 ] && grep -q "^starling-predict: \[picture\] two\\\\nlines/b.jpg: is neither" .stderr && [ "$(wc -l <.stderr)" = 1 ]'
+check "as JSON a name keeps its characters" 2 '^\{"file":"two\\nlines/a.jpg",' "$predict" run 'two
+lines' --json
 check "a model with a sigmoid for each class" 0 "" ranks 1 "$train" pets.json --output bce --set loss.type=bce_with_logits
 verify "is predicted with these" python3 - "$predict" <<'END'
 import json, subprocess, sys
 line, = subprocess.run([sys.argv[1], "bce", "pets/val/ant/444.jpg", "--json"], capture_output=True, text=True, check=True).stdout.splitlines()
 assert abs(sum(top["probability"] for top in json.loads(line)["top"]) - 1) > 1e-5, line
 END
+cp -r pets single && rm -r single/{train,val}/bee
+check "one class only is worth a line" 0 "^warning: data: image_folder: $work/single/train has one class, ant: the model will say it of everything; add a folder for each other class$" ranks 2 "$train" pets.json --output single-run --set data.path="$work/single" --set steps=1
+verify "and no more than one" test "$(grep -c "has one class" .stderr)" = 1
 
 # What is no file of bytes is named, and never waited for.
 mkfifo pipe.png

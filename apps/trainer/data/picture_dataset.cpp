@@ -96,6 +96,10 @@ void PictureDataset::open() {
     fail(ExitCode::kUsage, "data",
          "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a part of train/ aside", name_, path_);
   }
+  if (opened.train->classes().size() == 1) {  // by the first rank alone
+    log::info("warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a folder for each other class",
+              name_, path_, opened.train->classes()[0]);
+  }
   split(*opened.train);
   set_samples(static_cast<std::int64_t>(train_samples_.size()),
               opened.test ? opened.test->size() : static_cast<std::int64_t>(test_samples_.size()));
