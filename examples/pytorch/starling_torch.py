@@ -120,8 +120,8 @@ def load(path):
     model.load_state_dict(tensors, strict=True)
     model = model.float().eval()
     with torch.no_grad():  # a model may have more outputs than its data had classes
-        height, width, channels = about.shape
-        outputs = model(torch.zeros(1, channels, height, width)).shape[-1]
+        shape = about.shape
+        outputs = model(torch.zeros(1, shape[2], *shape[:2]) if len(shape) == 3 else torch.zeros(1, *shape)).shape[-1]
     about.classes += [str(i) for i in range(len(about.classes), outputs)]
     return model, about
 
