@@ -197,6 +197,10 @@ TEST_CASE("image_folder: what is wrong with the folders is named") {
   fs::remove_all(tree.folder / "val/cow");
   fs::create_directory(tree.folder / "train/dog");
   CHECK(tree.refusal().find("the class folder " + tree.folder.path() + "/train/dog has no pictures") != std::string::npos);
+  fs::remove(tree.folder / "train/dog");
+  fs::create_symlink("nowhere/dog", tree.folder / "train/dog");
+  CHECK(tree.refusal().find("image_folder: " + tree.folder.path() +
+                            "/train/dog is a link to nothing; mount what it leads to, or remove it") != std::string::npos);
   fs::remove_all(tree.folder / "train");
   CHECK(tree.refusal().find("/train has no class folders; needed: ") != std::string::npos);
   // Without the folder there is what a dry run needs.

@@ -263,7 +263,12 @@ std::vector<std::string> class_folders(const std::string& folder) {
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
     std::error_code ignored;
     const std::string name = it->path().filename().string();
-    if (!name.starts_with(".") && it->is_directory(ignored)) names.push_back(name);
+    if (name.starts_with(".")) continue;
+    if (it->is_directory(ignored)) {
+      names.push_back(name);
+    } else if (it->is_symlink(ignored) && !it->exists(ignored) && !is_picture_name(name)) {  // a class, on a disk that is not mounted
+      fail(ExitCode::kUsage, "data", "image_folder: {}/{} is a link to nothing; mount what it leads to, or remove it", folder, name);
+    }
   }
   if (error) fail(ExitCode::kUsage, "data", "image_folder: {} cannot be read: {}", folder, error.message());
   std::sort(names.begin(), names.end());

@@ -10,7 +10,8 @@
 
 namespace starling {
 
-/// Names of the class folders in a folder, sorted by byte. Error(kUsage) where the folder cannot be read; empty where it is not there.
+/// Names of the class folders in a folder, sorted by byte. Error(kUsage) where the folder cannot be read, or a link in it leads to nothing;
+/// empty where it is not there.
 std::vector<std::string> class_folders(const std::string& folder);
 
 /// Error(kUsage), told by `who`, where folder/train and folder/val have other classes.
