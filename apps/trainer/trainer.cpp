@@ -9,6 +9,7 @@
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/norm_statistics.h"
+#include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
@@ -359,6 +360,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
   if (average_) average_->save(file);
   if (lookahead_) lookahead_->save(file);
   save_stretches(config_.stretches, file);
+  save_contents(config_.data, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;

@@ -61,6 +61,24 @@ TEST_CASE("image_folder: classes by folder, pictures by path, tests cut from the
   CHECK(pixels == decoded_alone(tree.folder / "val/bee/y.jpg", centre));
 }
 
+TEST_CASE("image_folder: checksums tell pictures of other names, and nothing else") {
+  const PictureTree tree;
+  const auto checksums = [](const PictureTree& of) { return of.open()->info().checksums; };
+  const auto known = checksums(tree);
+  REQUIRE(known.size() == 2);
+  CHECK(known.count("names of pictures in train/") == 1);
+  CHECK(known.count("names of pictures in val/") == 1);
+  CHECK(checksums(PictureTree()) == known);  // in another folder
+  PictureTree other;
+  fs::rename(other.folder / "val/ant/x.jpg", other.folder / "val/ant/z.jpg");
+  CHECK(checksums(other).at("names of pictures in train/") == known.at("names of pictures in train/"));
+  CHECK(checksums(other).at("names of pictures in val/") != known.at("names of pictures in val/"));
+  fs::rename(other.folder / "val/ant/z.jpg", other.folder / "val/ant/x.jpg");
+  CHECK(checksums(other) == known);
+  fs::rename(other.folder / "train/bee/1.jpg", other.folder / "train/ant/1.jpg");  // of another class
+  CHECK(checksums(other).at("names of pictures in train/") != known.at("names of pictures in train/"));
+}
+
 TEST_CASE("image_folder: tests may have another size than training") {
   const PictureTree tree;
   const auto dataset = tree.open({{"test_crop", 20}});

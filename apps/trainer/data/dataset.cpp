@@ -110,7 +110,8 @@ DatasetInfo ImageDataset::info() const {
           .class_names = images.class_names,
           .test_image = images.test_image,
           .pictures = images.pictures,
-          .growth = images.growth};
+          .growth = images.growth,
+          .checksums = images.checksums};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +59,9 @@ struct DatasetInfo {
   std::optional<Shape> test_image = {};       ///< of test images, where they have another height and width than training's
   std::optional<PictureRule> pictures = {};   ///< where images are made of pictures of any size
   std::optional<ImageGrowth> growth = {};     ///< of them: training images are smaller at first
+  /// Once it is open: checksums of what tells its samples from those of another that has as many, such as their files' names in their
+  /// order, each under what it is of ("names of pictures in train/"). Ranks, and a run that is resumed, must have the same.
+  std::map<std::string, std::uint32_t> checksums = {};
 
   const TensorInfo* find(std::string_view name) const;
   /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a side where that is not 0.
@@ -103,13 +107,14 @@ class Dataset {
 struct ImageInfo {
   Shape image;  ///< one sample: {H, W, C}
   std::int64_t classes = 0;
-  std::int64_t train_samples = 0, test_samples = 0;  ///< after data.limit and data.test_limit
-  std::array<double, 4> mean{}, std{};               ///< data.normalize, per channel
-  std::string complexity = {};                       ///< see DatasetInfo
-  std::vector<std::string> class_names = {};         ///< see DatasetInfo
-  std::optional<Shape> test_image = {};              ///< see DatasetInfo
-  std::optional<PictureRule> pictures = {};          ///< see DatasetInfo
-  std::optional<ImageGrowth> growth = {};            ///< see DatasetInfo
+  std::int64_t train_samples = 0, test_samples = 0;     ///< after data.limit and data.test_limit
+  std::array<double, 4> mean{}, std{};                  ///< data.normalize, per channel
+  std::string complexity = {};                          ///< see DatasetInfo
+  std::vector<std::string> class_names = {};            ///< see DatasetInfo
+  std::optional<Shape> test_image = {};                 ///< see DatasetInfo
+  std::optional<PictureRule> pictures = {};             ///< see DatasetInfo
+  std::optional<ImageGrowth> growth = {};               ///< see DatasetInfo
+  std::map<std::string, std::uint32_t> checksums = {};  ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".

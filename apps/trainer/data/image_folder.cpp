@@ -1,9 +1,13 @@
 // Folders of pictures, path/train/<class>/… and path/val/<class>/…
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "apps/trainer/data/picture_dataset.h"
 #include "apps/trainer/data/picture_index.h"
+#include "apps/trainer/shards/shard_file.h"
 #include "core/error.h"
 
 namespace starling {
@@ -18,6 +22,10 @@ class FolderPictures final : public PictureSource {
   std::int64_t first(std::int64_t label) const override { return index_.first(label); }
   std::int64_t label(std::int64_t index) const override { return index_.label(index); }
   std::int64_t bytes(std::int64_t index) const override { return index_.bytes(index); }
+  std::map<std::string, std::uint32_t> checksums(const std::string& split) const override {
+    const std::string_view names = index_.names();
+    return {{"names of pictures in " + split + "/", checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};
+  }
   void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out) const override {
     const std::string file = index_.path(index);
     decoder.decode(read_picture_file(file), file, choose, side, side, 3, out);

@@ -103,6 +103,8 @@ void PictureDataset::open() {
   split(*opened.train);
   set_samples(static_cast<std::int64_t>(train_samples_.size()),
               opened.test ? opened.test->size() : static_cast<std::int64_t>(test_samples_.size()));
+  info_.checksums = opened.train->checksums("train");
+  if (opened.test) info_.checksums.merge(opened.test->checksums("val"));
   sources_ = std::move(opened);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -25,6 +26,8 @@ class PictureSource {
   virtual std::int64_t first(std::int64_t label) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
   virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
+  /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val". Costs little for a million of them.
+  virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
   /// Writes side × side × 3 bytes of the part that is chosen. Error(kUsage) names the picture and what is wrong with it.
   virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side,
                       std::uint8_t* out) const = 0;

@@ -37,6 +37,8 @@ class PictureIndex {
   /// The first file of a class; first(classes) is size().
   std::int64_t first(std::int64_t label) const { return first_[static_cast<std::size_t>(label)]; }
   const std::string& file() const { return map_->path(); }  ///< of the index
+  /// All paths below the folder, one right after another.
+  std::string_view names() const { return {names_, static_cast<std::size_t>(places_[files_])}; }
 
  private:
   bool open_file(const std::string& file);

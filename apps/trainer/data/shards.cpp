@@ -1,5 +1,8 @@
 // Pictures in shards, as starling-prepare writes them.
 #include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +19,7 @@ class ShardPictures final : public PictureSource {
   ShardPictures(const std::string& folder, const ShardIndex& index, std::size_t split)
       : classes_(index.classes),
         first_(index.first[split]),
+        settings_(index.settings),
         raw_(index.settings.kind == static_cast<std::uint32_t>(ShardKind::kRaw)),
         set_(folder, index, split) {}
   const std::vector<std::string>& classes() const override { return classes_; }
@@ -27,6 +31,12 @@ class ShardPictures final : public PictureSource {
   std::int64_t bytes(std::int64_t index) const override {
     const auto [file, record] = set_.place(index);
     return file->entry(record).bytes;
+  }
+  /// The shards' names need not be read for it: their index says of what they were made.
+  std::map<std::string, std::uint32_t> checksums(const std::string& /*split*/) const override {
+    const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality, settings_.interpolation};
+    return {{"names and sizes of prepared pictures", settings_.source},
+            {"pictures by settings of starling-prepare", checksum_of(bytes_of(made))}};
   }
   void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out) const override {
     const std::span<const std::uint8_t> bytes = set_.bytes(index);
@@ -40,6 +50,7 @@ class ShardPictures final : public PictureSource {
  private:
   std::vector<std::string> classes_;
   std::vector<std::int64_t> first_;
+  ShardSettings settings_;
   bool raw_;
   ShardSet set_;
 };

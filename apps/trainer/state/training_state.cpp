@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/trainer/state/data_contents.h"
 #include "comm/algorithm.h"
 #include "core/config.h"
 #include "core/error.h"
@@ -190,7 +191,7 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
 }
 
 void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
-                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic) {
+                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic, const DatasetInfo* data) {
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
     fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
   }
@@ -211,6 +212,14 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
   if (made != name_of(compute)) {
     fail(ExitCode::kUsage, "resume", {.file = source, .key = "precision"},
          "the checkpoint was made in {}, this run computes in {}; add --set precision={}", made, name_of(compute), made);
+  }
+  if (data) {
+    // First the keys of the data, then what they come to, then what follows from that, such as a model's outputs. The number of classes is
+    // of the last where the checkpoint says it elsewhere: it follows the folder, which is what the error is to name.
+    nlohmann::json of_data = child(saved, "data");
+    if (has_contents(file) && of_data.contains("classes")) of_data["classes"] = child(child(resolved_config, "data"), "classes");
+    compare(of_data, child(resolved_config, "data"), child(written_config, "data"), "data", source, elastic);
+    check_same_contents(file, source, *data, data_path_of(resolved_config));
   }
   compare(saved, resolved_config, written_config, "", source, elastic);
 }
