@@ -24,6 +24,7 @@
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/report/version.h"
 #include "apps/trainer/state/checkpoint.h"
+#include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
 #include "apps/trainer/state/init_file.h"
 #include "apps/trainer/state/model_metadata.h"
@@ -441,6 +442,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session, Heritage& h
     transport = session.make_transport(config.timeout_s);
   }
   together(*transport, [&] { open_data(config, source_of(options), site); });
+  agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
   backend = choose_backend(config, *transport);
   if (config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, session);
   transport = choose_transport(config, std::move(transport), *backend);

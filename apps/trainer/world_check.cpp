@@ -9,6 +9,7 @@
 #include <sstream>
 #include <vector>
 
+#include "apps/trainer/state/data_contents.h"
 #include "comm/agreement.h"
 #include "core/host.h"
 
@@ -29,6 +30,9 @@ void flatten(const nlohmann::json& value, const std::string& path, std::map<std:
   }
   for (const auto& [name, inner] : value.items()) flatten(inner, path.empty() ? name : path + "." + name, lines);
 }
+
+/// Behind a host's name.
+std::string path_text(const std::string& path) { return path.empty() ? "" : ", data.path " + path; }
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -61,7 +65,7 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
   for (const auto& [path, value] : mine) text += path + "=" + value + "\n";
   const auto found = find_disagreement(world, text);
   if (!found) return;
-  const std::vector<std::string> hosts = world.all_gather(host_name());
+  std::vector<std::string> hosts = world.all_gather(host_name());
   const auto parse = [](const std::string& lines) {
     std::map<std::string, std::string> values;
     for (const std::string& line : lines_of(lines)) values[line.substr(0, line.find('='))] = line.substr(line.find('=') + 1);
@@ -79,11 +83,29 @@ void agree_on_config(World& world, const nlohmann::json& resolved) {
   const auto path = std::find_if(paths.begin(), paths.end(), [&](const std::string& p) { return value(first, p) != value(other, p); });
   if (path == paths.end()) return;
   const auto rank = static_cast<std::size_t>(found->rank);
+  if (path->starts_with("data.")) {  // such as `classes`, which follows what lies there
+    const std::vector<std::string> folders = world.all_gather(path_text(data_path_of(resolved)));
+    for (const std::size_t r : {std::size_t{0}, rank}) hosts[r] += folders[r];
+  }
   fail_on_all_ranks(
       ExitCode::kUsage, "config", {},
       "the ranks disagree: {} is {} on rank 0 (host {}) and {} on rank {} (host {}); needed: the same config and arguments on "
       "every host",
       *path, value(first, *path), hosts[0], value(other, *path), rank, hosts[rank]);
+}
+
+void agree_on_data(World& world, const std::string& contents, const std::string& path) {
+  const auto found = find_disagreement(world, contents);
+  if (!found) return;
+  const std::vector<std::string> hosts = world.all_gather(host_name()), paths = world.all_gather(path_text(path));
+  const auto rank = static_cast<std::size_t>(found->rank);
+  const auto known = difference_of(found->other, found->first, "");
+  const ContentsDifference difference = known ? *known : ContentsDifference{found->other, found->first};
+  fail_on_all_ranks(
+      ExitCode::kUsage, "data", {},
+      "the ranks' data are not the same: rank {} (host {}{}) has {}, rank 0 (host {}{}) has {}; needed: the same files on every "
+      "host",
+      rank, hosts[rank], paths[rank], difference.mine, hosts[0], paths[0], difference.other);
 }
 
 }  // namespace starling

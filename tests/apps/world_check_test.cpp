@@ -1,4 +1,5 @@
 #include "apps/trainer/world_check.h"
+#include "apps/trainer/state/data_contents.h"
 #include "comm/agreement.h"
 
 #include <doctest/doctest.h>
@@ -60,6 +61,29 @@ TEST_CASE("apps/world: ranks that disagree on the config name the first key") {
   CHECK(contains(with(R"({"sync": {"topology": {"type": "star"}}})"), "sync.topology.type is \"ring\" on rank 0"));
   CHECK(contains(with(R"({"optimizer": {"betas": [0.9, 0.999]}})"), "optimizer.betas is [0.9,0.99] on rank 0"));
   CHECK(contains(with(R"({"seed": 3})"), "seed is not there on rank 0"));
+  // What follows the folder names it.
+  text = with(R"({"data": {"classes": 3, "path": "b"}})");
+  CHECK(contains(text, "data.classes is not there on rank 0 (host "));
+  CHECK(contains(text, ", data.path a) and 3 on rank 2 (host "));
+  CHECK(contains(text, ", data.path b);"));
+}
+
+TEST_CASE("apps/world: ranks that hold different data name the first difference, the host and both folders") {
+  const auto with = [](const DatasetInfo& other, const std::string& path = "b") {
+    return agreed_error([&](Transport& t) {
+      const bool odd = t.rank() == 2;
+      agree_on_data(t, contents_of(odd ? other : DatasetInfo{.train_samples = 40, .test_samples = 8}), odd ? path : "a");
+    });
+  };
+  CHECK(with({.train_samples = 40, .test_samples = 8}).empty());  // at whatever path
+  const std::string text = with({.train_samples = 41, .test_samples = 8});
+  CAPTURE(text);
+  CHECK(contains(text, "the ranks' data are not the same: rank 2 (host "));
+  CHECK(contains(text, ", data.path b) has 41 training samples, rank 0 (host "));
+  CHECK(contains(text, ", data.path a) has 40; needed: "));
+  CHECK(contains(with({.train_samples = 40, .test_samples = 7}, ""), ") has 7 test samples, rank 0"));  // without such a key
+  // What one rank alone says is told as it is.
+  CHECK(contains(with({.train_samples = 40, .test_samples = 8, .checksums = {{"words", 1}}}), "\"words\":1"));
 }
 
 }  // namespace starling

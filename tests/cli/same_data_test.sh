@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# data.path may change, where a run goes on; what lies there must be the same.
+# data.path may change, from host to host and where a run goes on; what lies there must be the same.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 golden=$root/tests/golden/pictures
 
@@ -74,4 +74,25 @@ check "a part of a run on shards" 0 "" "$train" run.json "${sharded[@]}" --outpu
 check "goes on with no others" 2 "in shards-renamed has names and sizes of prepared pictures" "$train" run.json "${sharded[@]}" --resume of-shards --set data.path=shards-renamed
 check "nor those of another size" 2 "in shards-small has pictures by settings of starling-prepare" "$train" run.json "${sharded[@]}" --resume of-shards --set data.path=shards-small
 check "but in files of any size" 0 "continuing after step 4" "$train" run.json "${sharded[@]}" --resume of-shards --set data.path=shards-many
+
+# Ranks with data of their own.
+apart() { # FOLDER [MORE...]: the second rank has its data there
+  local folder=$1
+  shift
+  timeout 60 mpirun --oversubscribe -n 1 "$train" run.json "$@" : -n 1 "$train" run.json "$@" --set data.path="$folder"
+}
+export -f apart
+disagree() { # NAME FOLDER PATTERN PATTERN
+  check "ranks: $1" 2 "the ranks' data are not the same: rank 1 \(host [^ ]+, data.path $2\) has $3, rank 0 \(host [^ ]+, data.path first\) has $4" apart "$2" --output apart
+  verify "in one line" bash -c '[ "$(grep -c "data" .stderr)" = 1 ]'
+}
+disagree "classes of other names" names "'b' as class 0" "'a'; needed"
+disagree "a picture more" more "21 training samples" "20"
+disagree "a test picture less" fewer "7 test samples" "8"
+disagree "another name" renamed "names of pictures in train/ of checksum [0-9a-f]+" "as many of checksum"
+check "ranks: another class" 2 "data.classes is 2 on rank 0 \(host [^ ]+, data.path first\) and 3 on rank 1 \(host [^ ]+, data.path three\)" apart three --output apart
+check "ranks: a test of a model" 2 "the ranks' data are not the same: rank 1" apart names --evaluate whole
+verify "and no folder was made" test ! -e apart
+check "ranks: a copy each" 0 "done" apart moved --output copies
+verify "of the same bits" same_model whole/model.safetensors copies/model.safetensors
 finish
