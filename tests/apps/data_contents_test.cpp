@@ -91,11 +91,11 @@ TEST_CASE("data_contents: changed keys are named before the numbers that follow 
   };
   DatasetInfo three = two_classes();
   three.classes = 3;
-  const char* others = R"({"data": {"path": "t2", "classes": 3}, "model": {"num_classes": 3}})";
+  const char* others = R"({"data": {"path": "t2", "classes": 3, "threads": 2}, "model": {"num_classes": 3}})";
   CHECK(contains(refusal(others, three), "the config now says 3 for data.classes"));  // of an older version
   save_contents(two_classes(), file);
   CHECK(contains(refusal(others, three), "the data set in t2 has 3 classes, at the checkpoint it had 2"));
-  CHECK(refusal(R"({"data": {"path": "t2"}})", two_classes()).empty());
+  CHECK(refusal(R"({"data": {"path": "t2", "threads": 2}})", two_classes()).empty());
   DatasetInfo fewer = two_classes();
   fewer.train_samples = 20;
   CHECK(contains(refusal(R"({"data": {"limit": 20}})", fewer), "the config now says 20 for data.limit"));

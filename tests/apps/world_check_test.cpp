@@ -53,7 +53,7 @@ TEST_CASE("apps/world: ranks that disagree on the config name the first key") {
     });
   };
   CHECK(with("{}").empty());
-  CHECK(with(R"({"threads": 7, "data": {"path": "b"}})").empty());  // a host's own affair
+  CHECK(with(R"({"threads": 7, "data": {"path": "b", "threads": 3}})").empty());  // a host's own affair
   std::string text = with(R"({"batch_size": 32, "sync": {"topology": {"type": "star"}}})");
   CAPTURE(text);
   CHECK(contains(text, "batch_size is 16 on rank 0"));

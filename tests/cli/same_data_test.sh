@@ -95,4 +95,11 @@ check "ranks: a test of a model" 2 "the ranks' data are not the same: rank 1" ap
 verify "and no folder was made" test ! -e apart
 check "ranks: a copy each" 0 "done" apart moved --output copies
 verify "of the same bits" same_model whole/model.safetensors copies/model.safetensors
+
+# Threads that decode change no bit, so that each host may have as many as it likes, and a resumed run others.
+from threads && check "other threads that decode" 0 "continuing after step 8" ranks 2 "$train" run.json --resume threads --set data.threads=3
+verify "change no bit" same_model whole/model.safetensors threads/model.safetensors
+check "other threads on another rank" 0 "done" apart first --output threads-apart --set data.threads=1
+check "on each rank its own" 0 "done" timeout 60 mpirun --oversubscribe -n 1 "$train" run.json --set data.threads=1 --output threads-own : -n 1 "$train" run.json --set data.threads=4 --output threads-own
+verify "change no bit either" same_model whole/model.safetensors threads-own/model.safetensors
 finish

@@ -19,11 +19,11 @@ namespace {
 /// Keys that a resumed run may change, by path; whole sections where the path is a section's. Of the precision, what it came to counts, not
 /// the word: check_resumable() compares that itself.
 const std::set<std::string>& changeable_keys() {
-  static const std::set<std::string> keys{"steps",         "epochs",      "log_every",      "evaluate",        "checkpoint",
-                                          "data.path",     "device",      "plugins",        "threads",         "tensorboard",
-                                          "trace",         "precision",   "sync.transport", "sync.timeout_s",  "sync.heartbeat_s",
-                                          "sync.max_ctas", "cuda_graphs", "data.cache",     "flight_recorder", "sync.verify",
-                                          "elastic"};
+  static const std::set<std::string> keys{
+      "steps",        "epochs",          "log_every",      "evaluate",         "checkpoint",    "data.path",
+      "data.threads", "device",          "plugins",        "threads",          "tensorboard",   "trace",
+      "precision",    "sync.transport",  "sync.timeout_s", "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",
+      "data.cache",   "flight_recorder", "sync.verify",    "elastic"};
   return keys;
 }
 
