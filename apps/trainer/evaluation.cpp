@@ -1,15 +1,23 @@
 #include "apps/trainer/evaluation.h"
 
+#include <exception>
+#include <limits>
 #include <span>
 #include <utility>
 
+#include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "core/autograd.h"
+#include "core/error.h"
 #include "core/trace.h"
 
 namespace starling {
 
 namespace {
+
+/// In place of a rank's number of samples where they could not all be read; whatever other ranks add to it, it stays. So ranks that are
+/// well tell each other so without another message.
+constexpr double kFailed = -std::numeric_limits<double>::infinity();
 
 /// The batch's outputs; of several views their weighted mean, in the format of losses.
 TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader, Pass& pass) {
@@ -47,14 +55,21 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     backend.fill(totals.back(), 0.0);
   }
   double rows = 0.0, samples = 0.0;
-  while (const Batch* batch = loader.next()) {
-    Pass pass{backend};
-    const auto samples_now = static_cast<double>(batch->samples);
-    const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
-    for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
-    if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
-    rows += static_cast<double>(output.outputs.shape()[0]);
-    samples += samples_now;
+  std::exception_ptr failure;  // of this rank's part of the test set, which the others must hear of
+  try {
+    while (const Batch* batch = loader.next()) {
+      Pass pass{backend};
+      const auto samples_now = static_cast<double>(batch->samples);
+      const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
+      for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+      if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
+      rows += static_cast<double>(output.outputs.shape()[0]);
+      samples += samples_now;
+    }
+  } catch (const Error& error) {
+    if (error.code() != ExitCode::kUsage) throw;  // not of the data: this rank cannot go on, not even to tell others
+    failure = std::current_exception();
+    samples = kFailed;
   }
   std::vector<double> sums;
   for (const Tensor& total : totals) {
@@ -63,6 +78,11 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
   }
   sums.insert(sums.end(), {rows, samples});
   if (world.size() > 1) world.sum(sums.data(), sums.size());
+  if (sums.back() == kFailed) {
+    together(world, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+  }
   EvaluationResult result;
   result.samples = static_cast<std::int64_t>(sums.back());
   std::span<const double> rest(sums);

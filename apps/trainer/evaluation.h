@@ -23,7 +23,8 @@ struct EvaluationResult {
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank. Where the loader shows an image in several
-/// views, what is measured is the mean of its outputs.
+/// views, what is measured is the mean of its outputs. Samples that a rank cannot read (kUsage) are AgreedError on all ranks, none of which
+/// waits for another then; the loader has stopped in their midst. Collective.
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion = false);
 
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;

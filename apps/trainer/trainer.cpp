@@ -369,9 +369,11 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
 void Trainer::recalibrate_norms(MeanModelScope& shown) {
   if (config_.recalibrate_batches == 0) return;
   shown.replace_buffers([&] {
-    if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_, config_.compute);
-    norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
-    recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches, config_.seed, backend_);
+    together(transport_, [&] {
+      if (!norm_loader_) norm_loader_ = std::make_unique<Loader>(*config_.dataset, loader_settings(false), backend_, config_.compute);
+      norm_loader_->start(0, 0);  // the same batches at every test, whatever training has come to
+      recalibrate(*config_.task, *config_.model, *norm_loader_, config_.recalibrate_batches, config_.seed, backend_);
+    });
   });
 }
 

@@ -109,7 +109,9 @@ ExitCode TrainingRun::run_steps() {
     const bool saves = last || stopped || config_.checkpoint.due(step(), length);
     if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
       verify_replicas(trainer_);
-    if (last || config_.evaluate.due(step(), length)) test(last);
+    if (last || config_.evaluate.due(step(), length)) {
+      saves ? test_before_checkpoint(last) : test(last);
+    }
     if (saves) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
@@ -240,6 +242,21 @@ void TrainingRun::test(bool last) {
   };
   result_ = trainer_.test(Trainer::TestedModels{of_mean, keep_average});
   if (is_best_) save_best();
+}
+
+void TrainingRun::test_before_checkpoint(bool last) {
+  try {
+    test(last);
+  } catch (const AgreedError& error) {
+    if (error.code() != ExitCode::kUsage) throw;  // the run is ill, not the data; then others may not come along either
+    try {
+      save_checkpoint();
+      checkpoints_.finish();
+    } catch (const AgreedError& second) {
+      if (transport_.rank() == 0) log::warning("the checkpoint of step {} is not saved: {}", step(), second.message());
+    }
+    throw;
+  }
 }
 
 void TrainingRun::read_best() {

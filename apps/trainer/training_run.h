@@ -30,6 +30,8 @@ class TrainingRun {
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
   void test(bool last);
+  /// Where a checkpoint is due behind it: data that cannot be read end the run, but not without that checkpoint.
+  void test_before_checkpoint(bool last);
   /// Of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
   void save_checkpoint();

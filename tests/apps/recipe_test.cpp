@@ -2,15 +2,21 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/inference/model_file.h"
@@ -18,6 +24,7 @@
 #include "apps/trainer/report/report.h"
 #include "apps/trainer/state/init_file.h"
 #include "apps/trainer/training_run.h"
+#include "comm/agreement.h"
 #include "kernels/open_backend.h"
 #include "tests/apps/data_test_support.h"
 #include "tests/apps/trainer_run.h"
@@ -80,7 +87,88 @@ std::string recipe_error(const char* patch) {
   return error_of(ExitCode::kUsage, [&] { read_train_config(recipe_config(patch), "test.json", {2, 2}); });
 }
 
+/// Another data set, of which one sample or every one of a split cannot be read from some moment on.
+class WithBadSample final : public Dataset {
+ public:
+  explicit WithBadSample(std::unique_ptr<Dataset> inner) : inner_(std::move(inner)) {}
+  DatasetInfo info() const override { return inner_->info(); }
+  void open() override { inner_->open(); }
+  std::int64_t label(Split split, std::int64_t index) const override { return inner_->label(split, index); }
+  void read(Split split, std::int64_t index, std::span<std::byte* const> out) const override {
+    if (split == of && (index == bad || bad == kEvery)) fail(code, "data", "sample {} cannot be read", index);
+    inner_->read(split, index, out);
+  }
+  static constexpr std::int64_t kNone = -1, kEvery = -2;
+  std::atomic<std::int64_t> bad{kNone};
+  std::atomic<Split> of{Split::kTest};
+  ExitCode code = ExitCode::kUsage;
+
+ private:
+  std::unique_ptr<Dataset> inner_;
+};
+
+/// For a TrainerRun; `sample` points to the rank's own then.
+std::function<void(TrainConfig&)> with_bad_sample(WithBadSample*& sample) {
+  return [&sample](TrainConfig& config) {
+    auto dataset = std::make_unique<WithBadSample>(std::move(config.dataset));
+    sample = dataset.get();
+    config.dataset = std::move(dataset);
+  };
+}
+
 }  // namespace
+
+TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all, and the model is each rank's own again") {
+  for (const char* patch : {"{}", R"({"ema": {}})", R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 20}})"}) {
+    CAPTURE(patch);
+    const bool of_training = std::string(patch).find("recalibrate") != std::string::npos;
+    FakeWorld world(4);
+    world.run([&](Transport& transport) {
+      WithBadSample* sample = nullptr;
+      TrainerRun run(recipe_config(patch), transport, with_bad_sample(sample));
+      run.steps(2);
+      const SafetensorsFile before = run.trainer->state();
+      sample->of = of_training ? Dataset::Split::kTrain : Dataset::Split::kTest;
+      if (transport.rank() == 1) sample->bad = of_training ? WithBadSample::kEvery : 29;  // which is of rank 1's part
+      std::string text;
+      int told_of = -2;
+      try {
+        run.test();
+      } catch (const AgreedError& error) {
+        text = error.what();
+        told_of = error.rank();
+      }
+      CHECK(contains(text, "cannot be read"));
+      CHECK(told_of == 1);
+      check_same_tensors(before, run.trainer->state());
+    });
+  }
+}
+
+TEST_CASE("recipe/bad sample: the checkpoint that is due behind the test is saved all the same") {
+  const nlohmann::json json = recipe_config(R"({"checkpoint": {"every_steps": 4, "best": true}})");
+  for (const bool due : {true, false}) {
+    CAPTURE(due);
+    const Folder folder;
+    FakeWorld world(2);
+    world.run([&](Transport& transport) {
+      WithBadSample* sample = nullptr;
+      TrainerRun run(json, transport, with_bad_sample(sample));
+      run.steps(due ? 2 : 0);  // so that the first test comes after 4 steps, or 2
+      if (transport.rank() == 1) sample->bad = 31;
+      const std::string text = error_of(ExitCode::kUsage, [&] { TrainingRun(*run.trainer, folder.path()).run(); });
+      CHECK(contains(text, "sample 31 cannot be read"));
+    });
+    const CheckpointFolder checkpoints(folder.path());
+    CHECK(checkpoints.newest().value_or(-1) == (due ? 4 : -1));
+    CHECK_FALSE(checkpoints.best().has_value());
+    if (!due) continue;
+    const Folder whole;
+    CHECK(train_to_end(json, folder.path(), 2, true) == ExitCode::kOk);
+    CHECK(train_to_end(json, whole.path(), 2) == ExitCode::kOk);
+    CHECK(test::read_text(folder / "model.safetensors") == test::read_text(whole / "model.safetensors"));
+  }
+}
 
 TEST_CASE("recipe/ema: the average is the plain recursion over each rank's parameters and statistics") {
   for (const int ranks : {1, 2}) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# data.path may change, from host to host and where a run goes on; what lies there must be the same.
+# data.path may change, from host to host and where a run goes on; what lies there must be the same. And what a bad test picture costs.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 golden=$root/tests/golden/pictures
 
@@ -102,4 +102,31 @@ verify "change no bit" same_model whole/model.safetensors threads/model.safetens
 check "other threads on another rank" 0 "done" apart first --output threads-apart --set data.threads=1
 check "on each rank its own" 0 "done" timeout 60 mpirun --oversubscribe -n 1 "$train" run.json --set data.threads=1 --output threads-own : -n 1 "$train" run.json --set data.threads=4 --output threads-own
 verify "change no bit either" same_model whole/model.safetensors threads-own/model.safetensors
+
+# A test picture that is cut off, of one rank's part alone (val/a/1.jpg is sample 1).
+cp -r first bad && truncate -s 600 bad/val/a/1.jpg
+tests=(--set evaluate.every_steps=4)
+check "a whole run with tests" 0 "test accuracy" ranks 2 "$train" run.json "${tests[@]}" --output tested-whole
+check "a bad test picture ends the run by name" 2 "rank 1: .*bad/val/a/1.jpg: cannot be decoded" timeout 60 mpirun --oversubscribe -n 2 "$train" run.json "${tests[@]}" --set data.path=bad --output cut
+verify "with one line of error" bash -c '[ "$(grep -c "1.jpg" .stderr)" = 1 ]'
+verify "but the checkpoint that was due is there" test -f cut/checkpoints/step-4/DONE
+cp first/val/a/1.jpg bad/val/a/1.jpg
+check "the run goes on once the picture is mended" 0 "continuing after step 4" ranks 2 "$train" run.json "${tests[@]}" --set data.path=bad --resume cut
+verify "to the bits of a whole run" same_model tested-whole/model.safetensors cut/model.safetensors
+verify "with its losses" same_losses tested-whole cut
+truncate -s 600 bad/val/a/1.jpg
+check "where no checkpoint is due" 2 "rank 1: .*1.jpg" timeout 60 mpirun --oversubscribe -n 2 "$train" run.json "${tests[@]}" --set data.path=bad --output undue --set checkpoint.every_steps=5
+verify "there is none" bash -c '! ls undue/checkpoints/step-* 2>/dev/null'
+check "at the last step" 2 "1.jpg: cannot be decoded" timeout 60 mpirun --oversubscribe -n 2 "$train" run.json --set data.path=bad --output last --set checkpoint.best=true
+verify "the whole run is saved" test -f last/checkpoints/step-12/DONE
+verify "and none is called the best" test ! -e last/checkpoints/best
+cp first/val/a/1.jpg bad/val/a/1.jpg
+check "and needs its test alone" 0 "done" ranks 2 "$train" run.json --set data.path=bad --resume last --set checkpoint.best=true
+verify "to the bit" same_model whole/model.safetensors last/model.safetensors
+truncate -s 600 bad/val/a/1.jpg
+check "one rank" 2 "1.jpg: cannot be decoded" "$train" run.json "${tests[@]}" --set data.path=bad --output alone
+verify "saves it, too" test -f alone/checkpoints/step-4/DONE
+check "of two ranks' averages" 2 "rank 1: .*1.jpg" timeout 60 mpirun --oversubscribe -n 2 "$train" run.json "${tests[@]}" --set data.path=bad --output ema --set ema.decay=0.9
+verify "saves them" test -f ema/checkpoints/step-4/DONE
+check "a test alone ends on all ranks" 2 "rank 1: .*1.jpg" timeout 60 mpirun --oversubscribe -n 2 "$train" run.json --set data.path=bad --evaluate whole
 finish
