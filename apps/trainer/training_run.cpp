@@ -442,6 +442,7 @@ void TrainingRun::write_summary() {
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
     if (config_.data.pictures) {
       const std::set<std::string> different = different_of(bad);
+      summary["bad_pictures"] = different.size();
       if (!different.empty())
         log::warning("data: {} picture{} could not be decoded; others of the same class stood in", different.size(),
                      different.size() == 1 ? "" : "s");

@@ -120,6 +120,7 @@ cp -r pets linked && ln -s "$work/unmounted/1.jpg" linked/train/ant/away.jpg
 check "a link to nothing among the training pictures ends the run by name" 2 "linked/train/ant/away.jpg: cannot be read: No such file or directory" timeout 60 mpirun --oversubscribe -n 1 "$train" pets.json --output linked-run --set data.path="$work/linked"
 check "or is counted, and the next stands in for it" 0 "away.jpg: .*the next of its class stands in for it" timeout 120 mpirun --oversubscribe -n 1 "$train" pets.json --output linked-skip --set data.path="$work/linked" --set data.on_bad_image=skip
 verify "as one picture" grep -q "data: 1 picture could not be decoded; others of the same class stood in" .stderr
+verify "and summary.json has the number" grep -q "\"bad_pictures\": 1" linked-skip/summary.json
 # A pipe takes a picture's place; what the index knows of its folder stays true.
 touch -r changed/train/bee when && rm changed/train/bee/0.png && mkfifo changed/train/bee/0.png && touch -r when changed/train/bee
 check "a pipe where a picture was ends the run by name" 2 "bee/0.png: cannot be read: it is a pipe" timeout 60 mpirun --oversubscribe -n 1 "$train" pets.json --output piped-run --set data.path="$work/changed"
