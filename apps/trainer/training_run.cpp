@@ -109,9 +109,9 @@ ExitCode TrainingRun::run_steps() {
     const bool saves = last || stopped || config_.checkpoint.due(step(), length);
     if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
       verify_replicas(trainer_);
-    if (last || config_.evaluate.due(step(), length)) {
-      saves ? test_before_checkpoint(last) : test(last);
-    }
+    const bool tests = last || config_.evaluate.due(step(), length);
+    if (tests && saves) test_before_checkpoint(last);
+    if (tests && !saves) test(last);
     if (saves) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }

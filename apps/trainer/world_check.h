@@ -15,8 +15,7 @@ void agree_on_build(World& world, const std::string& report);
 /// may have for itself (paths, device, threads) are left out. Collective.
 void agree_on_config(World& world, const nlohmann::json& resolved);
 
-/// And for what an open data set holds (contents_of()), which must be the same though each host may have it at a path of its own: `path`,
-/// which the error names. Collective.
+/// And for what an open data set holds (contents_of()). Each host may have it at a `path` of its own, which the error names. Collective.
 void agree_on_data(World& world, const std::string& contents, const std::string& path);
 
 }  // namespace starling

@@ -208,8 +208,8 @@ TEST_CASE("image_folder: a part of each class is set aside where there is no val
 TEST_CASE("image_folder: what is wrong with the folders is named") {
   const PictureTree tree;
   CHECK(tree.refusal({{"val_fraction", 0.2}})
-            .find("leave one of them out: --set data.val_fraction=0 takes " + tree.folder.path() +
-                  "/val for tests, and without that folder 0.2 of ") != std::string::npos);
+            .find("leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() + "/val is for tests") !=
+        std::string::npos);
   tree.add("val/cow/z.jpg", "444.jpg");
   CHECK(tree.refusal().find("has 2 classes and " + tree.folder.path() + "/val 3: cow is in val/ alone") != std::string::npos);
   fs::remove_all(tree.folder / "val/cow");

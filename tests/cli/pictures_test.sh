@@ -74,7 +74,7 @@ cp "$golden/420.jpg" pets/train/bee/0.jpg && truncate -s 900 pets/train/bee/0.jp
 check "a picture that is cut off ends the run by name" 2 "pets/train/bee/0.jpg: cannot be decoded as JPEG: Premature end" ranks 2 "$train" pets.json --output bad
 check "or another stands in for it" 0 "bee/0.jpg: .*the next of its class stands in for it" ranks 2 "$train" pets.json --output skipped --set data.on_bad_image=skip
 rm pets/train/bee/0.jpg
-check "a part of train/ set aside beside val/, and what to do" 2 "but there is .*/pets/val; leave one of them out: --set data.val_fraction=0 takes .*/pets/val for tests, and without that folder 0.1 of " "$train" pets.json --output both --set data.val_fraction=0.1
+check "a part of train/ set aside beside val/, and what to do" 2 "but there is .*/pets/val; leave one of them out: with --set data.val_fraction=0 .*/pets/val is for tests" "$train" pets.json --output both --set data.val_fraction=0.1
 check "a batch that is too large, and what to do" 2 "32 on 2 ranks is more than the 24 training samples; allowed: <= 12, as by --set batch_size=12" ranks 2 "$train" pets.json --output large --set batch_size=32
 mkdir pets/val/cow && cp "$golden/444.jpg" pets/val/cow/
 check "folders that differ" 2 "cow is in val/ alone; needed: the same folders in both" "$train" pets.json --output differ

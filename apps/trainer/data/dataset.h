@@ -59,8 +59,8 @@ struct DatasetInfo {
   std::optional<Shape> test_image = {};       ///< of test images, where they have another height and width than training's
   std::optional<PictureRule> pictures = {};   ///< where images are made of pictures of any size
   std::optional<ImageGrowth> growth = {};     ///< of them: training images are smaller at first
-  /// Once it is open: checksums of what tells its samples from those of another that has as many, such as their files' names in their
-  /// order, each under what it is of ("names of pictures in train/"). Ranks, and a run that is resumed, must have the same.
+  /// Once it is open: checksums that tell its samples from as many others, each under what it is of ("names of pictures in train/").
+  /// All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
 
   const TensorInfo* find(std::string_view name) const;

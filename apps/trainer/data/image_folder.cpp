@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "apps/trainer/data/files.h"
 #include "apps/trainer/data/picture_dataset.h"
 #include "apps/trainer/data/picture_index.h"
-#include "apps/trainer/shards/shard_file.h"
 #include "core/error.h"
 
 namespace starling {

@@ -86,10 +86,10 @@ void PictureDataset::open() {
   Sources opened = open_sources();
   if (opened.test) {
     if (val_fraction_ > 0.0) {
-      fail(ExitCode::kUsage, "data",
-           "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: --set data.val_fraction=0 takes {2}/val for tests, "
-           "and without that folder {1} of {2}/train is set aside",
-           name_, val_fraction_, path_);
+      fail(
+          ExitCode::kUsage, "data",
+          "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: with --set data.val_fraction=0 {2}/val is for tests",
+          name_, val_fraction_, path_);
     }
     check_same_classes(name_, path_, opened.train->classes(), opened.test->classes());
   } else if (val_fraction_ == 0.0) {

@@ -20,8 +20,8 @@ void check_same_classes(const std::string& who, const std::string& folder, const
 
 /// The picture files (.jpg, .jpeg, .png in any case) below each class folder of a folder, sorted by class and path: found once and kept in
 /// an index file, which all ranks of a host map. Later it is checked against its checksum and the folders' times of change alone, so that a
-/// million files open in a moment. 12 bytes a file beside its name. Whatever has such a name and is no folder is listed, so that a link to
-/// nothing or a pipe is named when it is read, and not left out in silence.
+/// million files open in a moment. 12 bytes a file beside its name. Whatever has such a name and is no folder is listed: a link to
+/// nothing, say, which is so named when it is read.
 class PictureIndex {
  public:
   /// Reads the index, or looks through the folders and writes it: `.starling-index` in the folder, or in the user's cache folder where that
