@@ -95,6 +95,15 @@ void check_augment_images(const AugmentImages& args) {
   }
 }
 
+void check_resize_pictures(const ResizePictures& args) {
+  require(args.x && args.y && args.x.dtype() == DType::kUInt8 && args.y.dtype() == DType::kUInt8 && args.y.shape().rank() == 4 &&
+              args.y.shape()[3] == 3,
+          "resize_pictures", "x must be bytes, y bytes of B×H×W×3");
+  const Shape shape = args.parts ? args.parts.shape() : Shape{};
+  require(shape.rank() == 2 && args.parts.dtype() == DType::kInt32 && shape[0] == args.y.shape()[0] && shape[1] == kCutPictureNumbers,
+          "resize_pictures", "parts are {}; needed: int32 [{}, {}]", shape.text(), args.y.shape()[0], kCutPictureNumbers);
+}
+
 void check_change_pixels(const ChangePixels& args) {
   const auto bytes = [&](const Tensor& tensor) { return tensor && tensor.dtype() == DType::kUInt8 && tensor.shape() == args.x.shape(); };
   require(bytes(args.x) && bytes(args.scratch) && bytes(args.y) && args.x.shape().rank() == 4 && args.x.shape()[3] >= 1 &&

@@ -435,6 +435,16 @@ struct AugmentImages {
 /// Throws Error(kInternal) where the tensors do not fit each other: what every backend begins with.
 void check_augment_images(const AugmentImages& args);
 
+inline constexpr std::int64_t kCutPictureNumbers = 14;  ///< int32 of a CutPicture
+/// Makes images of parts of pictures that have any size: y[B,H,W,3] of the bytes x. parts: int32 [B,14], for each image a CutPicture
+/// (kernels/math/resize_pictures.h), whose `place` counts from x and lies in it with all pixels.
+struct ResizePictures {
+  Tensor x, parts, y;
+  Accesses accesses() const { return Accesses().read({x, parts}).write({y}); }
+};
+/// Throws Error(kInternal) where the tensors do not fit each other: what every backend begins with.
+void check_resize_pictures(const ResizePictures& args);
+
 inline constexpr std::int64_t kPixelStepNumbers = 9;  ///< int32 of a PixelStep
 /// Changes the bytes of images: x[B,H,W,C] → y, of at most 4 channels. steps: int32 [B,K,9], for each image K PixelSteps
 /// (kernels/math/pixel_steps.h), carried out up to the first that is kNone. `scratch` is as large as x, and none of the three overlap.
@@ -638,6 +648,7 @@ struct Update {
   X(EmbeddingBackward, embedding_backward)             \
   X(Cast, cast)                                        \
   X(AugmentImages, augment_images)                     \
+  X(ResizePictures, resize_pictures)                   \
   X(ChangePixels, change_pixels)                       \
   X(WeightedSum, weighted_sum)                         \
   X(Encode, encode)                                    \

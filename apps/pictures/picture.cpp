@@ -42,6 +42,14 @@ Turn turn_of(int orientation) {
   return kTurns[static_cast<std::size_t>(orientation)];
 }
 
+std::int32_t bits_of(const Turn& turn) {
+  return (turn.transposed ? CutPicture::kTransposed : 0) | (turn.mirror_y ? CutPicture::kMirrorY : 0) |
+         (turn.mirror_x ? CutPicture::kMirrorX : 0);
+}
+Turn turn_of_bits(std::int32_t bits) {
+  return {(bits & CutPicture::kTransposed) != 0, (bits & CutPicture::kMirrorY) != 0, (bits & CutPicture::kMirrorX) != 0};
+}
+
 /// A part of the picture as it is seen, as it lies in the file.
 PicturePart stored_part(PicturePart part, const PictureSize& seen, const Turn& turn) {
   if (turn.mirror_y) {
@@ -86,13 +94,24 @@ void write_row(const std::uint8_t* from, std::int64_t step, std::int64_t pixels,
   std::memcpy(out + 3 * (pixels - 1), from, 3);
 }
 
-PictureSize seen_size(const StoredPicture& stored) {
-  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
-}
-
 struct ImageSize {
   std::int64_t height = 0, width = 0, channels = 0;
 };
+
+/// Writes an image of pixels of 4 bytes, `stride` to a row, which lie as the file has them.
+void show(const Turn& turn, const std::uint8_t* pixels, std::int64_t stride, const ImageSize& image, std::uint8_t* out) {
+  const auto& [height, width, channels] = image;
+  const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
+  for (std::int64_t y = 0; y < height; ++y) {
+    const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
+    const std::uint8_t* from = pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
+    write_row(from, next, width, channels, out + y * width * channels);
+  }
+}
+
+PictureSize seen_size(const StoredPicture& stored) {
+  return turn_of(stored.orientation).transposed ? PictureSize{stored.width, stored.height} : PictureSize{stored.height, stored.width};
+}
 
 /// How an image is made of a picture: which part of it, as it lies in the file.
 class Plan {
@@ -212,39 +231,6 @@ struct PictureDecoder::State {
     return picture;
   }
 
-  /// Makes the image of the decoded region.
-  void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
-    const PicturePart& part = plan.part();
-    const std::int64_t rows = plan.rows(), columns = plan.columns();
-    const std::uint8_t* pixels = nullptr;  // the resized part's
-    std::int64_t stride = 0;               // of a row, in pixels
-    if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
-      stride = region.width;
-      pixels = region.pixels.data() + 4 * ((corner->first - region.top) * stride + corner->second - region.left);
-    } else {
-      resized.resize(static_cast<std::size_t>(4 * rows * columns));
-      const PartPixels decoded{.first = region.pixels.data(),
-                               .top = region.top,
-                               .left = region.left,
-                               .height = region.height,
-                               .width = region.width,
-                               .stride = 4 * region.width,
-                               .denominator = denominator};
-      resize(part, decoded, rows, columns, resized.data());
-      stride = columns;
-      pixels = resized.data();
-    }
-    // The image's rows among these pixels, which lie as the file has them.
-    const auto& [height, width, channels] = plan.image();
-    const Turn& turn = plan.turn();
-    const std::int64_t next = 4 * (turn.transposed ? stride : 1) * (turn.mirror_x ? -1 : 1);
-    for (std::int64_t y = 0; y < height; ++y) {
-      const std::int64_t from_y = turn.mirror_y ? height - 1 - y : y, from_x = turn.mirror_x ? width - 1 : 0;
-      const std::uint8_t* from = pixels + 4 * (turn.transposed ? from_x * stride + from_y : from_y * stride + from_x);
-      write_row(from, next, width, channels, out + y * width * channels);
-    }
-  }
-
   /// Where a part's pixels lie: `region` of the picture at 1/denominator, of so many channels.
   struct PartPixels {
     const std::uint8_t* first = nullptr;  ///< the region's
@@ -252,8 +238,68 @@ struct PictureDecoder::State {
     std::int64_t stride = 0, channels = 4;  ///< bytes of a row; of a pixel
     std::int64_t denominator = 1;
   };
+  PartPixels decoded(std::int64_t denominator) const {
+    return {.first = region.pixels.data(),
+            .top = region.top,
+            .left = region.left,
+            .height = region.height,
+            .width = region.width,
+            .stride = 4 * region.width,
+            .denominator = denominator};
+  }
+
+  /// Makes the image of the decoded region.
+  void deliver(const Plan& plan, std::int64_t denominator, std::uint8_t* out) {
+    const std::int64_t rows = plan.rows(), columns = plan.columns();
+    if (const auto corner = plan.whole_pixels(); corner && denominator == 1) {
+      const std::uint8_t* pixels = region.pixels.data() + 4 * ((corner->first - region.top) * region.width + corner->second - region.left);
+      return show(plan.turn(), pixels, region.width, plan.image(), out);
+    }
+    resized.resize(static_cast<std::size_t>(4 * rows * columns));
+    resize(plan.part(), decoded(denominator), rows, columns, resized.data());
+    show(plan.turn(), resized.data(), columns, plan.image(), out);
+  }
+
   void resize(const PicturePart& part, const PartPixels& from, std::int64_t rows, std::int64_t columns, std::uint8_t* out) {
-    // The window among the decoded pixels: of a scaled picture it ends in the midst of pixels, which belong to it.
+    const auto [window, box] = window_of(part, from);
+    resizer.resize(window, box, settings.interpolation, rows, columns, out);
+  }
+
+  /// Leaves the part's pixels as they are. False: they shrink too much, or there is no room for them.
+  bool leave(const Plan& plan, const PartPixels& from, CutTarget& target) const {
+    const auto [window, box] = window_of(plan.part(), from);
+    const auto shrinks = [](double length, std::int64_t outputs) { return length / static_cast<double>(outputs); };
+    if (std::max(shrinks(box.height, plan.rows()), shrinks(box.width, plan.columns())) > CutPicture::kMostShrink) return false;
+    std::uint8_t* to = target.take(3 * window.height * window.width);
+    if (!to) return false;
+    if (window.channels == 3) {
+      cpu::resize_kernels().copy_rows(window.pixels, window.stride, 3 * window.width, window.height, to);
+    } else {
+      for (std::int64_t y = 0; y < window.height; ++y) {
+        cpu::resize_kernels().narrow(window.pixels + y * window.stride, window.width, to + 3 * y * window.width);
+      }
+    }
+    target.cut = {.box_top = box.top,
+                  .box_left = box.left,
+                  .box_height = box.height,
+                  .box_width = box.width,
+                  .height = static_cast<std::int32_t>(window.height),
+                  .width = static_cast<std::int32_t>(window.width),
+                  .interpolation = static_cast<std::int32_t>(settings.interpolation),
+                  .turn = bits_of(plan.turn())};
+    return true;
+  }
+  /// Calls deliver(memory for the image) where the pixels are not left.
+  template <class Deliver>
+  void leave_or(const Plan& plan, const PartPixels& from, CutTarget& target, const Deliver& deliver) const {
+    if (leave(plan, from, target)) return;
+    const auto& [height, width, channels] = plan.image();
+    deliver(target.take(height * width * channels));
+    target.cut = CutPicture::whole(height, width);
+  }
+
+  /// The window among the pixels, and the box in it. Of a scaled picture the window ends in the midst of pixels, which belong to it.
+  static std::pair<PixelWindow, PixelBox> window_of(const PicturePart& part, const PartPixels& from) {
     const std::int64_t denominator = from.denominator;
     const auto scale = static_cast<double>(denominator);
     const auto place = [&](std::int64_t begin, std::int64_t length, std::int64_t region_begin, std::int64_t region_length) {
@@ -263,16 +309,56 @@ struct PictureDecoder::State {
     };
     const auto [top, tall] = place(part.top, part.height, from.top, from.height);
     const auto [left, wide] = place(part.left, part.width, from.left, from.width);
-    const PixelWindow window{.pixels = from.first + (top - from.top) * from.stride + from.channels * (left - from.left),
-                             .stride = from.stride,
-                             .height = tall,
-                             .width = wide,
-                             .channels = from.channels};
-    const PixelBox box{.top = part.box_top / scale - static_cast<double>(top),
-                       .left = part.box_left / scale - static_cast<double>(left),
-                       .height = part.box_height / scale,
-                       .width = part.box_width / scale};
-    resizer.resize(window, box, settings.interpolation, rows, columns, out);
+    return {{.pixels = from.first + (top - from.top) * from.stride + from.channels * (left - from.left),
+             .stride = from.stride,
+             .height = tall,
+             .width = wide,
+             .channels = from.channels},
+            {.top = part.box_top / scale - static_cast<double>(top),
+             .left = part.box_left / scale - static_cast<double>(left),
+             .height = part.box_height / scale,
+             .width = part.box_width / scale}};
+  }
+
+  /// Decodes what the image needs. Returns at which scale.
+  std::int64_t read(std::span<const std::uint8_t> file, const std::string& source, const Plan& plan) {
+    StoredRegion wanted = plan.wanted();
+    const bool jpeg = is_jpeg(file);
+    if (jpeg && settings.scaled_decoding && settings.interpolation != Interpolation::kNearest) {
+      while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator) wanted.denominator *= 2;
+    }
+    if (jpeg) {
+      decode_jpeg(file, source, wanted, region);
+    } else {
+      decode_png(file, source, wanted, region);
+    }
+    return wanted.denominator;
+  }
+  Plan plan_of(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, const ImageSize& image) const {
+    const StoredPicture stored = header(file, source);
+    return {seen_size(stored), turn_of(stored.orientation), choose, source, image};
+  }
+
+  /// What a part of pixels in memory is made of.
+  static PartPixels whole(const PixelRows& picture, const Plan& plan) {
+    const StoredRegion wanted = plan.wanted();
+    const std::int64_t stride = 3 * picture.width;
+    return {.first = picture.pixels + wanted.top * stride + 3 * wanted.left,
+            .top = wanted.top,
+            .left = wanted.left,
+            .height = wanted.height,
+            .width = wanted.width,
+            .stride = stride,
+            .channels = 3};
+  }
+  void cut(const PixelRows& picture, const Plan& plan, std::uint8_t* out) {
+    const auto& [height, width, channels] = plan.image();
+    const std::int64_t stride = 3 * picture.width;
+    if (const auto corner = plan.whole_pixels()) {
+      cpu::resize_kernels().copy_rows(picture.pixels + corner->first * stride + 3 * corner->second, stride, 3 * width, height, out);
+    } else {
+      resize(plan.part(), whole(picture, plan), height, width, out);
+    }
   }
 };
 
@@ -289,41 +375,43 @@ PictureSize PictureDecoder::size(std::span<const std::uint8_t> file, const std::
 
 void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
                             std::int64_t width, std::int64_t channels, std::uint8_t* out) {
-  State& state = *state_;
-  const StoredPicture stored = state.header(file, source);
-  const Plan plan(seen_size(stored), turn_of(stored.orientation), choose, source, {height, width, channels});
-  StoredRegion wanted = plan.wanted();
-  const bool jpeg = is_jpeg(file);
-  if (jpeg && state.settings.scaled_decoding && state.settings.interpolation != Interpolation::kNearest) {
-    while (wanted.denominator < 8 && plan.shrink() >= 2.0 * wanted.denominator) wanted.denominator *= 2;
-  }
-  if (jpeg) {
-    decode_jpeg(file, source, wanted, state.region);
-  } else {
-    decode_png(file, source, wanted, state.region);
-  }
-  state.deliver(plan, wanted.denominator, out);
+  const Plan plan = state_->plan_of(file, source, choose, {height, width, channels});
+  const std::int64_t denominator = state_->read(file, source, plan);
+  state_->deliver(plan, denominator, out);
+}
+
+void PictureDecoder::decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
+                            std::int64_t width, CutTarget& target) {
+  const Plan plan = state_->plan_of(file, source, choose, {height, width, 3});
+  const std::int64_t denominator = state_->read(file, source, plan);
+  state_->leave_or(plan, state_->decoded(denominator), target, [&](std::uint8_t* out) { state_->deliver(plan, denominator, out); });
 }
 
 void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
                          std::int64_t width, std::uint8_t* out) {
-  State& state = *state_;
+  state_->cut(picture, {{picture.height, picture.width}, Turn{}, choose, source, {height, width, 3}}, out);
+}
+
+void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
+                         std::int64_t width, CutTarget& target) {
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
-  const std::size_t stride = 3 * static_cast<std::size_t>(picture.width);
-  if (const auto corner = plan.whole_pixels()) {
-    const std::uint8_t* from = picture.pixels + static_cast<std::size_t>(corner->first) * stride + 3 * corner->second;
-    cpu::resize_kernels().copy_rows(from, static_cast<std::int64_t>(stride), 3 * width, height, out);
-    return;
-  }
-  const StoredRegion wanted = plan.wanted();
-  const State::PartPixels whole{.first = picture.pixels + static_cast<std::size_t>(wanted.top) * stride + 3 * wanted.left,
-                                .top = wanted.top,
-                                .left = wanted.left,
-                                .height = wanted.height,
-                                .width = wanted.width,
-                                .stride = static_cast<std::int64_t>(stride),
-                                .channels = 3};
-  state.resize(plan.part(), whole, height, width, out);
+  state_->leave_or(plan, State::whole(picture, plan), target, [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
+}
+
+void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height, std::int64_t width, std::uint8_t* out) {
+  const Turn turn = turn_of_bits(cut.turn);
+  const std::int64_t rows = turn.transposed ? width : height, columns = turn.transposed ? height : width;
+  thread_local Resizer resizer;
+  thread_local std::vector<std::uint8_t> wide, resized;
+  // Pixels of 4 bytes: the rim of those of 3 might be read behind their end.
+  const auto count = static_cast<std::size_t>(cut.height) * static_cast<std::size_t>(cut.width);
+  wide.resize(4 * count);
+  for (std::size_t i = 0; i < count; ++i) std::memcpy(wide.data() + 4 * i, pixels + 3 * i, 3);
+  resized.resize(static_cast<std::size_t>(4 * rows * columns));
+  resizer.resize({.pixels = wide.data(), .stride = 4 * std::int64_t{cut.width}, .height = cut.height, .width = cut.width},
+                 {.top = cut.box_top, .left = cut.box_left, .height = cut.box_height, .width = cut.box_width},
+                 static_cast<Interpolation>(cut.interpolation), rows, columns, resized.data());
+  show(turn, resized.data(), columns, {height, width, 3}, out);
 }
 
 void PictureDecoder::check(std::span<const std::uint8_t> file, const std::string& source) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "kernels/math/resize_pictures.h"
 #include "kernels/math/resize_taps.h"
 
 // Picture files as bytes of images: JPEG and PNG, told apart by content. Only what a crop needs is decoded, at the smallest scale that
@@ -57,6 +58,18 @@ struct PixelRows {
 /// such picture: more than 65,500 pixels high or wide.
 std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::string& source, int quality);
 
+/// Where a decoder leaves the pixels of a part, for another that resizes them, such as a device.
+class CutTarget {
+ public:
+  virtual ~CutTarget() = default;
+  /// Memory for so many bytes; null where that is too much. It is asked once more then, for an image's own, which always has room.
+  virtual std::uint8_t* take(std::int64_t bytes) = 0;
+  CutPicture cut;  ///< what lies there. Its `place` is left to the target
+};
+/// Makes the image, of height × width × 3 bytes, of what a decoder has left: the bits of Backend::resize_pictures, on every instruction
+/// set.
+void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height, std::int64_t width, std::uint8_t* out);
+
 /// Decodes pictures one after another; keeps its memory from one to the next. One thread uses it.
 ///
 /// Errors are Error(kUsage) that name `source` and what is wrong: no picture, cut off, damaged, larger than allowed. Colours: grey and
@@ -75,9 +88,14 @@ class PictureDecoder {
   /// Writes height × width × channels (1 or 3) bytes.
   void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
               std::int64_t width, std::int64_t channels, std::uint8_t* out);
+  /// Of 3 channels, and not resized yet, but for a part that shrinks to less than CutPicture::kMostShrink or has no room.
+  void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
+              std::int64_t width, CutTarget& target);
   /// The same of a picture whose pixels lie in memory: nothing is decoded, and where the part has the image's size, rows are copied.
   void cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height, std::int64_t width,
            std::uint8_t* out);
+  void cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height, std::int64_t width,
+           CutTarget& target);
   /// Decodes all of a picture, at full scale, to see whether that can be done.
   void check(std::span<const std::uint8_t> file, const std::string& source);
   /// From the header alone.

@@ -1,4 +1,5 @@
 #include "kernels/cpu/cpu_backend_detail.h"
+#include "kernels/math/resize_pictures.h"
 #include "kernels/math/run_pixel_steps.h"
 
 // Changes of images' bytes, as a device carries them out. A loader on the CPU has faster loops for each image it reads (apps/pictures),
@@ -6,6 +7,7 @@
 namespace starling {
 
 static_assert(sizeof(PixelStep) == kPixelStepNumbers * sizeof(std::int32_t));
+static_assert(sizeof(CutPicture) == kCutPictureNumbers * sizeof(std::int32_t));
 
 namespace {
 
@@ -25,6 +27,22 @@ struct Alone {
 };
 
 }  // namespace
+
+void CpuBackend::resize_pictures(const ResizePictures& args) {
+  check_resize_pictures(args);
+  const Shape shape = args.y.shape();
+  const std::int64_t size = shape[1] * shape[2] * shape[3], tiles = math::picture_tiles(shape[1], shape[2]);
+  const auto* parts = reinterpret_cast<const CutPicture*>(args.parts.data<std::int32_t>());
+  threads_.parallel_for(shape[0], 1, [&](std::int64_t begin, std::int64_t end) {
+    math::PictureRoom room;
+    for (std::int64_t n = begin; n < end; ++n) {
+      for (std::int64_t tile = 0; tile < tiles; ++tile) {
+        math::resize_tile(Alone{}, room, parts[n], tile, shape[1], shape[2], args.x.data<std::uint8_t>() + parts[n].place,
+                          args.y.data<std::uint8_t>() + n * size);
+      }
+    }
+  });
+}
 
 void CpuBackend::change_pixels(const ChangePixels& args) {
   check_change_pixels(args);

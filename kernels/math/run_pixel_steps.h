@@ -5,6 +5,7 @@
 
 #include "core/host_device.h"
 #include "kernels/math/pixel_steps.h"
+#include "kernels/math/resize_pictures.h"
 #include "kernels/math/resize_taps.h"
 
 // The steps of one image, carried out by a team of threads: a block of a device, or one thread of the CPU. A team has
@@ -19,61 +20,37 @@ constexpr int kMostTaps = 6;  ///< of a part that is made larger
 
 /// What a team's threads share.
 struct PixelRoom {
-  struct Taps {
-    std::int32_t first;
-    std::int16_t weights[kMostTaps];  ///< 0 behind the last
-  };
-  Taps rows[kTapTile], columns[kTapTile];
+  LineTaps<kMostTaps> rows[kTapTile], columns[kTapTile];
   std::uint32_t counts[4][256];
   std::uint8_t levels[4][256];
   std::uint32_t darkness[4], most[4];  ///< darkness: 255 less the least byte
   unsigned long long sum;
 };
 
-/// Weights of a line of `inputs` pixels that becomes one of `outputs`, no fewer.
-STARLING_HD void enlarging_taps(std::int64_t inputs, std::int64_t outputs, std::int64_t i, Interpolation interpolation,
-                                PixelRoom::Taps& taps) {
-  const int count = resize_taps(inputs, 0.0, static_cast<double>(inputs) / static_cast<double>(outputs), i, interpolation, kMostTaps,
-                                taps.first, taps.weights);
-  for (int t = count; t < kMostTaps; ++t) taps.weights[t] = 0;
-}
-
 template <int kChannels, class Team>
 STARLING_HD void enlarge(const Team& team, PixelRoom& room, const std::int32_t* part, std::int64_t height, std::int64_t width,
                          const std::uint8_t* from, std::uint8_t* to) {
   const std::int64_t part_height = part[2], part_width = part[3];
   const auto interpolation = static_cast<Interpolation>(part[4]);
+  const std::uint8_t* corner = from + (part[0] * width + part[1]) * kChannels;
+  const auto step_of = [](std::int64_t inputs, std::int64_t outputs) { return static_cast<double>(inputs) / static_cast<double>(outputs); };
   for (std::int64_t top = 0; top < height; top += kTapTile) {
     for (std::int64_t left = 0; left < width; left += kTapTile) {
       team.sync();
       team.each(2 * kTapTile, [&](std::int64_t i) {
         const std::int64_t row = top + i, column = left + i - kTapTile;
         if (i < kTapTile) {
-          if (row < height) enlarging_taps(part_height, height, row, interpolation, room.rows[i]);
+          if (row < height) make_line_taps(part_height, 0.0, step_of(part_height, height), row, interpolation, room.rows[i]);
         } else if (column < width) {
-          enlarging_taps(part_width, width, column, interpolation, room.columns[i - kTapTile]);
+          make_line_taps(part_width, 0.0, step_of(part_width, width), column, interpolation, room.columns[i - kTapTile]);
         }
       });
       team.sync();
       team.each(kTapTile * kTapTile, [&](std::int64_t i) {
         const std::int64_t y = i / kTapTile, x = i % kTapTile;
         if (top + y >= height || left + x >= width) return;
-        const PixelRoom::Taps &row = room.rows[y], &column = room.columns[x];
-        std::int32_t sums[kChannels];
-        for (int c = 0; c < kChannels; ++c) sums[c] = kColumnHalf;
-        for (int t = 0; t < kMostTaps; ++t) {
-          if (column.weights[t] == 0) continue;
-          std::int32_t between[kChannels];
-          for (int c = 0; c < kChannels; ++c) between[c] = kRowHalf;
-          for (int s = 0; s < kMostTaps; ++s) {
-            if (row.weights[s] == 0) continue;
-            const std::uint8_t* pixel = from + ((part[0] + row.first + s) * width + part[1] + column.first + t) * kChannels;
-            for (int c = 0; c < kChannels; ++c) between[c] += row.weights[s] * pixel[c];
-          }
-          for (int c = 0; c < kChannels; ++c) sums[c] += column.weights[t] * static_cast<std::int16_t>(between[c] >> kRowShift);
-        }
-        std::uint8_t* pixel = to + ((top + y) * width + left + x) * kChannels;
-        for (int c = 0; c < kChannels; ++c) pixel[c] = static_cast<std::uint8_t>(byte_of(sums[c] >> kColumnShift));
+        resized_pixel<kChannels>(room.rows[y], kMostTaps, room.columns[x], kMostTaps, corner, width * kChannels,
+                                 to + ((top + y) * width + left + x) * kChannels);
       });
     }
   }

@@ -192,7 +192,7 @@ def ours(c, *arguments):
 def train(c):
     small = ["--small"] if c.rehearsed else []
     steps = []
-    for model in ("mlp", "resnet20", "augmented"):
+    for model in ("mlp", "resnet20", "augmented", "pictures"):
         for precision in ("fp32", "bf16", "fp16"):
             command = c.script("gpu_train.py", model, precision, *small, *ours(c, "--seconds", 150))
             steps.append(Step(f"{model} in {precision}", command, 170))

@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/pictures/picture.h"
 #include "core/config.h"
 #include "core/error.h"
 #include "core/philox.h"
+#include "kernels/cpu/cpu_backend.h"
 
 // Pictures against Pillow's: golden/make_pictures.py writes files of every kind and what Pillow makes of them.
 using namespace starling;
@@ -217,4 +220,92 @@ TEST_CASE("mutated pictures are decoded or refused, never worse") {
   }
   CHECK(refused > 0);
   CHECK(made > 0);
+}
+
+namespace {
+
+/// Takes a part's pixels, where they are no more than `most` bytes.
+class Kept final : public CutTarget {
+ public:
+  explicit Kept(std::int64_t most, std::int64_t image) : most_(most), image_(image) {}
+  std::uint8_t* take(std::int64_t bytes) override {
+    if (bytes > most_ && bytes != image_) return nullptr;
+    pixels.resize(static_cast<std::size_t>(bytes));
+    return pixels.data();
+  }
+  Pixels pixels;
+
+ private:
+  std::int64_t most_, image_;
+};
+
+/// What a backend makes of it.
+Pixels resized(CpuBackend& backend, const Kept& kept, std::int64_t height, std::int64_t width) {
+  const Tensor x(backend, Shape{static_cast<std::int64_t>(kept.pixels.size())}, DType::kUInt8);
+  const Tensor parts(backend, Shape{1, kCutPictureNumbers}, DType::kInt32), y(backend, Shape{1, height, width, 3}, DType::kUInt8);
+  std::memcpy(x.raw(), kept.pixels.data(), kept.pixels.size());
+  std::memcpy(parts.raw(), &kept.cut, sizeof kept.cut);
+  backend.resize_pictures({.x = x, .parts = parts, .y = y});
+  const auto* made = y.data<std::uint8_t>();
+  return {made, made + y.elements()};
+}
+
+}  // namespace
+
+TEST_CASE("what a decoder leaves to another to resize becomes its own image, to the bit") {
+  const GoldenPictures golden;
+  CpuBackend backend;
+  const PartChoice centre = [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 12); };
+  const std::vector<std::pair<const char*, PartChoice>> parts = {
+      {"all", all_of()}, {"crop", window_of(3, 5, 17, 11)}, {"the image's size", window_of(2, 1, 16, 12)}, {"centre", centre}};
+  int left = 0, enlarged = 0, turned = 0;
+  for (const std::string& name : golden.names) {
+    const Pixels file = GoldenPictures::file(name);
+    for (const Interpolation interpolation : {Interpolation::kNearest, Interpolation::kBilinear, Interpolation::kBicubic}) {
+      for (const auto& [what, part] : parts) {
+        for (const auto& [height, width] : {std::pair<std::int64_t, std::int64_t>{16, 12}, {50, 70}, {6, 40}}) {
+          if (std::string(what) == "centre" && height != 16) continue;  // its box is made for one size
+          CAPTURE(name);
+          CAPTURE(what);
+          CAPTURE(height);
+          CAPTURE(static_cast<int>(interpolation));
+          const PictureSettings settings{.interpolation = interpolation};
+          const Pixels expected = decoded(file, part, height, width, 3, settings);
+          for (const std::int64_t most : {1 << 20, 0}) {
+            PictureDecoder decoder(settings);
+            Kept kept(most, 3 * height * width);
+            decoder.decode(file, name, part, height, width, kept);
+            REQUIRE(kept.pixels.size() == static_cast<std::size_t>(3 * kept.cut.height * kept.cut.width));
+            Pixels made(expected.size());
+            resize_cut(kept.cut, kept.pixels.data(), height, width, made.data());
+            CHECK(made == expected);
+            CHECK(resized(backend, kept, height, width) == expected);
+            if (most == 0) CHECK((kept.pixels == expected || kept.cut.height * kept.cut.width == height * width));
+            left += kept.pixels != expected;
+            enlarged += kept.pixels.size() < expected.size();
+            turned += kept.cut.turn != 0;
+          }
+        }
+      }
+    }
+  }
+  CHECK(left > 500);
+  CHECK(enlarged > 100);
+  CHECK(turned > 50);
+}
+
+TEST_CASE("a part that shrinks to less than a quarter is resized at once, and so are pixels in memory") {
+  Pixels picture(3 * 90 * 80);
+  for (std::size_t i = 0; i < picture.size(); ++i) picture[i] = static_cast<std::uint8_t>(i * 7919 >> 3);
+  CpuBackend backend;
+  PictureDecoder decoder({.interpolation = Interpolation::kBicubic});
+  for (const std::int64_t side : {10, 19, 20, 24, 60}) {
+    CAPTURE(side);
+    Pixels expected(static_cast<std::size_t>(3 * side * side));
+    decoder.cut({picture.data(), 90, 80}, "it", window_of(5, 0, 80, 80), side, side, expected.data());
+    Kept kept(1 << 20, 3 * side * side);
+    decoder.cut({picture.data(), 90, 80}, "it", window_of(5, 0, 80, 80), side, side, kept);
+    CHECK((kept.pixels == expected) == (side < 20));
+    CHECK(resized(backend, kept, side, side) == expected);
+  }
 }

@@ -53,6 +53,9 @@ END_OF_SCRIPT
   check "its commands alone" 0 '"precision": "bf16".*"color_jitter": .*"rand_augment": ' train_small augmented bf16 --dry-run
   instead=data.augment.rand_augment.magnitude=30 check "and one whose images become others is found" 1 "^error: training, augmented, fp32: loss .* apart, allowed 0.01 and 0.05" \
     train_small augmented fp32 --small --train "$work/other.sh"
+  check "a training on pictures whose crops the device resizes" 0 "^training, pictures, fp32: loss .* apart, allowed 0.01" train_small pictures fp32 --small --train installed/bin/starling-train
+  instead=data.augment.interpolation=nearest check "and one that resizes them otherwise is found" 1 "^error: training, pictures, fp32: loss .* apart, allowed 0.01" \
+    train_small pictures fp32 --small --train "$work/other.sh"
 
   # Graphs, on a small network: the shim's kernels are slow.
   graphs_check=$root/scripts/gpu_graphs.py

@@ -15,6 +15,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/runtime/staging.h"
+#include "tests/apps/picture_tree.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
@@ -104,6 +105,115 @@ TEST_CASE("cuda/loader: colours, shapes and parts are the device's work, with th
       for (const Call& call : cuda::shim::stop_recording()) changed += call.label.find("change_pixels") != std::string::npos;
       CHECK(changed == 6);
     }
+  }
+}
+
+namespace {
+
+/// Bytes the other way round, by the host.
+class Negative final : public Augmenter {
+ public:
+  void apply(const SampleRandom&, AugmentedImage& image) const override {
+    for (std::uint8_t& byte : image.bytes()) byte = static_cast<std::uint8_t>(255 - byte);
+  }
+};
+
+/// A batch's images, and how many of its pictures are left to the device.
+struct PictureBatches {
+  explicit PictureBatches(const Dataset& dataset, const Augmenters& augmenters, Backend& backend, int threads)
+      : augmenters_(augmenters),
+        maker_(make_batch_maker(
+            dataset, {.batch_size = 5, .steps = steps_of(augmenters, true), .mix = !mixing_key(augmenters).empty(), .threads = threads},
+            backend)),
+        slot_(maker_->make_slot()),
+        backend_(backend) {}
+  ~PictureBatches() { maker_->settle(slot_); }
+  std::vector<float> next(std::int64_t epoch) {
+    const std::vector<std::int64_t> samples = {4, 0, 2, 1, 3};
+    maker_->wait_until_writable(slot_);
+    maker_->fill(slot_, samples, image_change(augmenters_, 3, epoch));
+    maker_->send(slot_);
+    maker_->make(slot_);
+    maker_->release(slot_);
+    const Tensor& image = slot_.batch["image"];
+    std::vector<float> numbers(static_cast<std::size_t>(image.elements()));
+    backend_.copy_to_host(image, numbers.data());
+    if (slot_.device.cuts) {
+      const auto* cuts = reinterpret_cast<const CutPicture*>(slot_.host.get() + (slot_.device.cuts.raw() - slot_.device.all.raw()));
+      for (int i = 0; i < 5; ++i) left += cuts[i].height != 16 || cuts[i].width != 16;
+    }
+    return numbers;
+  }
+  int left = 0;
+
+ private:
+  const Augmenters& augmenters_;
+  std::unique_ptr<BatchMaker> maker_;
+  BatchMaker::Slot slot_;
+  Backend& backend_;
+};
+
+}  // namespace
+
+TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bits of the CPU's loader") {
+  const test::PictureTree tree;
+  const json crops{{"random_resized_crop", {{"scale", {0.05, 1.0}}}}};
+  json changed = crops;
+  changed.update({{"color_jitter", {{"contrast", 0.5}, {"hue", 0.4}}}, {"flip", true}, {"mixup", 0.3}});
+  for (const std::string interpolation : {"nearest", "bilinear", "bicubic"}) {
+    for (const json& keys : {json::object(), crops, changed}) {
+      for (const bool by_host : {false, true}) {
+        CAPTURE(interpolation);
+        CAPTURE(keys.dump());
+        CAPTURE(by_host);
+        const auto dataset = tree.open();
+        dataset->set_interpolation(interpolation_of(interpolation));
+        ConfigSection section(keys, "test");
+        Augmenters augmenters = read_augmenters(section, dataset->images().image);
+        if (by_host) augmenters.push_back(std::make_shared<Negative>());
+        cuda::CudaBackend gpu(0, false, false, true);
+        CpuBackend cpu;
+        PictureBatches on_device(*dataset, augmenters, gpu, 1), on_cpu(*dataset, augmenters, cpu, 1), shared(*dataset, augmenters, gpu, 3);
+        cuda::shim::start_recording();
+        for (std::int64_t epoch = 0; epoch < 8; ++epoch) {
+          const std::vector<float> expected = on_cpu.next(epoch);
+          CHECK(on_device.next(epoch) == expected);
+          CHECK(shared.next(epoch) == expected);
+        }
+        int resized = 0;
+        for (const Call& call : cuda::shim::stop_recording()) resized += call.label.find("resize_pictures") != std::string::npos;
+        CHECK(resized == 16);
+        CHECK((by_host ? on_device.left == 0 : on_device.left > 10));
+        // Pictures that are not decoded at a smaller scale do not all fit beside each other, so that the host resizes some.
+        if (interpolation == "nearest") CHECK(on_device.left < 40);
+      }
+    }
+  }
+}
+
+TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was written, and a short batch is whole") {
+  const test::PictureTree tree;
+  const auto dataset = tree.open();
+  cuda::CudaBackend backend(0, false, false, true);
+  CpuBackend cpu;
+  for (const bool fixed_place : {false, true}) {
+    const auto maker = make_batch_maker(*dataset, {.batch_size = 5, .fixed_place = fixed_place}, backend);
+    const auto expected_maker = make_batch_maker(*dataset, {.batch_size = 5}, cpu);
+    BatchMaker::Slot slot = maker->make_slot(), expected = expected_maker->make_slot();
+    const std::vector<std::int64_t> samples = {3, 1};
+    maker->fill(slot, samples, {});
+    expected_maker->fill(expected, samples, {});
+    CHECK(slot.bytes < slot.device.all.bytes());
+    cuda::shim::start_recording();
+    maker->send(slot);
+    for (const Call& call : cuda::shim::stop_recording()) {
+      if (call.kind == CallKind::kCopy) CHECK(call.bytes == slot.bytes);
+    }
+    maker->make(slot);
+    std::vector<float> found(static_cast<std::size_t>(slot.batch["image"].elements()));
+    backend.copy_to_host(slot.batch["image"], found.data());
+    CHECK(std::memcmp(found.data(), expected.batch["image"].raw(), 2 * 16 * 16 * 3 * sizeof(float)) == 0);
+    maker->settle(slot);
   }
 }
 

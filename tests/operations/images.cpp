@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "kernels/math/pixel_steps.h"
+#include "kernels/math/resize_pictures.h"
 #include "tests/operations/rows.h"
 
 // Pooling and what else moves pixels.
@@ -246,6 +248,53 @@ Operation changed_pixels(const Image& x, Index steps) {
       }
     }
     out[0] = now;
+  };
+  return op;
+}
+
+Operation resized_pictures(const Image& y) {
+  // Pixels of twice the image's size, of which the nearest is taken; turned each time otherwise. Other filters are compared with the
+  // loader's own code, and that with Pillow (apps/pictures, cuda/loader).
+  const auto turn_of = [](Index image) { return static_cast<std::int32_t>(image % 8); };
+  const auto part_of = [=](Index image) {
+    const bool transposed = (turn_of(image) & CutPicture::kTransposed) != 0;
+    CutPicture cut = CutPicture::whole(2 * (transposed ? y.w : y.h), 2 * (transposed ? y.h : y.w));
+    cut.place = image * 12 * y.h * y.w;
+    cut.interpolation = static_cast<std::int32_t>(Interpolation::kNearest);
+    cut.turn = turn_of(image);
+    return cut;
+  };
+  Operation op;
+  op.name = fmt::format("resize_pictures to {}", y.shape().text());
+  op.inputs = {{y.n * 12 * y.h * y.w}, {y.n, kCutPictureNumbers}};
+  op.outputs = {y.shape()};
+  op.input_roles = {Role::kByte, Role::kIndex};
+  op.output_roles = {Role::kByte};
+  op.bounds = {256, 2};
+  op.fit = [=](std::vector<Numbers>& in) {
+    for (Index n = 0; n < y.n; ++n) {
+      const CutPicture cut = part_of(n);
+      std::array<std::int32_t, kCutPictureNumbers> numbers{};
+      std::memcpy(numbers.data(), &cut, sizeof cut);
+      std::copy(numbers.begin(), numbers.end(), in[1].begin() + n * kCutPictureNumbers);
+    }
+  };
+  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.resize_pictures({.x = in[0], .parts = in[1], .y = out[0]});
+  };
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (Index n = 0; n < y.n; ++n) {
+      const CutPicture cut = part_of(n);
+      for (Index h = 0; h < y.h; ++h) {
+        for (Index w = 0; w < y.w; ++w) {
+          const Index seen_h = (cut.turn & CutPicture::kMirrorY) != 0 ? y.h - 1 - h : h;
+          const Index seen_w = (cut.turn & CutPicture::kMirrorX) != 0 ? y.w - 1 - w : w;
+          const bool transposed = (cut.turn & CutPicture::kTransposed) != 0;
+          const Index row = 2 * (transposed ? seen_w : seen_h) + 1, column = 2 * (transposed ? seen_h : seen_w) + 1;
+          for (Index c = 0; c < 3; ++c) out[0][y.offset(n, h, w, c)] = in[0][at(cut.place + (row * cut.width + column) * 3 + c)];
+        }
+      }
+    }
   };
   return op;
 }

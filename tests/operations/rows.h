@@ -76,6 +76,7 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
 Operation flatten(const Image& x);
 Operation augmentation(const Image& x, Index crop_padding, Index boxes = 0, bool mix = false);
 Operation changed_pixels(const Image& x, Index steps);
+Operation resized_pictures(const Image& y);
 
 // elementwise.cpp
 Operation activation(Activation kind, const std::string& name, Index n);

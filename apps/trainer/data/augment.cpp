@@ -164,6 +164,7 @@ void AugmentedImage::settle() {
 }
 
 std::span<std::uint8_t> AugmentedImage::bytes() {
+  if (resize_) std::exchange(resize_, {})();
   const ImageBytes image{bytes_.data(), shape_[0], shape_[1], shape_[2]};
   for (PixelStep& step : later_.first(std::exchange(waiting_, 0))) change_pixels(image, std::exchange(step, PixelStep{}));
   return bytes_;
@@ -176,10 +177,10 @@ ImageChange::ImageChange(const Augmenters& augmenters, std::uint64_t seed, std::
       centre_(static_cast<std::int32_t>(padding_of(augmenters))) {}
 
 Augmentation ImageChange::operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut,
-                                     std::span<ErasedBox> boxes, std::span<PixelStep> later) const {
+                                     std::span<ErasedBox> boxes, std::span<PixelStep> later, std::function<void()> resize) const {
   std::fill(boxes.begin(), boxes.end(), ErasedBox{});
   std::fill(later.begin(), later.end(), PixelStep{});
-  AugmentedImage image(bytes, shape, {centre_, centre_, 0}, later);
+  AugmentedImage image(bytes, shape, {centre_, centre_, 0}, later, std::move(resize));
   image.cut = cut;
   std::size_t first = 0;
   for (const auto& augmenter : *augmenters_) {

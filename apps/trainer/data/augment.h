@@ -2,10 +2,12 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/pictures/picture.h"
@@ -77,9 +79,10 @@ inline std::int64_t random_below(std::uint32_t word, std::int64_t bound) {
 class AugmentedImage {
  public:
   /// `whole`: the window that is the image as it is. `later`: room for steps that another than this image's owner carries out; the first
-  /// that is kNone ends them.
-  AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole, std::span<PixelStep> later = {})
-      : window(whole), bytes_(bytes), shape_(shape), whole_(whole), later_(later) {}
+  /// that is kNone ends them. `resize`: makes the bytes, which another resizes else.
+  AugmentedImage(std::span<std::uint8_t> bytes, const Shape& shape, const Augmentation& whole, std::span<PixelStep> later = {},
+                 std::function<void()> resize = {})
+      : window(whole), bytes_(bytes), shape_(shape), whole_(whole), later_(later), resize_(std::move(resize)) {}
 
   const Shape& shape() const { return shape_; }
   /// A change of the bytes: at once, or left to the device where its steps have room.
@@ -99,7 +102,8 @@ class AugmentedImage {
   Shape shape_;
   Augmentation whole_;
   std::span<PixelStep> later_;
-  std::size_t waiting_ = 0;  ///< of later_
+  std::size_t waiting_ = 0;       ///< of later_
+  std::function<void()> resize_;  ///< empty: the bytes are there
 };
 
 /// The order in which augmentations are applied: that of torchvision's reference scripts. Within a stage they go by name.
@@ -167,9 +171,10 @@ class ImageChange {
   /// Whether anything is asked for.
   explicit operator bool() const { return augmenters_ != nullptr; }
   /// Changes one image's bytes, and returns the window to take of it. `cut`: see AugmentedImage. Writes all of `boxes`, of which there are
-  /// as many as erased_values(augmenters), and all of `later`: what is left to do to the bytes before the window is taken.
+  /// as many as erased_values(augmenters), and all of `later`: what is left to do to the bytes before the window is taken. `resize`: see
+  /// AugmentedImage.
   Augmentation operator()(std::int64_t sample, std::span<std::uint8_t> bytes, const Shape& shape, bool cut = false,
-                          std::span<ErasedBox> boxes = {}, std::span<PixelStep> later = {}) const;
+                          std::span<ErasedBox> boxes = {}, std::span<PixelStep> later = {}, std::function<void()> resize = {}) const;
   /// See Augmenter::part().
   std::optional<PicturePart> part(std::int64_t sample, const PictureSize& picture) const;
   /// How the batch that begins with this sample is mixed. Of several ways one is chosen, each as likely.

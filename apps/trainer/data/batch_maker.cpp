@@ -4,6 +4,8 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <thread>
@@ -11,6 +13,7 @@
 #include <utility>
 
 #include "apps/trainer/data/image_table.h"
+#include "apps/trainer/data/picture_pool.h"
 #include "apps/trainer/data/workers.h"
 
 namespace starling {
@@ -47,10 +50,11 @@ class SampleReader {
   const Shape& images() const { return images_; }  ///< of the data's first
 
   /// For each sample: writes its tensors to place(i, tensor, worker), and calls window(i, tensor, bytes, window to take, boxes to erase,
-  /// worker) for each image. Its bytes are changed by then, but for what later(i) has room for. The soft target is left to write_shares().
-  template <class Place, class Window, class Later>
-  void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window,
-            const Later& later) {
+  /// worker) for each image. Its bytes are changed by then, but for what later(i) has room for. Pictures are not resized, where
+  /// target(worker) takes their pixels. The soft target is left to write_shares().
+  template <class Place, class Window, class Later, class Target>
+  void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window, const Later& later,
+            const Target& target) {
     dataset_.will_read(split_, samples);
     workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
       const auto i = static_cast<std::size_t>(item);
@@ -60,13 +64,16 @@ class SampleReader {
       }
       const std::int64_t sample = samples[i];
       bool cut = false;
+      PoolTarget* const pool = target(worker);
       if (pictures_) {
         const auto choose = [&](const PictureSize& size) {
           auto part = change.part(sample, size);
           cut = part.has_value();
           return part;
         };
-        dataset_.read_part(split_, sample, choose, side_, places);
+        if (pool) pool->restart();
+        dataset_.read_part(split_, sample, choose, side_, places, pool);
+        if (pool) pool->finish();
       } else {
         dataset_.read(split_, sample, places);
       }
@@ -74,12 +81,15 @@ class SampleReader {
         const TensorInfo& tensor = read_[t];
         if (tensor.classes > 0 && tensor.dtype == DType::kInt32) check_classes(tensor, split_, sample, places[t]);
         if (!tensor.pixels) continue;
-        const std::span<std::uint8_t> bytes(reinterpret_cast<std::uint8_t*>(places[t]), read_bytes_[t]);
+        const std::span<std::uint8_t> bytes(pool ? pool->pixels() : reinterpret_cast<std::uint8_t*>(places[t]), read_bytes_[t]);
+        std::function<void()> resize;
+        if (pool) resize = [pool] { pool->resize(); };
         const std::span<ErasedBox> boxes = boxes_of_image(i);
         // Unaugmented: the window in the middle of the padding, which is the image as it is.
         const std::span<PixelStep> steps = later(i);
         if (!change) std::fill(steps.begin(), steps.end(), PixelStep{});
-        const Augmentation taken = change ? change(sample, bytes, tensor.shape, cut, boxes, steps) : Augmentation{centre_, centre_, 0};
+        const Augmentation taken =
+            change ? change(sample, bytes, tensor.shape, cut, boxes, steps, std::move(resize)) : Augmentation{centre_, centre_, 0};
         window(i, t, bytes.data(), taken, boxes, worker);
       }
     });
@@ -172,7 +182,7 @@ class CpuBatchMaker final : public BatchMaker {
           windows_[i] = window;
           if (!mix_) images_.at(t).table.write(bytes, window, boxes, to(t).template data<T>() + i * reader_.bytes(t));
         },
-        [](std::size_t) { return std::span<PixelStep>(); });
+        [](std::size_t) { return std::span<PixelStep>(); }, [](int) { return static_cast<PoolTarget*>(nullptr); });
     slot.batch.samples = static_cast<std::int64_t>(samples.size());
     if (!mix_) return;
     const BatchMix mix = change.mix(samples.front(), reader_.images());
@@ -235,7 +245,8 @@ class CpuBatchMaker final : public BatchMaker {
   std::map<std::size_t, Image> images_;  ///< by tensor
 };
 
-/// The device changes colours and shapes, crops, flips, normalises, erases, mixes and casts; a byte a number crosses the bus.
+/// The device resizes pictures, changes colours and shapes, crops, flips, normalises, erases, mixes and casts; a byte a number crosses the
+/// bus.
 class DeviceBatchMaker final : public BatchMaker {
  public:
   DeviceBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)
@@ -253,6 +264,11 @@ class DeviceBatchMaker final : public BatchMaker {
       image_ = tensor.shape;
     }
     if (images == 1) steps_ = settings.steps;  // places of steps are those of one image
+    if (images == 1 && dataset.info().pictures && image_[2] == 3) {
+      pool_ = std::make_unique<PicturePool>(image_.elements(), batch_size_);
+      for (int worker = 0; worker < reader_.workers().threads(); ++worker) targets_.emplace_back(*pool_, image_);
+      resized_ = Tensor(backend, image_.with_batch(batch_size_), DType::kUInt8);
+    }
     if (steps_ > 0) {
       changed_ = Tensor(backend, image_.with_batch(batch_size_), DType::kUInt8);
       scratch_ = Tensor(backend, image_.with_batch(batch_size_), DType::kUInt8);
@@ -266,7 +282,7 @@ class DeviceBatchMaker final : public BatchMaker {
     Slot slot;
     slot.device = make_raw();
     slot.batch = fixed_.all ? fixed_batch_ : make_batch(slot.device);
-    const std::size_t all = slot.device.all.bytes();
+    const std::size_t all = slot.bytes = slot.device.all.bytes();
     slot.host = backend_.allocate_host(all);
     std::memset(slot.host.get(), 0, all);  // the gaps between the parts, and what a short batch leaves, are copied too
     release(slot);                         // the memory may have served the current stream before
@@ -281,9 +297,15 @@ class DeviceBatchMaker final : public BatchMaker {
   void fill(Slot& slot, std::span<const std::int64_t> samples, const ImageChange& change) override {
     slot.uploaded = false;
     const auto host = [&](const Tensor& part) { return slot.host.get() + (part.raw() - slot.device.all.raw()); };
+    if (pool_) pool_->restart(reinterpret_cast<std::uint8_t*>(host(slot.device.pool)));
     reader_.read(
-        samples, change, [&](std::size_t i, std::size_t t, int) { return host(slot.device.tensors[t]) + i * reader_.bytes(t); },
-        [&](std::size_t i, std::size_t, const std::uint8_t*, const Augmentation& window, std::span<const ErasedBox> boxes, int) {
+        samples, change,
+        [&](std::size_t i, std::size_t t, int worker) {
+          if (pool_ && reader_.tensors()[t].pixels) return targets_[static_cast<std::size_t>(worker)].image();
+          return host(slot.device.tensors[t]) + i * reader_.bytes(t);
+        },
+        [&](std::size_t i, std::size_t, const std::uint8_t*, const Augmentation& window, std::span<const ErasedBox> boxes, int worker) {
+          if (pool_) cuts_of(slot)[i] = targets_[static_cast<std::size_t>(worker)].cut;
           const std::array<std::int32_t, 3> row{window.offset_y, window.offset_x, window.flip};
           std::memcpy(host(slot.device.windows) + i * sizeof row, row.data(), sizeof row);
           if (!boxes.empty()) std::memcpy(host(slot.device.boxes) + i * boxes.size_bytes(), boxes.data(), boxes.size_bytes());
@@ -292,7 +314,13 @@ class DeviceBatchMaker final : public BatchMaker {
           if (steps_ == 0) return std::span<PixelStep>();
           const auto most = static_cast<std::size_t>(steps_);
           return std::span(reinterpret_cast<PixelStep*>(host(slot.device.steps)) + i * most, most);
-        });
+        },
+        [&](int worker) { return pool_ ? &targets_[static_cast<std::size_t>(worker)] : nullptr; });
+    if (pool_) {
+      // What a short batch leaves out is made of whatever lies there.
+      std::fill(cuts_of(slot) + samples.size(), cuts_of(slot) + batch_size_, CutPicture::whole(image_[0], image_[1]));
+      slot.bytes = static_cast<std::size_t>(slot.device.pool.raw() - slot.device.all.raw()) + static_cast<std::size_t>(pool_->used());
+    }
     if (mix_) {
       const BatchMix mix = change.mix(samples.front(), reader_.images());
       std::memcpy(host(slot.device.mix), &mix, sizeof mix);
@@ -307,7 +335,7 @@ class DeviceBatchMaker final : public BatchMaker {
     if (slot.uploaded) return;
     const StreamScope scope(backend_, StreamKind::kUpload);
     backend_.wait(slot.free);
-    backend_.copy_from_pinned(slot.host.get(), slot.device.all);
+    backend_.copy_from_pinned(slot.host.get(), filled(slot, slot.device.all));
     slot.arrived = backend_.record();
     slot.uploaded = true;
   }
@@ -315,7 +343,7 @@ class DeviceBatchMaker final : public BatchMaker {
   void send(Slot& slot) const override {
     upload(slot);
     backend_.wait(slot.arrived);
-    if (fixed_.all) backend_.copy(slot.device.all, fixed_.all);
+    if (fixed_.all) backend_.copy(filled(slot, slot.device.all), filled(slot, fixed_.all));
   }
 
   void make(Slot& slot) const override {
@@ -323,6 +351,7 @@ class DeviceBatchMaker final : public BatchMaker {
     for (std::size_t t = 0; t < raw.tensors.size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
       if (!tensor.pixels) continue;
+      if (pool_) backend_.resize_pictures({.x = raw.pool, .parts = raw.cuts, .y = resized_});
       if (steps_ > 0) backend_.change_pixels({.x = raw.tensors[t], .steps = raw.steps, .scratch = scratch_, .y = changed_});
       AugmentImages args{.x = steps_ > 0 ? changed_ : raw.tensors[t],
                          .params = raw.windows,
@@ -359,6 +388,14 @@ class DeviceBatchMaker final : public BatchMaker {
  private:
   static constexpr std::chrono::seconds kSettle{5};  ///< only a device that is stuck behind a lost rank takes longer
 
+  CutPicture* cuts_of(const Slot& slot) const {
+    return reinterpret_cast<CutPicture*>(slot.host.get() + (slot.device.cuts.raw() - slot.device.all.raw()));
+  }
+  /// As much of it as fill() has written.
+  static Tensor filled(const Slot& slot, const Tensor& all) {
+    return slot.bytes == all.bytes() ? all : all.slice(0, Shape{static_cast<std::int64_t>(slot.bytes)});
+  }
+
   /// What a slot's batch is, made of `raw`: images are numbers of their own, everything else is taken where it lies.
   Batch make_batch(const RawBatch& raw) const {
     Batch batch{.samples = batch_size_, .format = dtype_};
@@ -377,24 +414,37 @@ class DeviceBatchMaker final : public BatchMaker {
       places.push_back((end + kAlignment - 1) / kAlignment * kAlignment);
       end = places.back() + bytes;
     };
-    for (std::size_t t = 0; t < reader_.tensors().size(); ++t) add(static_cast<std::size_t>(batch_size_) * reader_.bytes(t));
+    const auto pooled = [&](std::size_t t) { return pool_ && reader_.tensors()[t].pixels; };
+    for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
+      add(pooled(t) ? 0 : static_cast<std::size_t>(batch_size_) * reader_.bytes(t));
+    }
     const Shape windows{batch_size_, 3}, boxes{batch_size_, static_cast<std::int64_t>(erased_.size()), 4}, mix{5},
-        steps{batch_size_, steps_, kPixelStepNumbers};
+        steps{batch_size_, steps_, kPixelStepNumbers}, cuts{pool_ ? batch_size_ : 0, kCutPictureNumbers};
     add(static_cast<std::size_t>(windows.elements()) * sizeof(std::int32_t));
     add(static_cast<std::size_t>(boxes.elements()) * sizeof(std::int32_t));
     add(static_cast<std::size_t>(mix_ ? mix.elements() : 0) * sizeof(std::int32_t));
     add(static_cast<std::size_t>(steps.elements()) * sizeof(std::int32_t));
+    add(static_cast<std::size_t>(cuts.elements()) * sizeof(std::int32_t));
+    add(static_cast<std::size_t>(pool_ ? pool_->bytes() : 0));  // the last: it is not always full
     RawBatch raw;
     raw.all = Tensor(backend_, Shape{static_cast<std::int64_t>(end)}, DType::kUInt8);
     for (std::size_t t = 0; t < reader_.tensors().size(); ++t) {
       const TensorInfo& tensor = reader_.tensors()[t];
-      raw.tensors.emplace_back(raw.all.storage(), places[t], tensor.shape.with_batch(batch_size_), tensor.dtype);
+      if (pooled(t)) {
+        raw.tensors.push_back(resized_);
+      } else {
+        raw.tensors.emplace_back(raw.all.storage(), places[t], tensor.shape.with_batch(batch_size_), tensor.dtype);
+      }
     }
     const std::size_t more = reader_.tensors().size();
     raw.windows = Tensor(raw.all.storage(), places[more], windows, DType::kInt32);
     if (!erased_.empty()) raw.boxes = Tensor(raw.all.storage(), places[more + 1], boxes, DType::kInt32);
     if (mix_) raw.mix = Tensor(raw.all.storage(), places[more + 2], mix, DType::kInt32);
     if (steps_ > 0) raw.steps = Tensor(raw.all.storage(), places[more + 3], steps, DType::kInt32);
+    if (pool_) {
+      raw.cuts = Tensor(raw.all.storage(), places[more + 4], cuts, DType::kInt32);
+      raw.pool = Tensor(raw.all.storage(), places[more + 5], Shape{pool_->bytes()}, DType::kUInt8);
+    }
     return raw;
   }
 
@@ -405,9 +455,11 @@ class DeviceBatchMaker final : public BatchMaker {
   Backend& backend_;
   DType dtype_;
   Shape image_;
-  std::int64_t steps_ = 0;    ///< left to the device, at most, of an image
-  Tensor changed_, scratch_;  ///< of one batch: batches are made one after another
-  RawBatch fixed_;            ///< empty: each slot's batch is made in a place of its own
+  std::int64_t steps_ = 0;              ///< left to the device, at most, of an image
+  std::unique_ptr<PicturePool> pool_;   ///< null: images have the data set's size
+  std::deque<PoolTarget> targets_;      ///< by worker
+  Tensor resized_, changed_, scratch_;  ///< of one batch: batches are made one after another
+  RawBatch fixed_;                      ///< empty: each slot's batch is made in a place of its own
   Batch fixed_batch_;
 };
 

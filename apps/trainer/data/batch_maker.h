@@ -13,7 +13,7 @@ namespace starling {
 /// Fills batches: reads samples, augments, normalises and mixes images. On the CPU fill() does it all; for another device it writes the
 /// samples' bytes and the windows of images into page-locked memory. The thread that issues the backend's work has the device copy them
 /// from there on a stream of their own (upload(), at best while the device computes on another batch), and make the same numbers of them
-/// (make(): Backend::change_pixels and augment_images). So no thread copies a batch.
+/// (make(): Backend::resize_pictures, change_pixels and augment_images). So no thread copies a batch.
 class BatchMaker {
  public:
   virtual ~BatchMaker() = default;
@@ -25,11 +25,13 @@ class BatchMaker {
     Tensor windows;               ///< int32 [batch, 3] as AugmentImages::params
     Tensor boxes, mix;            ///< as AugmentImages::boxes and ::mix; empty where nothing is erased or mixed
     Tensor steps;                 ///< as ChangePixels::steps; empty where no bytes are changed
+    Tensor cuts, pool;            ///< as ResizePictures::parts and ::x; empty where images have the data set's size
   };
   /// Memory for one batch; all but the first member are empty where the backend's memory is the host's.
   struct Slot {
     Batch batch;
     std::shared_ptr<std::byte> host;  ///< page-locked; the same parts in the same places as device.all
+    std::size_t bytes = 0;            ///< of it that fill() has written
     RawBatch device;
     Event free;     ///< the current stream's work on what the slot held before
     Event arrived;  ///< the last upload

@@ -84,11 +84,12 @@ class Dataset {
   /// Writes the tensors of one sample, in info()'s order: out[i] takes as many bytes as tensor i was declared with.
   virtual void read(Split split, std::int64_t index, std::span<std::byte* const> out) const = 0;
   /// Where info().pictures says that images are parts of larger pictures: `choose` decides which, before a picture is decoded; none: the
-  /// test images' rule. A training image gets `side` pixels a side; 0: as declared.
+  /// test images' rule. A training image gets `side` pixels a side; 0: as declared. Where `later` is given the image may be left there, not
+  /// resized yet; then out's first is not written.
   using PictureChoice = std::function<std::optional<PicturePart>(const PictureSize&)>;
-  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
-                         std::span<std::byte* const> out) const {
-    (void)choose, (void)side;
+  virtual void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::span<std::byte* const> out,
+                         CutTarget* later = nullptr) const {
+    (void)choose, (void)side, (void)later;
     read(split, index, out);
   }
   /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any thread may call it.

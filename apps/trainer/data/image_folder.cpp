@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "apps/trainer/data/files.h"
 #include "apps/trainer/data/picture_dataset.h"
@@ -26,9 +27,12 @@ class FolderPictures final : public PictureSource {
     const std::string_view names = index_.names();
     return {{"names of pictures in " + split + "/", checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};
   }
-  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out) const override {
+  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
+              CutTarget* later) const override {
     const std::string file = index_.path(index);
-    decoder.decode(read_picture_file(file), file, choose, side, side, 3, out);
+    const std::vector<std::uint8_t> bytes = read_picture_file(file);
+    if (later) return decoder.decode(bytes, file, choose, side, side, *later);
+    decoder.decode(bytes, file, choose, side, side, 3, out);
   }
 
  private:

@@ -118,11 +118,11 @@ double PictureDataset::complexity(Split split, std::int64_t index) const {
   return static_cast<double>(source->bytes(number));
 }
 
-void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, 0, out); }
+void PictureDataset::image(Split split, std::int64_t index, std::uint8_t* out) const { decode(split, index, {}, 0, out, nullptr); }
 
 void PictureDataset::read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
-                               std::span<std::byte* const> out) const {
-  decode(split, index, choose, side, reinterpret_cast<std::uint8_t*>(out[0]));
+                               std::span<std::byte* const> out, CutTarget* later) const {
+  decode(split, index, choose, side, reinterpret_cast<std::uint8_t*>(out[0]), later);
   write_label(label(split, index), out[1]);
 }
 
@@ -163,7 +163,8 @@ void PictureDataset::split(const PictureSource& train) {
          val_fraction_, path_);
 }
 
-void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t wanted, std::uint8_t* out) const {
+void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t wanted, std::uint8_t* out,
+                            CutTarget* later) const {
   const auto [source, number] = place(split, index);
   const std::int64_t side = split == Split::kTest ? crop_ : wanted > 0 ? wanted : info_.image[0];
   const PartChoice part = [&](const PictureSize& size) {
@@ -175,11 +176,11 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
   };
   thread_local PictureDecoder decoder;
   decoder.use(settings_);
-  if (!skip_) return source->decode(number, decoder, part, side, out);
+  if (!skip_) return source->decode(number, decoder, part, side, out, later);
   const std::int64_t label = source->label(number), begin = source->first(label), count = source->first(label + 1) - begin;
   for (std::int64_t k = 0; k < count; ++k) {
     try {
-      return source->decode(begin + (number - begin + k) % count, decoder, part, side, out);
+      return source->decode(begin + (number - begin + k) % count, decoder, part, side, out, later);
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
       count_bad(*source, begin + (number - begin + k) % count, error);

@@ -28,9 +28,10 @@ class PictureSource {
   virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
   /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val". Costs little for a million of them.
   virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
-  /// Writes side × side × 3 bytes of the part that is chosen. Error(kUsage) names the picture and what is wrong with it.
-  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side,
-                      std::uint8_t* out) const = 0;
+  /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that is not null. Error(kUsage) names the
+  /// picture and what is wrong with it.
+  virtual void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
+                      CutTarget* later) const = 0;
   /// These will be asked for next, in whatever order.
   virtual void will_decode(std::span<const std::int64_t> indices) const { static_cast<void>(indices); }
 };
@@ -43,8 +44,8 @@ class PictureDataset : public BuiltinDataset {
   std::int64_t label(Split split, std::int64_t index) const final;
   double complexity(Split split, std::int64_t index) const final;
   void image(Split split, std::int64_t index, std::uint8_t* out) const final;
-  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side,
-                 std::span<std::byte* const> out) const final;
+  void read_part(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::span<std::byte* const> out,
+                 CutTarget* later) const final;
   void will_read(Split split, std::span<const std::int64_t> indices) const final;
   std::vector<std::int64_t> bad_samples() const final;
 
@@ -70,7 +71,7 @@ class PictureDataset : public BuiltinDataset {
   Place place(Split split, std::int64_t index) const;
   void split(const PictureSource& train);
   void read_growth(ConfigSection& section);
-  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out) const;
+  void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out, CutTarget* later) const;
   void count_bad(const PictureSource& source, std::int64_t number, const Error& error) const;
 
   std::string name_, path_;

@@ -38,12 +38,18 @@ class ShardPictures final : public PictureSource {
     return {{"names and sizes of prepared pictures", settings_.source},
             {"pictures by settings of starling-prepare", checksum_of(bytes_of(made))}};
   }
-  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out) const override {
+  void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,
+              CutTarget* later) const override {
     const std::span<const std::uint8_t> bytes = set_.bytes(index);
     const auto [file, record] = set_.place(index);
-    if (!raw_) return decoder.decode(bytes, file->title(record), choose, side, side, 3, out);
-    const ShardEntry& entry = file->entry(record);
-    decoder.cut({bytes.data(), entry.height, entry.width}, file->path(), choose, side, side, out);
+    if (raw_) {
+      const ShardEntry& entry = file->entry(record);
+      const PixelRows pixels{bytes.data(), entry.height, entry.width};
+      if (later) return decoder.cut(pixels, file->path(), choose, side, side, *later);
+      return decoder.cut(pixels, file->path(), choose, side, side, out);
+    }
+    if (later) return decoder.decode(bytes, file->title(record), choose, side, side, *later);
+    decoder.decode(bytes, file->title(record), choose, side, side, 3, out);
   }
   void will_decode(std::span<const std::int64_t> indices) const override { set_.will_read(indices); }
 

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/data/picture_pool.h"
 #include "apps/trainer/device/step_graphs.h"
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
@@ -282,9 +283,13 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes: those of three slots, and where they are changed first the result and what lies between two changes.
-    if (tensor.pixels && config.device == "cuda")
-      need.batches += (steps_of(config.augment, config.data.pictures.has_value()) > 0 ? 5.0 : 3.0) * numbers;
+    // A device makes them of bytes: those of three slots, with pictures of any size one batch of images, and where those are changed the
+    // result and what lies between two changes.
+    if (tensor.pixels && config.device == "cuda") {
+      const bool pictures = config.data.pictures.has_value();
+      need.batches += (pictures ? 3.0 * PicturePool::kRoom + 1.0 : 3.0) * numbers;
+      if (steps_of(config.augment, pictures) > 0) need.batches += 2.0 * numbers;
+    }
   }
   if (config.cache && config.device != "cuda")
     need.cache = static_cast<double>(plan_cache(config.data, config.cache->limit_bytes(), site.ranks_per_node).bytes());

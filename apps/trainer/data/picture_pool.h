@@ -1,0 +1,80 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "apps/pictures/picture.h"
+#include "core/shape.h"
+
+namespace starling {
+
+/// Where decoders leave the pixels of a batch's pictures, one behind the other. Several threads take of it.
+class PicturePool {
+ public:
+  static constexpr double kRoom = 2.5;  ///< of the images' own size: photographs' random crops have twice as many pixels on average
+  PicturePool(std::int64_t image_bytes, std::int64_t images)
+      : image_(whole_lines(image_bytes)), all_(images * image_), more_(static_cast<std::int64_t>((kRoom - 1.0) * static_cast<double>(all_))) {}
+  std::int64_t bytes() const { return all_ + more_; }
+  void restart(std::uint8_t* memory) {
+    memory_ = memory;
+    used_ = 0;
+    left_ = more_;
+  }
+  /// So many bytes, and an image's size at least, from `place` on. Null: what is left is for the images to come.
+  std::uint8_t* take(std::int64_t bytes, std::int64_t& place) {
+    const std::int64_t wanted = std::max(whole_lines(bytes), image_), more = wanted - image_;
+    std::int64_t left = left_;
+    do {
+      if (left < more) return nullptr;
+    } while (!left_.compare_exchange_weak(left, left - more));
+    place = used_.fetch_add(wanted);
+    return memory_ + place;
+  }
+  std::int64_t used() const { return used_; }
+
+ private:
+  static std::int64_t whole_lines(std::int64_t bytes) { return (bytes + 63) / 64 * 64; }
+  std::int64_t image_, all_, more_;
+  std::uint8_t* memory_ = nullptr;
+  std::atomic<std::int64_t> used_ = 0, left_ = 0;
+};
+
+/// The pixels of one picture at a time, on their way to the device that resizes them.
+class PoolTarget final : public CutTarget {
+ public:
+  PoolTarget(PicturePool& pool, const Shape& image) : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
+  void restart() { pixels_ = nullptr; }
+  std::uint8_t* take(std::int64_t bytes) override { return pixels_ = pool_.take(bytes, place_); }
+  std::uint8_t* pixels() const { return pixels_; }
+  /// Where a data set that resizes by itself writes an image.
+  std::byte* image() { return reinterpret_cast<std::byte*>(made_.data()); }
+  /// After the picture is read: what such a data set has written is taken.
+  void finish() {
+    if (!pixels_) put();
+    cut.place = place_;
+  }
+  /// Resizes at once, for what looks at the image's bytes.
+  void resize() {
+    resize_cut(cut, pixels_, image_[0], image_[1], made_.data());
+    put();
+    cut.place = place_;
+  }
+
+ private:
+  void put() {
+    if (!pixels_) take(image_.elements());
+    std::memcpy(pixels_, made_.data(), made_.size());
+    cut = CutPicture::whole(image_[0], image_[1]);
+  }
+  PicturePool& pool_;
+  Shape image_;
+  std::vector<std::uint8_t> made_;
+  std::uint8_t* pixels_ = nullptr;
+  std::int64_t place_ = 0;
+};
+
+}  // namespace starling
