@@ -21,10 +21,15 @@ std::vector<TestView> test_views(std::string_view name) {
   return views;
 }
 
-void show(const TestView& view, const ImageBytes& image) {
+PixelStep step_of(const TestView& view, std::int64_t height, std::int64_t width) {
   const auto within = [](std::int32_t step, std::int64_t size) { return size > 1 ? step : 0; };
-  const std::int32_t down = within(view.down, image.height), right = within(view.right, image.width);
-  if (down != 0 || right != 0 || view.mirrored) change_pixels(image, pixel_steps::window(down, right, view.mirrored, true));
+  const std::int32_t down = within(view.down, height), right = within(view.right, width);
+  return down != 0 || right != 0 || view.mirrored ? pixel_steps::window(down, right, view.mirrored, true) : PixelStep{};
+}
+
+void show(const TestView& view, const ImageBytes& image) {
+  const PixelStep step = step_of(view, image.height, image.width);
+  if (step.change != PixelChange::kNone) change_pixels(image, step);
 }
 
 }  // namespace starling

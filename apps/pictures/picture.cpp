@@ -403,7 +403,7 @@ void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t 
   const std::int64_t rows = turn.transposed ? width : height, columns = turn.transposed ? height : width;
   thread_local Resizer resizer;
   thread_local std::vector<std::uint8_t> wide, resized;
-  // Pixels of 4 bytes: the rim of those of 3 might be read behind their end.
+  // show() takes pixels of 4 bytes.
   const auto count = static_cast<std::size_t>(cut.height) * static_cast<std::size_t>(cut.width);
   wide.resize(4 * count);
   for (std::size_t i = 0; i < count; ++i) std::memcpy(wide.data() + 4 * i, pixels + 3 * i, 3);

@@ -62,7 +62,8 @@ std::vector<std::uint8_t> encode_jpeg(const PixelRows& picture, const std::strin
 class CutTarget {
  public:
   virtual ~CutTarget() = default;
-  /// Memory for so many bytes; null where that is too much. It is asked once more then, for an image's own, which always has room.
+  /// Memory for so many bytes; null where that is too much. It is asked once more then, for an image's own, which always has room. Of each
+  /// picture one call has success.
   virtual std::uint8_t* take(std::int64_t bytes) = 0;
   CutPicture cut;  ///< what lies there. Its `place` is left to the target
 };
@@ -88,7 +89,7 @@ class PictureDecoder {
   /// Writes height × width × channels (1 or 3) bytes.
   void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
               std::int64_t width, std::int64_t channels, std::uint8_t* out);
-  /// Of 3 channels, and not resized yet, but for a part that shrinks to less than CutPicture::kMostShrink or has no room.
+  /// Of 3 channels, and not resized yet, but for a part that shrinks by more than CutPicture::kMostShrink or has no room.
   void decode(std::span<const std::uint8_t> file, const std::string& source, const PartChoice& choose, std::int64_t height,
               std::int64_t width, CutTarget& target);
   /// The same of a picture whose pixels lie in memory: nothing is decoded, and where the part has the image's size, rows are copied.

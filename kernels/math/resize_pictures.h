@@ -114,8 +114,8 @@ STARLING_HD void resize_tile(const Team& team, PictureRoom& room, const CutPictu
     const std::int64_t seen_y = transposed ? column : row, seen_x = transposed ? row : column;
     const std::int64_t y = (cut.turn & CutPicture::kMirrorY) != 0 ? height - 1 - seen_y : seen_y;
     const std::int64_t x = (cut.turn & CutPicture::kMirrorX) != 0 ? width - 1 - seen_x : seen_x;
-    resized_pixel<3>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile], column_taps, pixels, std::int64_t{3} * cut.width,
-                     image + (y * width + x) * 3);
+    resized_pixel<3>(room.rows[i / kPictureTile], row_taps, room.columns[i % kPictureTile], column_taps, pixels,
+                     std::int64_t{3} * cut.width, image + (y * width + x) * 3);
   });
 }
 

@@ -191,7 +191,7 @@ TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bi
   }
 }
 
-TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was written, and a short batch is whole") {
+TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was taken, and a short batch is whole") {
   const test::PictureTree tree;
   const auto dataset = tree.open();
   cuda::CudaBackend backend(0, false, false, true);

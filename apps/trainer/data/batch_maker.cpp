@@ -246,7 +246,7 @@ class CpuBatchMaker final : public BatchMaker {
 };
 
 /// The device resizes pictures, changes colours and shapes, crops, flips, normalises, erases, mixes and casts; a byte a number crosses the
-/// bus.
+/// bus, or the pixels of each picture's part.
 class DeviceBatchMaker final : public BatchMaker {
  public:
   DeviceBatchMaker(const Dataset& dataset, const BatchMakerSettings& settings, Backend& backend)

@@ -20,7 +20,7 @@ class BatchMaker {
 
   /// A batch on the device as the data set gives it, with the windows to take of its images.
   struct RawBatch {
-    Tensor all;                   ///< one block, of which the others are parts
+    Tensor all;                   ///< one block, of which the others are parts, but for images that are made of pictures
     std::vector<Tensor> tensors;  ///< in the order of DatasetInfo::tensors
     Tensor windows;               ///< int32 [batch, 3] as AugmentImages::params
     Tensor boxes, mix;            ///< as AugmentImages::boxes and ::mix; empty where nothing is erased or mixed

@@ -301,7 +301,9 @@ namespace {
 class ShownView final : public Augmenter {
  public:
   explicit ShownView(const TestView& view) : view_(view) {}
-  void apply(const SampleRandom&, AugmentedImage& image) const override { show(view_, image.pixels()); }
+  void apply(const SampleRandom&, AugmentedImage& image) const override {
+    image.change(step_of(view_, image.shape()[0], image.shape()[1]));
+  }
 
  private:
   TestView view_;
@@ -341,8 +343,13 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_si
   for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
   const auto own = static_cast<std::int64_t>(state_->samples.size());
   state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
-  state_->maker = make_batch_maker(
-      dataset, {.batch_size = state_->batch_size, .dtype = dtype, .split = Dataset::Split::kTest, .threads = threads}, backend);
+  state_->maker = make_batch_maker(dataset,
+                                   {.batch_size = state_->batch_size,
+                                    .steps = views.size() > 1 ? 1 : 0,
+                                    .dtype = dtype,
+                                    .split = Dataset::Split::kTest,
+                                    .threads = threads},
+                                   backend);
   state_->slot = state_->maker->make_slot();
   state_->views = views.empty() ? std::vector<TestView>{TestView{}} : std::move(views);
   for (const TestView& view : state_->views) {

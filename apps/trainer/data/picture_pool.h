@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/pictures/picture.h"
+#include "core/error.h"
 #include "core/shape.h"
 
 namespace starling {
@@ -17,7 +18,9 @@ class PicturePool {
  public:
   static constexpr double kRoom = 2.5;  ///< of the images' own size: photographs' random crops have twice as many pixels on average
   PicturePool(std::int64_t image_bytes, std::int64_t images)
-      : image_(whole_lines(image_bytes)), all_(images * image_), more_(static_cast<std::int64_t>((kRoom - 1.0) * static_cast<double>(all_))) {}
+      : image_(whole_lines(image_bytes)),
+        all_(images * image_),
+        more_(static_cast<std::int64_t>((kRoom - 1.0) * static_cast<double>(all_))) {}
   std::int64_t bytes() const { return all_ + more_; }
   void restart(std::uint8_t* memory) {
     memory_ = memory;
@@ -48,7 +51,10 @@ class PoolTarget final : public CutTarget {
  public:
   PoolTarget(PicturePool& pool, const Shape& image) : pool_(pool), image_(image), made_(static_cast<std::size_t>(image.elements())) {}
   void restart() { pixels_ = nullptr; }
-  std::uint8_t* take(std::int64_t bytes) override { return pixels_ = pool_.take(bytes, place_); }
+  std::uint8_t* take(std::int64_t bytes) override {
+    require(!pixels_, "loader", "a data set took memory for a picture twice");  // it would be another's
+    return pixels_ = pool_.take(bytes, place_);
+  }
   std::uint8_t* pixels() const { return pixels_; }
   /// Where a data set that resizes by itself writes an image.
   std::byte* image() { return reinterpret_cast<std::byte*>(made_.data()); }

@@ -283,11 +283,12 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes: those of three slots, with pictures of any size one batch of images, and where those are changed the
-    // result and what lies between two changes.
+    // A device makes them of bytes: those of three slots, and of the place that graphs take them from; with pictures of any size one batch
+    // of images; and where those are changed the result and what lies between two changes.
     if (tensor.pixels && config.device == "cuda") {
       const bool pictures = config.data.pictures.has_value();
-      need.batches += (pictures ? 3.0 * PicturePool::kRoom + 1.0 : 3.0) * numbers;
+      const double slots = config.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
+      need.batches += (pictures ? slots * PicturePool::kRoom + 1.0 : slots) * numbers;
       if (steps_of(config.augment, pictures) > 0) need.batches += 2.0 * numbers;
     }
   }

@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kPixelThreads, 4)
 }
 
 template <int kChannels>
-__global__ void __launch_bounds__(kPixelThreads, 4)
+__global__ void __launch_bounds__(kPixelThreads, 3)
     change_pixels(Index images, Index height, Index width, const PixelStep* steps, Index most, const std::uint8_t* x, std::uint8_t* scratch,
                   std::uint8_t* y) {
   __shared__ math::PixelRoom room;
