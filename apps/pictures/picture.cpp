@@ -339,8 +339,8 @@ struct PictureDecoder::State {
     return {seen_size(stored), turn_of(stored.orientation), choose, source, image};
   }
 
-  /// What a part of pixels in memory is made of.
-  static PartPixels whole(const PixelRows& picture, const Plan& plan) {
+  /// What a part of a picture whose pixels lie in memory is made of.
+  static PartPixels in_memory(const PixelRows& picture, const Plan& plan) {
     const StoredRegion wanted = plan.wanted();
     const std::int64_t stride = 3 * picture.width;
     return {.first = picture.pixels + wanted.top * stride + 3 * wanted.left,
@@ -357,7 +357,7 @@ struct PictureDecoder::State {
     if (const auto corner = plan.whole_pixels()) {
       cpu::resize_kernels().copy_rows(picture.pixels + corner->first * stride + 3 * corner->second, stride, 3 * width, height, out);
     } else {
-      resize(plan.part(), whole(picture, plan), height, width, out);
+      resize(plan.part(), in_memory(picture, plan), height, width, out);
     }
   }
 };
@@ -395,7 +395,7 @@ void PictureDecoder::cut(const PixelRows& picture, const std::string& source, co
 void PictureDecoder::cut(const PixelRows& picture, const std::string& source, const PartChoice& choose, std::int64_t height,
                          std::int64_t width, CutTarget& target) {
   const Plan plan({picture.height, picture.width}, Turn{}, choose, source, {height, width, 3});
-  state_->leave_or(plan, State::whole(picture, plan), target, [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
+  state_->leave_or(plan, State::in_memory(picture, plan), target, [&](std::uint8_t* out) { state_->cut(picture, plan, out); });
 }
 
 void resize_cut(const CutPicture& cut, const std::uint8_t* pixels, std::int64_t height, std::int64_t width, std::uint8_t* out) {

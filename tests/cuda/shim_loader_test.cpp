@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "apps/inference/test_views.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/data/batch_maker.h"
 #include "core/error.h"
@@ -215,6 +216,31 @@ TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was 
     CHECK(std::memcmp(found.data(), expected.batch["image"].raw(), 2 * 16 * 16 * 3 * sizeof(float)) == 0);
     maker->settle(slot);
   }
+}
+
+TEST_CASE("cuda/loader: views of test pictures are shifted and mirrored by the device, with the bits of the CPU's loader") {
+  const test::PictureTree tree;
+  const auto dataset = tree.open();
+  cuda::CudaBackend gpu(0, false, false, true);
+  CpuBackend cpu;
+  EvaluationLoader on_device(*dataset, 2, 0, 1, gpu, DType::kFloat32, 1, test_views("mirror_translate"));
+  EvaluationLoader on_cpu(*dataset, 2, 0, 1, cpu, DType::kFloat32, 1, test_views("mirror_translate"));
+  REQUIRE(on_device.next() != nullptr);
+  REQUIRE(on_cpu.next() != nullptr);
+  cuda::shim::start_recording();
+  for (std::size_t view = 0; view < on_cpu.views().size(); ++view) {
+    const Tensor &expected = on_cpu.shown(view)["image"], &found = on_device.shown(view)["image"];
+    std::vector<float> numbers(static_cast<std::size_t>(found.elements()));
+    gpu.copy_to_host(found, numbers.data());
+    CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
+  }
+  int changed = 0, resized = 0;
+  for (const Call& call : cuda::shim::stop_recording()) {
+    changed += call.label.find("change_pixels") != std::string::npos;
+    resized += call.label.find("resize_pictures") != std::string::npos;
+  }
+  CHECK(changed == 6);
+  CHECK(resized == 6);
 }
 
 TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {

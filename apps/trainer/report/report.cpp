@@ -283,8 +283,8 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
     const double element = tensor.pixels ? compute : static_cast<double>(size_of(tensor.dtype));
     const auto numbers = static_cast<double>(config.batch_size * tensor.shape.elements());
     need.batches += 3.0 * numbers * element;
-    // A device makes them of bytes: those of three slots, and of the place that graphs take them from; with pictures of any size one batch
-    // of images; and where those are changed the result and what lies between two changes.
+    // A device makes them of bytes, in three slots and in the place that graphs take them from. Of pictures it makes a batch of images
+    // first. Where images are changed there are two batches more: the result, and what lies between two changes.
     if (tensor.pixels && config.device == "cuda") {
       const bool pictures = config.data.pictures.has_value();
       const double slots = config.cuda_graphs == GraphChoice::kOff ? 3.0 : 4.0;
