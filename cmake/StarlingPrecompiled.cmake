@@ -10,7 +10,9 @@ function(starling_precompiled name)
 endfunction()
 starling_precompiled(starling_precompiled)
 if(STARLING_TESTS)
-  starling_precompiled(starling_precompiled_tests <doctest/doctest.h>)
-  set_target_properties(starling_precompiled_tests PROPERTIES POSITION_INDEPENDENT_CODE OFF STARLING_OPTIMIZATION -O1)
-  target_compile_options(starling_precompiled_tests PRIVATE -fPIE)  # as programs are compiled
+  foreach(level 0 1)  # of optimization
+    starling_precompiled(starling_precompiled_tests_O${level} <doctest/doctest.h>)
+    set_target_properties(starling_precompiled_tests_O${level} PROPERTIES POSITION_INDEPENDENT_CODE OFF STARLING_OPTIMIZATION -O${level})
+    target_compile_options(starling_precompiled_tests_O${level} PRIVATE -fPIE)  # as programs are compiled
+  endforeach()
 endif()

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds everything and runs all tests.
+# Installs what is missing, builds everything and runs the tests of every change; scripts/nightly.sh has those that take longer.
 #   scripts/test.sh [ARG...]        ARGs go to ctest: -L unit, -R topology, -V, ...
 # Environment: STARLING_BUILD (build), STARLING_JOBS, STARLING_CUDA (AUTO, ON, OFF: the CUDA plug-in), STARLING_DATA (real data sets for the
 #   tests that want them, default <build>/data).
@@ -12,4 +12,4 @@ compile
 mpi_environment
 export STARLING_DATA=${STARLING_DATA:-$build/data}
 say "testing"
-exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" "$@"
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$build/tests.xml" -LE nightly "$@"

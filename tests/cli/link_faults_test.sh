@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: alone
 # Links, disks and clocks that misbehave on emulated hosts (scripts/link_faults), each once.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=$build

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: alone
 # Training across emulated hosts (scripts/netlab): bits, slow, cut and stalled links, mismatched hosts, and that netlab cleans up.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export netlab=$root/scripts/netlab/netlab

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: alone
 # starling-topo measure and plan, and the trainer's "auto".
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export topo=$build/bin/starling-topo

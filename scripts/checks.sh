@@ -1,0 +1,111 @@
+# What .ci/run and scripts/nightly.sh share; sourced after lib.sh.
+
+# The commit by which a part of scripts/nightly.sh was last green, as docs/nightly.md has it; "": none that this checkout knows.
+green_commit() { # PART
+  local commit
+  commit=$(sed -nE "s/^\| $1 \|.*\| \`([0-9a-f]{7,40})\` \|.*/\1/p" "$root/docs/nightly.md" | head -1)
+  if [ -n "$commit" ] && git merge-base --is-ancestor "$commit" HEAD 2>/dev/null; then echo "$commit"; fi
+}
+# The files that differ from then, those of the work tree included; all where no commit is known.
+changed_since() { # COMMIT
+  if [ -n "$1" ]; then git diff --name-only --diff-filter=d "$1"; else git ls-files; fi
+}
+
+tidy_one() { # END FILE, in a process of its own; notes files that there was no time for
+  local left=$(($1 - $(date +%s))) status=0
+  if [ $left -le 5 ]; then
+    echo "$2" >>"$tidy_notes/left"
+    return 0
+  fi
+  timeout $left clang-tidy -p "$tidy_build" --quiet --warnings-as-errors='*' "$2" >"$tidy_notes/log.$$" 2>&1 || status=$?
+  if [ $status = 124 ]; then
+    echo "$2" >>"$tidy_notes/left"
+  elif [ $status != 0 ]; then
+    grep -E 'error:' "$tidy_notes/log.$$" || tail -3 "$tidy_notes/log.$$"
+    echo "$2" >>"$tidy_notes/failed"
+  fi
+  return 0
+}
+# tidy SECONDS FILE...: clang-tidy on those of the files that a build without CUDA compiles. Fails for what it objects to; files that there was no
+# time for are named, and in $tidy_notes/left.
+tidy() {
+  local seconds=$1 files build=$root/build-tidy
+  shift
+  # Clang cannot read gcc's precompiled headers, nor all that gcc is told.
+  configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF
+  files=$(printf '%s\n' "$@" | grep '\.cpp$' | while read -r file; do if grep -qF "\"$root/$file\"" "$build/compile_commands.json"; then echo "$file"; fi; done) || true
+  if [ -z "$files" ]; then
+    say "no file to check"
+    return
+  fi
+  tidy_notes=$(mktemp -d)
+  tidy_build=$build
+  export tidy_notes tidy_build
+  export -f tidy_one
+  say "clang-tidy on $(wc -l <<<"$files") file(s), at most $seconds s"
+  xargs -P "$(nproc)" -I{} bash -c 'tidy_one "$@"' _ $(($(date +%s) + seconds)) {} <<<"$files"
+  if [ -s "$tidy_notes/left" ]; then warn "no time for $(wc -l <"$tidy_notes/left") file(s): $(tr '\n' ' ' <"$tidy_notes/left")"; fi
+  if [ -s "$tidy_notes/failed" ]; then
+    echo "clang-tidy objects to: $(sort "$tidy_notes/failed" | tr '\n' ' ')"
+    return 1
+  fi
+}
+
+# Sanitizers want a plain address space layout; where the container forbids that, they usually run all the same.
+plain_layout() {
+  if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
+}
+# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each.
+sanitized() {
+  local preset=$1 seconds=$2 targets=() pattern=""
+  shift 2
+  for name in "$@"; do
+    case $name in fuzz_*) targets+=("$name") ;; *) targets+=("test_$name") ;; esac
+    pattern+="${pattern:+|}$name"
+  done
+  cmake --preset "$preset" -DSTARLING_FUZZ_SECONDS="$seconds" >"$root/build-$preset.log" || {
+    cat "$root/build-$preset.log"
+    return 1
+  }
+  cmake --build --preset "$preset" --parallel "$(compile_jobs)" --target "${targets[@]}"
+  mpi_environment
+  plain_layout ctest --test-dir "$root/build-$preset" --output-on-failure --no-tests=error --timeout $((600 + seconds)) --parallel "$(nproc)" \
+    --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)\$"
+}
+address_sanitizer() { # FUZZ_SECONDS NAME...
+  # MPI, oneDNN and OpenMP keep memory to the end; leaks of our own show in the tests that count allocations.
+  export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:detect_stack_use_after_return=1
+  export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+  sanitized asan "$@"
+}
+thread_sanitizer() {
+  export TSAN_OPTIONS=suppressions=$root/.ci/tsan.supp:second_deadlock_stack=1:halt_on_error=0
+  export OMP_NUM_THREADS=1
+  sanitized tsan 1 comm
+  # The trainer's own threads over MPI: communication, loader, signals.
+  cmake --build --preset tsan --parallel "$(compile_jobs)" --target starling-train
+  local folder log
+  folder=$(mktemp -d) && log=$folder/log
+  for topology in complete base-2; do
+    plain_layout mpirun --oversubscribe -n 3 build-tsan/bin/starling-train configs/synthetic_mlp.json --set data.limit=2048 \
+      --set data.test_limit=256 --set steps=150 --set log_every=1 --set "sync.topology={\"type\": \"$topology\"}" --set checkpoint.every_steps=50 \
+      --output "$folder/$topology" >"$log" 2>&1 && ! grep -q 'WARNING: ThreadSanitizer' "$log" || { cat "$log" && return 1; }
+  done
+  rm -r "$folder"
+}
+
+# slowest COUNT FILE...: the tests that took longest, from ctest's JUnit files, as "seconds name".
+slowest() {
+  local count=$1
+  shift
+  sed -nE 's/.*<testcase name="([^"]*)".* time="([0-9.]*)".*/\2 \1/p' "$@" 2>/dev/null | sort -rn | head -"$count" | awk '{printf "%8.1f s  %s\n", $1, $2}'
+}
+
+# Where nvcc, cuDNN and its headers are, the CUDA plug-in must build: left out, it would go untested. Without a GPU one architecture shows that it
+# compiles, and the look at machine code takes that one.
+insist_on_cuda() {
+  if { command -v nvcc || compgen -G '/usr/local/cuda*/bin/nvcc'; } >/dev/null && [ -f "$build/deps/cudnn-frontend/include/cudnn_frontend.h" ] &&
+    { ldconfig -p | grep -q 'libcudnn\.so' || compgen -G '/usr/local/cuda*/lib*/libcudnn.so*'; } >/dev/null; then
+    export STARLING_CUDA=ON STARLING_CUDA_ARCHITECTURES=${STARLING_CUDA_ARCHITECTURES:-90-real}
+  fi
+}

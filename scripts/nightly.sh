@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# The tests that take longer than a change should wait for, in parts of at most 60 minutes on 2 cores.
+#   scripts/nightly.sh [PART...]    these parts (default: all of them)
+#   scripts/nightly.sh --list       the parts, and what each runs
+# What has passed for the present commit is not run again, so a part that was ended goes on where it was. A part that passes on a clean checkout is
+# written into docs/nightly.md with the commit.
+set -uo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$root/scripts/checks.sh"
+cd "$root" || exit 1
+
+parts=(semantics programs sanitizers fuzz tidy shim)
+declare -A what=(
+  [semantics]="every algorithm on 2, 3, 4 and 8 ranks against plain formulas, all runs whose bits must not differ, the exchanges of 2 and 4 ranks"
+  [programs]="whole programs: kill and corrupt matrices, link faults, emulated hosts, algorithms resumed, packing, rehearsal of the GPU check"
+  [sanitizers]="all unit tests with the address sanitizer; communication and the trainer with the thread sanitizer"
+  [fuzz]="every reader of input, 5 minutes each, with the address sanitizer"
+  [tidy]="clang-tidy on every file"
+  [shim]="the GPU's kernels on the CPU with checks for undefined behaviour; the machine code of all architectures"
+)
+if [ "${1:-}" = --list ]; then
+  for part in "${parts[@]}"; do printf '%-12s%s\n' "$part" "${what[$part]}"; done
+  exit 0
+fi
+for part in "$@"; do [ -n "${what[$part]:-}" ] || die "unknown part '$part'; known: ${parts[*]}"; done
+[ $# = 0 ] || parts=("$@")
+
+commit=$(git rev-parse --short=10 HEAD)
+git diff --quiet HEAD -- ':!docs/nightly.md' || commit=$commit-changed
+passed=$build/nightly/$commit
+mkdir -p "$passed" || die "the build folder cannot be written to; name another one in STARLING_BUILD"
+
+release() {
+  insist_on_cuda
+  "$root/scripts/setup.sh"
+  configure -DSTARLING_TESTS=ON -DSTARLING_CUDA="${STARLING_CUDA:-AUTO}"
+  compile
+}
+# tests NAME ARG...: ctest, which goes on after a test that was ended (-F).
+tests() {
+  release
+  mpi_environment
+  export STARLING_DATA=${STARLING_DATA:-$build/data}
+  [ -f "$passed/begun" ] || rm -f "$build/Testing/Temporary/CTestCheckpoint.txt" # another commit's
+  : >"$passed/begun"
+  ctest --test-dir "$build" -F --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$passed/$1.xml" -L nightly "${@:2}"
+}
+semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
+programs() { tests programs -R '^nightly_'; }
+sanitizers() {
+  (address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_checkpoint fuzz_flight)
+  (thread_sanitizer)
+}
+fuzz() { (address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_picture fuzz_shards fuzz_network fuzz_checkpoint fuzz_flight); }
+tidy_all() {
+  local files
+  mapfile -t files < <(git ls-files '*.cpp')
+  tidy 3400 "${files[@]}"
+  ! [ -s "$tidy_notes/left" ]
+}
+shim() {
+  cmake --preset ubsan >"$root/build-ubsan.log" || { cat "$root/build-ubsan.log" && return 1; }
+  cmake --build --preset ubsan --parallel "$(compile_jobs)"
+  mpi_environment
+  ctest --preset ubsan
+  local build=$root/build-architectures
+  STARLING_CUDA_ARCHITECTURES="" configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=ON
+  compile starling_cuda
+  for architecture in 80 90 100; do STARLING_CUDA_ARCHITECTURES=$architecture-real tests/cuda/machine_code.sh "$build/lib/libstarling_cuda.so"; done
+}
+
+# The row of a part in docs/nightly.md.
+note() { # PART SECONDS
+  case $commit in *-changed) say "$1 passed; docs/nightly.md stays as it is, since the checkout has changes" && return ;; esac
+  sed -i -E "s#^\| $1 \|.*#| $1 | ${what[$1]} | $((($2 + 59) / 60)) | \`$commit\` | $(date -u +%F) |#" docs/nightly.md
+}
+
+status=0
+for part in "${parts[@]}"; do
+  if [ -f "$passed/$part" ]; then
+    say "$part passed for $commit: $(cat "$passed/$part") s"
+    continue
+  fi
+  printf '\n===== %s: %s =====\n' "$part" "${what[$part]}"
+  begin=$SECONDS command=$part
+  [ "$part" = tidy ] && command=tidy_all
+  (
+    set -e
+    "$command"
+  )
+  if [ $? = 0 ]; then
+    echo $((SECONDS - begin)) >"$passed/$part"
+    note "$part" $((SECONDS - begin))
+  else
+    printf '===== %s FAILED =====\n' "$part"
+    status=1
+  fi
+done
+printf '\n%-12s%10s\n' part "seconds"
+for part in "${parts[@]}"; do printf '%-12s%10s\n' "$part" "$(cat "$passed/$part" 2>/dev/null || echo FAILED)"; done
+exit $status
