@@ -1,10 +1,12 @@
 // starling-bench: what parts of Starling reach of the machine's limits.
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "apps/bench/benches.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/output/arguments.h"
+#include "apps/trainer/report/ceilings.h"
 #include "kernels/cpu/parallel.h"
 
 namespace starling {
@@ -68,14 +70,19 @@ int run_bench(int argc, char** argv) {
   kernels->add_flag("--json", json, "one JSON object");
 
   FloorBench floor_settings;
+  std::vector<std::string> known_gpus;
+  for (const Ceilings& known : kCeilings) known_gpus.emplace_back(known.device);
   CLI::App* floor = app.add_subcommand("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
   floor->add_option("config", floor_settings.config, "a config; without one, the rows that docs/gpu-proof.md has goals for");
   floor->add_option("--set", floor_settings.settings, "KEY=VALUE changes the config, as in starling-train")->allow_extra_args(false);
   floor->add_option("--batch", floor_settings.batch, "samples of a micro-batch instead of the config's")->check(CLI::Range(1, 1 << 24));
   floor->add_option("--precision", floor_settings.precision, "fp32, bf16, fp16 instead of the config's");
-  floor->add_option("--bandwidth", floor_settings.bandwidth, "TB/s of a copy, read and written (an H200's: 4.3)")
+  floor->add_option("--on", floor_settings.on, "the GPU whose ceilings are taken; none is asked")
+      ->capture_default_str()
+      ->check(CLI::IsMember(known_gpus));
+  floor->add_option("--bandwidth", floor_settings.bandwidth, "TB/s of a copy, read and written, instead of that GPU's")
       ->check(CLI::Range(1e-6, 1e6));
-  floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product (an H200's: 790 in bf16)")->check(CLI::Range(1e-6, 1e6));
+  floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product instead of that GPU's")->check(CLI::Range(1e-6, 1e6));
   floor->add_option("--ranks", floor_settings.ranks, "ranks that train together")->capture_default_str()->check(CLI::Range(1, 1 << 20));
   floor->add_flag("--json", json, "JSON");
   GpuStepBench gpu_settings;

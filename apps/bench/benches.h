@@ -87,7 +87,8 @@ struct FloorBench {
   std::vector<std::string> settings;     ///< as starling-train --set
   std::int64_t batch = 0;                ///< 0: the config's
   std::string precision;                 ///< empty: the config's
-  double bandwidth = 0.0, tflops = 0.0;  ///< TB/s and TFLOP/s; 0: an H200's
+  std::string on = "H200";               ///< of kCeilings
+  double bandwidth = 0.0, tflops = 0.0;  ///< TB/s and TFLOP/s; 0: that device's
   int ranks = 1;
   bool json = false;
 };

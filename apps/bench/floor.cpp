@@ -30,6 +30,16 @@ struct StepFloor {
   Floor floor() const { return floor_of(work, flops_per_second, bytes_per_second); }
 };
 
+Ceilings ceilings_of(const FloorBench& settings) {
+  Ceilings device = known_ceilings(settings.on).value();
+  if (settings.bandwidth > 0.0) device.bytes_per_second = 1e12 * settings.bandwidth;
+  return device;
+}
+
+std::string whose_ceilings(const FloorBench& settings) {
+  return fmt::format("{}of one {}", settings.bandwidth > 0.0 || settings.tflops > 0.0 ? "as given, else " : "", settings.on);
+}
+
 enum class Norms { kAsIssued, kByThemselves };
 
 StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings, Norms norms = Norms::kAsIssued) {
@@ -46,7 +56,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   const double parameters = step.memory.parameters / static_cast<double>(size_of(config.dtype));
   const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
-  const Ceilings device = h200_ceilings();
+  const Ceilings device = ceilings_of(settings);
   for (OperationWork& operation :
        count_step_update(config, parameters, received, low_gradient_elements(*config.model, config.compute), device)) {
     if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;  // the ceiling that is given
@@ -54,7 +64,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   }
   step.images = static_cast<double>(config.batch_size * config.accumulate);
   step.flops_per_second = settings.tflops > 0.0 ? 1e12 * settings.tflops : device.flops(config.compute, config.tf32);
-  step.bytes_per_second = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;
+  step.bytes_per_second = device.bytes_per_second;
   return step;
 }
 
@@ -97,6 +107,7 @@ int config_floor(const FloorBench& settings) {
   if (step.defers_norms) unfused = step_floor(config, settings.config, settings, Norms::kByThemselves);
   if (settings.json) {
     nlohmann::json result{{"config", settings.config},
+                          {"device", settings.on},
                           {"precision", name_of(step.compute)},
                           {"images", step.images},
                           {"bytes_per_second", step.bytes_per_second},
@@ -111,8 +122,9 @@ int config_floor(const FloorBench& settings) {
     answer("{}\n", result.dump());
     return 0;
   }
-  answer("{}, {} images a step, {}; ceilings: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
-         name_of(step.compute), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second, size_text(step.memory.total()));
+  answer("{}, {} images a step, {}; ceilings {}: {:.2f} TB/s, {:.0f} TFLOP/s; memory {}\n", settings.config, step.images,
+         name_of(step.compute), whose_ceilings(settings), 1e-12 * step.bytes_per_second, 1e-12 * step.flops_per_second,
+         size_text(step.memory.total()));
   answer("  {:<26} {:>5}  {:>10}  {:>10}  {:>8}  {:>8}  {:>8}  bound by\n", "operation", "calls", "MB/image", "GFLOP/img", "bytes ms",
          "arith ms", "floor ms");
   for (const auto& [name, work] : by_kind(step)) {
@@ -141,8 +153,7 @@ nlohmann::json image_config(const std::string& model, std::int64_t size, std::in
 
 /// The rows that docs/gpu-proof.md sets goals for.
 int goal_floors(const FloorBench& settings) {
-  const Ceilings device = h200_ceilings();
-  const double bandwidth = settings.bandwidth > 0.0 ? 1e12 * settings.bandwidth : device.bytes_per_second;
+  const Ceilings device = ceilings_of(settings);
   nlohmann::json rows = nlohmann::json::array();
   const auto row = [&](const std::string& name, const Floor& floor, double images, double memory) {
     rows.push_back({{"row", name}, {"ms", 1e3 * floor.seconds}, {"bytes", floor.bytes}, {"flops", floor.flops}});
@@ -152,7 +163,7 @@ int goal_floors(const FloorBench& settings) {
   constexpr double kParameters = 25.6e6;
   const auto update_row = [&](const std::string& what, double bytes) {
     row(fmt::format("fused update with mixing, {}, {:.0f} B each", what, bytes),
-        floor_of({{"update", kParameters * bytes, 0.0}}, device.fp32_flops, bandwidth), 0.0, 0.0);
+        floor_of({{"update", kParameters * bytes, 0.0}}, device.fp32_flops, device.bytes_per_second), 0.0, 0.0);
   };
   for (const char* rule : {"adamw", "accum_adamw"}) update_row(fmt::format("{}, 25.6 M parameters, fp32", rule), 32.0);
   update_row("adamw, 25.6 M parameters, fp32, gradients in bf16", 30.0);
@@ -177,8 +188,8 @@ int goal_floors(const FloorBench& settings) {
     answer("{}\n", rows.dump());
     return 0;
   }
-  answer("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), from shapes alone\n", 1e-12 * bandwidth,
-         settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops);
+  answer("Floors at {:.2f} TB/s and {:.0f} TFLOP/s (bf16, fp16), {}, from shapes alone\n", 1e-12 * device.bytes_per_second,
+         settings.tflops > 0.0 ? settings.tflops : 1e-12 * device.low_flops, whose_ceilings(settings));
   for (const nlohmann::json& one : rows) {
     std::string line = fmt::format("  {:<72} {:8.3f} ms", one["row"].get<std::string>(), one["ms"].get<double>());
     if (one.contains("images_per_second")) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -195,29 +196,33 @@ int bench_gpu_step(const GpuStepBench& settings) {
   if (!std::isfinite(last_loss)) fail(ExitCode::kDiverged, "bench", "the loss became {} within {} steps", last_loss, done);
 
   const double step_s = median(seconds);
-  const Ceilings ceilings = h200_ceilings();
+  const std::optional<Ceilings> known = known_ceilings(device->description());
+  const Ceilings ceilings = known ? *known : measured_ceilings(*device, compute);
   const double flops = ceilings.flops(compute, settings.tf32);
   const double floor_s = floor_of(work, flops, ceilings.bytes_per_second).seconds;
   const double images_per_second = static_cast<double>(settings.batch) / step_s;
   if (settings.json) {
-    nlohmann::json result{{"model", settings.model},
-                          {"precision", name_of(compute)},
-                          {"batch", settings.batch},
-                          {"device", device->description()},
-                          {"step_ms", 1e3 * step_s},
-                          {"images_per_second", images_per_second},
-                          {"floor_ms", 1e3 * floor_s},
-                          {"peak_bytes", memory.peak_in_use},
-                          {"reserved_bytes", memory.reserved},
-                          {"steady_state_allocations", steady},
-                          {"loss", last_loss}};
+    nlohmann::json result{
+        {"model", settings.model},
+        {"precision", name_of(compute)},
+        {"batch", settings.batch},
+        {"device", device->description()},
+        {"step_ms", 1e3 * step_s},
+        {"images_per_second", images_per_second},
+        {"floor_ms", 1e3 * floor_s},
+        {"ceilings", {{"of", ceilings.device}, {"bytes_per_second", ceilings.bytes_per_second}, {"flops_per_second", flops}}},
+        {"peak_bytes", memory.peak_in_use},
+        {"reserved_bytes", memory.reserved},
+        {"steady_state_allocations", steady},
+        {"loss", last_loss}};
     for (const auto& [name, time] : backend.seconds) result["operations_ms"][name] = 1e3 * time / kProfiledSteps;
     answer("{}\n", result.dump());
     return 0;
   }
   answer("{}, batch {}, {}, {}, on {}\n", settings.model, settings.batch, name_of(compute), settings.optimizer, device->description());
-  answer("step {:.2f} ms, {:.0f} images/s; an H200's floor {:.2f} ms as issued ({:.2f} of it reached)\n", 1e3 * step_s, images_per_second,
-         1e3 * floor_s, floor_s / step_s);
+  answer("step {:.2f} ms, {:.0f} images/s; floor {:.2f} ms as issued ({:.2f} of it reached) at {:.2f} TB/s and {:.0f} TFLOP/s, {}\n",
+         1e3 * step_s, images_per_second, 1e3 * floor_s, floor_s / step_s, 1e-12 * ceilings.bytes_per_second, 1e-12 * flops,
+         known ? fmt::format("an {}'s", known->device) : "measured here");
   answer("memory: {:.0f} MiB at the peak, {:.0f} MiB from the driver, {} allocations in steady state; loss {:.4f}\n",
          static_cast<double>(memory.peak_in_use) / 1048576.0, static_cast<double>(memory.reserved) / 1048576.0, steady, last_loss);
   for (const auto& [name, time] : backend.seconds) answer("  {:<26} {:8.3f} ms\n", name, 1e3 * time / kProfiledSteps);

@@ -25,6 +25,9 @@
 namespace starling {
 namespace {
 
+/// A communicator on which a call has failed can only be aborted, so that a run cannot go on without graphs by itself.
+constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step";
+
 bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
 
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
@@ -131,7 +134,7 @@ class NcclTransport final : public Transport {
     require(exchange.kind != Exchange::Kind::kNone, "transport", "an exchange of kind none has nothing to start");
     check_device_call(flow);
     check_exchange(rank_, size_, exchange, send, receive, DeviceType::kCuda);
-    return issue({exchange, label, false}, [&](void* stream, const NcclWork& work) {
+    return issue({exchange, label, false, backend_.capturing()}, [&](void* stream, const NcclWork& work) {
       switch (exchange.kind) {
         case Exchange::Kind::kNone: break;
         case Exchange::Kind::kNeighbours: return exchange_with_neighbours(exchange, send, receive, stream, work);
@@ -145,7 +148,8 @@ class NcclTransport final : public Transport {
     if (on_host(in)) return of_control(control_->start_sum(in, out, label, std::move(flow)));
     check_device_call(flow);
     check_sum(in, out, DeviceType::kCuda);
-    return issue({{}, label, true}, [&](void* stream, const NcclWork& work) { all_reduce(everyone_, in, out, stream, work); });
+    return issue({{}, label, true, backend_.capturing()},
+                 [&](void* stream, const NcclWork& work) { all_reduce(everyone_, in, out, stream, work); });
   }
 
   bool done(Ticket ticket) override {
@@ -267,7 +271,7 @@ class NcclTransport final : public Transport {
   /// update later each. One started on the update stream sums what updates wrote.
   template <class Operations>
   Ticket issue(NcclWork work, const Operations& operations) {
-    const bool captured = backend_.capturing();
+    const bool captured = work.captured;
     require(!captured || capture_, "transport", "an exchange is captured by no Capture (comm/capture.h)");
     const Lane lane = work.label.lane;  // one communicator and one stream run all in the order of issue, so those under way are of one lane
     require(under_way_.empty() || under_way_.begin()->second.lane == lane, "transport",
@@ -294,7 +298,8 @@ class NcclTransport final : public Transport {
                        }
                        through = backend_.record();
                        if (!captured) watchdog_.follow([work] { return work.text(); }, ready, through);
-                     });
+                     },
+                     captured ? kWithoutGraphs : "");
     if (captured) capture_->works.push_back(std::move(work));
     last_ += 2;
     under_way_.emplace(last_, UnderWay{through, captured, lane});

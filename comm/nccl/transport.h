@@ -50,7 +50,8 @@ class NcclSetupError : public Error {
 ///   other, on whatever communicators: NCCL_LAUNCH_ORDER_IMPLICIT, which orders what streams leave open, is not needed.
 /// - Captured and other operations on one communicator may follow each other (NCCL_GRAPH_MIXING_SUPPORT, on unless somebody unsets it).
 /// - A group of a non-blocking communicator is launched by a thread of NCCL's: the capture is in the thread-local mode, in which other
-///   threads may do as they like, and the transport waits, asking NCCL alone, until the communicator is not busy.
+///   threads may do as they like, and the transport waits, asking NCCL alone, until the communicator is not busy. A capture that is spoilt
+///   is not handed to NCCL; a call that NCCL fails in one ends the communicators, and the line says how to run without graphs.
 /// - Connections are made before the capture, by an exchange of the same peers.
 /// - A communicator lives until no graph holds it: destroy graphs before the transport.
 ///

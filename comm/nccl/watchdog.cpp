@@ -22,7 +22,9 @@ std::string host_name() {
 
 }  // namespace
 
-std::string NcclWork::text() const { return sum ? describe_sum(label) : describe(exchange, label); }
+std::string NcclWork::text() const {
+  return (sum ? describe_sum(label) : describe(exchange, label)) + (captured ? ", captured into a graph" : "");
+}
 
 std::string NcclGraph::text(std::int64_t launched) const {
   std::set<int> ranks, buckets;
@@ -83,19 +85,20 @@ void NcclWatchdog::call(const std::function<std::string()>& what, const std::fun
   }
 }
 
-void NcclWatchdog::during(const std::function<std::string()>& what, const std::function<void()>& work) {
-  const auto set = [this](const std::function<std::string()>* value) {
+void NcclWatchdog::during(const std::function<std::string()>& what, const std::function<void()>& work, const std::string& remedy) {
+  const auto set = [this](const std::function<std::string()>* value, const std::string& then) {
     const std::lock_guard lock(mutex_);
     during_ = value;
+    remedy_ = then;
   };
-  set(&what);
+  set(&what, remedy);
   try {
     work();
   } catch (...) {
-    set(nullptr);
+    set(nullptr, {});
     throw;
   }
-  set(nullptr);
+  set(nullptr, {});
 }
 
 void NcclWatchdog::settle(NcclComm comm, const std::function<std::string()>& what) {

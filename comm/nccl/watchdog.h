@@ -23,7 +23,8 @@ namespace starling {
 struct NcclWork {
   Exchange exchange;
   ExchangeLabel label;
-  bool sum = false;  ///< a sum over all ranks
+  bool sum = false;       ///< a sum over all ranks
+  bool captured = false;  ///< kept for a graph's launches
   std::string text() const;
 };
 
@@ -51,8 +52,9 @@ class NcclWatchdog {
   void check();
   /// Makes calls of NCCL; one that is refused is a loss while `what` was going on.
   void call(const std::function<std::string()>& what, const std::function<void()>& calls);
-  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see meanwhile is told as one of `what`.
-  void during(const std::function<std::string()>& what, const std::function<void()>& work);
+  /// Runs `work`, some call() and settle(): an error of NCCL's that the thread is the first to see meanwhile is told as one of `what`, and
+  /// every loss meanwhile with the remedy.
+  void during(const std::function<std::string()>& what, const std::function<void()>& work, const std::string& remedy = {});
   /// Waits until the communicator is not busy; too long, or an error, is a loss.
   void settle(NcclComm comm, const std::function<std::string()>& what);
   /// From now on this communicator is watched, and ended with the others.
@@ -82,7 +84,7 @@ class NcclWatchdog {
   void look();
   void forget_what_is_through();
   void check_locked() const;
-  void lose(const std::string& message) noexcept { lose(Error(ExitCode::kLost, {"transport", message, {}, {.rank = rank_}})); }
+  void lose(const std::string& message) noexcept { lose(Error(ExitCode::kLost, {"transport", message, remedy_, {.rank = rank_}})); }
   void lose(const Error& error) noexcept;
   std::string last_words(NcclComm comm);
   void abort_all() noexcept;
@@ -97,6 +99,7 @@ class NcclWatchdog {
   std::vector<NcclComm> comms_;    ///< the world's first
   std::deque<Followed> followed_;  ///< in the order of issue
   const std::function<std::string()>* during_ = nullptr;
+  std::string remedy_;
   std::optional<Error> lost_;
   bool stopping_ = false;
   bool graphs_ = false;

@@ -18,7 +18,7 @@ STARLING_HD GradientFactor gradient_factor(double sum_of_squares, double scale, 
     const double factor = clip / (norm + 1e-6);
     result.factor = factor < 1.0 ? factor : 1.0;  // a NaN norm leaves the NaN gradient as it is, to be noticed
   }
-  result.skip = check_finite && !(norm - norm == 0.0) ? 1.0 : 0.0;  // infinity and NaN are not zero away from themselves
+  result.skip = check_finite && !std::isfinite(norm) ? 1.0 : 0.0;
   return result;
 }
 

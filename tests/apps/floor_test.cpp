@@ -8,6 +8,7 @@
 #include "apps/trainer/report/floor.h"
 #include "comm/bucket.h"
 #include "core/config.h"
+#include "kernels/open_backend.h"
 
 using namespace starling;
 
@@ -171,4 +172,55 @@ TEST_CASE("trainer/floor: an update's bytes, and the slower of bytes and arithme
   const Floor fewer_bytes = floor_of({{"a", 4, 10}, {"b", 2, 30}}, 10, 2);
   CHECK(fewer_bytes.seconds == doctest::Approx(5));
   CHECK(!fewer_bytes.memory_bound());
+}
+
+TEST_CASE("trainer/floor: ceilings go by the device's name, and other boards of a chip have none") {
+  const auto rate = [](const char* name) {
+    const auto known = known_ceilings(name);
+    return known ? known->bytes_per_second : 0.0;
+  };
+  CHECK(rate("NVIDIA H200") == 4.3e12);
+  CHECK(rate("NVIDIA H100 80GB HBM3, sm_90, CUDA 13.0, cuDNN 9.19.0") == 3.0e12);
+  for (const char* other : {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H100 80GB HBM3 MIG 3g.40gb", "NVIDIA GH200 480GB", "NVIDIA H20",
+                            "NVIDIA A100-SXM4-80GB", ""}) {
+    CAPTURE(other);
+    CHECK(rate(other) == 0.0);
+  }
+}
+
+TEST_CASE("trainer/floor: an update and a ResNet-50 on an H200 and an H100 take at least so long") {
+  register_builtins();
+  struct Case {
+    const char* device;
+    double update, bf16, fp16;  // ms
+  };
+  for (const Case& one : {Case{"H200", 0.191, 24.4, 21.3}, Case{"H100", 0.273, 32.9, 28.6}}) {
+    CAPTURE(one.device);
+    const Ceilings device = known_ceilings(one.device).value();
+    const auto milliseconds = [&](const std::vector<OperationWork>& work) {
+      return 1e3 * floor_of(work, device.flops(DType::kBFloat16, false), device.bytes_per_second).seconds;
+    };
+    CHECK(milliseconds({{"update", 25.6e6 * 32, 0.0}}) == doctest::Approx(one.update).epsilon(3e-3));
+    for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
+      ConfigSection section(nlohmann::json{{"type", "resnet50"}, {"num_classes", 1000}}, "test"),
+          adamw(nlohmann::json::object(), "optimizer");
+      const std::unique_ptr<Model> model = make_model(section, Shape{224, 224, 3});
+      const auto rule = optimizers().make("adamw", "optimizer", adamw);
+      std::vector<OperationWork> work = pass_of(*model, {.batch_size = 256, .compute = compute, .defer_norms = compute == DType::kFloat16});
+      work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute,
+                                  low_gradient_elements(*model, compute)));
+      CHECK(milliseconds(work) == doctest::Approx(compute == DType::kFloat16 ? one.fp16 : one.bf16).epsilon(3e-3));
+    }
+  }
+}
+
+TEST_CASE("trainer/floor: a device that nobody knows is measured") {
+  const auto cpu = open_backend(DeviceType::kCpu, 1);
+  const Ceilings found = measured_ceilings(*cpu, DType::kFloat32, 1 << 22, 128);
+  CHECK(found.device == "measured");
+  // Between a tenth and a thousand times what any CPU's core does.
+  CHECK(found.bytes_per_second > 1e8);
+  CHECK(found.bytes_per_second < 1e13);
+  CHECK(found.flops(DType::kFloat32, false) > 1e8);
+  CHECK(found.flops(DType::kFloat32, false) < 1e13);
 }

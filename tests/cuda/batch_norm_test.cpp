@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "core/error.h"
 #include "tests/cuda/compare.h"
@@ -36,6 +37,7 @@ constexpr Options kOptions[] = {
     {.relu = true, .mask_x = true, .over = Over::kDy, .ceiling = 0.5},
     {.relu = true, .residual = true, .dy2 = true, .over = Over::kX, .ceiling = 0.5},
     {.training = false, .relu = true, .ceiling = 0.5},
+    {.relu = true, .residual = true, .dy2 = true},  // for one size: cuDNN compiles a graph for each, most of a second
 };
 
 struct Inputs {
@@ -135,6 +137,17 @@ double activation_tolerance(DType dtype) {
 }
 double parameter_tolerance(DType dtype) { return dtype == DType::kFloat64 ? 1e-11 : 5e-5; }
 
+/// What cuDNN's backward pass may be off beside these, of the largest number. Its engines keep values between the graph's steps in the
+/// tensors' type (docs/cudnn.md). A gradient that a mask lets through or not is exact there, but dy + dy2 = g is rounded: off by at most
+/// u·|g|, u being half a unit in the last place, without a bias. dx = γ/σ·(g - mean g - x̂·mean g·x̂) takes this from its own g and less from
+/// the means, 2.5 u of |γ/σ|·max|g| in all, which max|dx| comes near to. dgamma is a sum over rows of g·x̂: six standard deviations of its
+/// error, 6 u/√3·√Σ(g·x̂)², are 3.5 u of what it is itself like, being a sum of terms of either sign. dbeta likewise.
+double rounded_sum_tolerance(DType dtype, const Options& o, Index offset) {
+  const bool one_graph = o.training && o.affine && o.over == Over::kNothing && o.ceiling == kNoCeiling && offset == 0;
+  if (!is_low_precision(dtype) || !o.dy2 || !one_graph || gpu().description().find("cuDNN") == std::string::npos) return 0.0;
+  return 4.0 * (dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8);
+}
+
 void check(Index rows, Index channels, DType dtype, const Options& options, Index offset) {
   CAPTURE(rows);
   CAPTURE(channels);
@@ -154,9 +167,10 @@ void check(Index rows, Index channels, DType dtype, const Options& options, Inde
   in.inv_std = rounded(expected[2], parameter_dtype(dtype));
   const auto goal = backward(plain_cpu(), in, DType::kFloat64, 0);
   const auto gradients = backward(gpu(), in, dtype, offset);
+  const double carried = rounded_sum_tolerance(dtype, options, offset);
   for (std::size_t i = 0; i < goal.size(); ++i) {
     CAPTURE(i);
-    CHECK(distance(gradients[i], goal[i]) < (i < 2 ? activation_tolerance(dtype) : parameter_tolerance(dtype)));
+    CHECK(distance(gradients[i], goal[i]) < carried + (i < 2 ? activation_tolerance(dtype) : parameter_tolerance(dtype)));
   }
 }
 
@@ -167,7 +181,7 @@ TEST_CASE("cuda/batch norm: every option, dtype and place equals the CPU's fp64"
     Index rows, channels;
   };
   for (const DType dtype : kFloatingTypes) {
-    for (const Options& options : kOptions) {
+    for (const Options& options : std::span(kOptions).first(12)) {
       for (const Index offset : {0, 1}) {
         for (const Size& size : {Size{37, 3}, Size{70, 40}, Size{5, 264}, Size{1, 8}}) {
           if (size.rows == 1 && options.training) continue;  // a variance of zero
@@ -179,6 +193,7 @@ TEST_CASE("cuda/batch norm: every option, dtype and place equals the CPU's fp64"
     check(1100, 16, dtype, kOptions[6], 0);
     check(1100, 16, dtype, kOptions[2], 1);
     check(600, 64, dtype, kOptions[5], 0);
+    check(600, 64, dtype, kOptions[12], 0);
     check(2500, 1, dtype, kOptions[1], 0);
   }
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/capture.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"
 #include "tests/support/errors.h"
@@ -180,6 +181,26 @@ TEST_CASE("nccl/loss: an asynchronous error between replayed steps is told in NC
   check_lost(ends[0], {"rank 0 on host ", "remote process has terminated"});
   check_lost(ends[1], {"(replayed as a graph)"});  // the other one waits its time
   for (int rank = 0; rank < 2; ++rank) CHECK(soon([&] { return world.fake.aborted(rank) == world.fake.initialised(rank); }));
+}
+
+TEST_CASE("nccl/loss: an error of NCCL's in a capture says what was captured, and how to run without graphs") {
+  NcclWorld::Options options;
+  options.watch_seconds = 1e3;  // the rank sees it itself
+  NcclWorld world(2, options);
+  const auto ends = ends_of(world, 2, [&](Transport& transport, cuda::CudaBackend& backend) {
+    const Tensor numbers(backend, Shape{32}, DType::kFloat32);
+    backend.fill(numbers, 1.0);
+    transport.wait(transport.start_sum(numbers, numbers, {3, 2, 3}));
+    transport.world().barrier();
+    if (transport.rank() == 1) return;
+    std::vector<Bucket> none;
+    const auto capture = Capture::begin(backend, transport, nullptr, none, {.pass = 4});
+    world.fake.break_down(0, "unhandled cuda error");
+    transport.start_sum(numbers, numbers, {4, 2, 4});
+  });
+  check_lost(ends[0], {" the sum over all ranks of step 4, bucket 2, captured into a graph", "unhandled cuda error",
+                       "; \"cuda_graphs\": false issues every step"});
+  CHECK(ends[1].text.empty());
 }
 
 TEST_CASE("nccl/loss: an error of NCCL's in a call is told with the call's exchange, whoever sees it first") {

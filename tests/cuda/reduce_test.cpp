@@ -98,7 +98,7 @@ TEST_CASE("cuda/reduce: gradient control is the CPU's") {
       for (const bool check : {false, true}) {
         const auto run = [&](Backend& backend) {
           const Tensor totals = doubles(backend, {50.0, 1.5, odd, 0.25, 60.0}), control = doubles(backend, {9.0, 9.0});
-          backend.gradient_control({totals, 1, 3, 0.125, clip, check, control});
+          backend.gradient_control({totals, 1, 3, 1.0 / 3.0, clip, check, control});
           return std::pair(value_of(control, 0), value_of(control, 1));
         };
         CHECK(run(gpu()) == run(plain_cpu()));

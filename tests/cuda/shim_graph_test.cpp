@@ -136,7 +136,7 @@ TEST_CASE("cuda/graph: the runtime keeps work of two streams, and launches do it
   set_async(middle.data() + 4, 0, bytes / 2, s.main);
   stream_wait(s.main, s.join);
   copy_async(out.data(), middle.data(), bytes, CopyKind::kDeviceToDevice, s.main);
-  const GraphHandle graph = end_capture(s.main);
+  const GraphHandle graph = end_capture(s.main, false);
   CHECK(middle == std::vector<int>(8, 0));
   CHECK(side == std::vector<int>(8, 0));
   for (const int number : {5, 6}) {
@@ -164,7 +164,7 @@ TEST_CASE("cuda/graph: a stream that was not joined is named, and works again") 
       stream_wait(s.main, s.join);
     }
     set_async(&number, 0, sizeof(number), s.side);
-    const std::string text = error_of([&] { end_capture(s.main); });
+    const std::string text = error_of([&] { end_capture(s.main, false); });
     CHECK(contains(text, "Unjoined"));
     CHECK(contains(text, "stream side"));
     CHECK(number == 1);
@@ -196,7 +196,7 @@ TEST_CASE("cuda/graph: what a capture does not allow is refused, spoils it, and 
     begin_capture(s.main);
     set_async(&number, 0, sizeof(number), s.main);
     CHECK(contains(error_of(call), name));
-    CHECK(contains(error_of([&] { end_capture(s.main); }), name));
+    CHECK(contains(error_of([&] { end_capture(s.main, false); }), name));
     CHECK(number == 1);
     set_async(&number, 0, sizeof(number), s.main);
     CHECK(number == 0);
@@ -208,7 +208,7 @@ TEST_CASE("cuda/graph: what a capture does not allow is refused, spoils it, and 
     device_free(device_allocate(512));
   }
   record_event(s.fork, s.main);
-  destroy_graph(end_capture(s.main));
+  destroy_graph(end_capture(s.main, false));
   CHECK(contains(error_of([&] { host_wait(s.fork); }), "cudaErrorCapturedEvent"));  // it marks nothing that was ever done
   destroy_event(before);
 }
@@ -268,7 +268,9 @@ TEST_CASE("cuda/graph: launches with other inputs and other step values have the
   const auto before = replayed.results();
   REQUIRE(backend.begin_capture(values_of(1)));
   replayed.issue(values_of(1));
+  shim::start_recording();
   const std::unique_ptr<DeviceGraph> graph = backend.end_capture();
+  CHECK(shim::stop_recording().back().own_priorities);  // or updates and exchanges would have the compute stream's
   CHECK(replayed.results() == before);
   for (std::int64_t step = 1; step <= 4; ++step) {
     CAPTURE(step);

@@ -230,7 +230,7 @@ Operation squared_distance(Index n, bool of_two) {
 }
 
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms) {
-  constexpr double kScale = 0.5;
+  constexpr double kScale = 1.0 / 3.0;  // its product with the root is rounded
   Operation op;
   op.name = fmt::format("gradient_control of {} totals, clip {}{}{}", totals, clip, check_finite ? ", checked" : "",
                         norms == Norms::kFinite     ? ""

@@ -97,7 +97,7 @@ StepModel untimed_step(const TrainConfig& config, const ShapeTrace& trace) {
     step.tensors.push_back({static_cast<double>(padded) * element, ready, matrix_flops(config, *parameter)});
   }
   step.exchange_by(config.mixer);
-  step.matrix_flops_per_second = config.device == "cuda" ? h200_ceilings().flops(config.dtype, config.tf32) : kAssumedFlops;
+  step.matrix_flops_per_second = config.device == "cuda" ? kCeilings[0].flops(config.dtype, config.tf32) : kAssumedFlops;
   step.update_traffic = static_cast<double>(config.rule->bytes_per_parameter(static_cast<int>(element))) / element;
   return step;
 }

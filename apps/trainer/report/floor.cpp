@@ -34,14 +34,6 @@ class CountingBackend final : public ForwardingBackend {
 
 }  // namespace
 
-double Ceilings::flops(DType compute, bool tf32) const {
-  if (compute == DType::kFloat64) return fp64_flops;
-  if (compute == DType::kFloat32) return tf32 ? tf32_flops : fp32_flops;
-  return low_flops;
-}
-
-Ceilings h200_ceilings() { return {"H200", 4.3e12, 790e12, 67e12, 395e12, 67e12}; }
-
 std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape) {
   const auto meta = make_meta_backend();
   CountingBackend backend(*meta);

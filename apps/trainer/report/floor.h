@@ -5,24 +5,13 @@
 #include <vector>
 
 #include "apps/trainer/config/train_config.h"
+#include "apps/trainer/report/ceilings.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "core/dtype.h"
 #include "kernels/optimizer.h"
 #include "layers/layer.h"
 
 namespace starling {
-
-/// Rates that no program on a device exceeds: what a large copy and a large matrix product reach there.
-struct Ceilings {
-  std::string device;
-  double bytes_per_second = 0.0;  ///< read and written
-  double low_flops = 0.0;         ///< bf16 and fp16 with fp32 sums
-  double fp32_flops = 0.0, tf32_flops = 0.0, fp64_flops = 0.0;
-
-  double flops(DType compute, bool tf32) const;
-};
-/// An H200: copy and bf16 as measured; tf32 half of bf16, fp32 and fp64 from the public specification.
-Ceilings h200_ceilings();
 
 /// The least that an operation moves through device memory, each input read once and each output written once, and what it multiplies and
 /// adds. What a batch needs as a whole before it can go on (batch norm's statistics) is read twice.

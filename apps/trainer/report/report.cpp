@@ -133,7 +133,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
   out += nccl_text(config, site);
   out += graph_text(config, site);
 
-  const Ceilings device = h200_ceilings();
+  const Ceilings& device = kCeilings[0];
   const double flops = device.flops(config.compute, config.tf32);
   const auto floor = [&](bool deferred) {
     PassShape shape = config.pass_shape();

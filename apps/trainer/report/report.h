@@ -20,7 +20,7 @@ struct MemoryNeed {
 MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 
 /// What --dry-run prints after the resolved config: parameters, buckets, topology, data, length of the run, memory a rank; with
-/// `device` cuda also which rank takes which GPU, NCCL's communicators, and the floor of a step on an H200.
+/// `device` cuda also which rank takes which GPU, NCCL's communicators, and the floor of a step on kCeilings' first device.
 std::string dry_run_report(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);
 /// One or two lines for the start of a run: model, buckets, algorithm, topology.
 std::string run_headline(const TrainConfig& config, const RankLayout& site, const ShapeTrace& trace);

@@ -274,6 +274,10 @@ class Plan final : public GraphPlan {
 
   void run(int candidate, const Bindings& bindings, void* workspace, StreamHandle stream) override {
     require(handle_ != nullptr, "cudnn", "{}: a plan for a described device cannot run", text(spec_));
+    // One handle for all streams, also where a captured backward pass goes to and fro between two (core/autograd.h): setting the stream
+    // says where the next call goes, and what priority cuDNN's own streams have, the same for those two. Calls come from one thread,
+    // workspaces are the stream's own, and order between streams is by the backend's events alone. A cuDNN that refused the change in a
+    // capture would cost the branch, not the graph (apps/trainer/device/step_graphs.h).
     check(cudnnSetStream(handle_->get(), static_cast<cudaStream_t>(stream)), "cannot set the stream");
     pointers_.clear();
     for (const Binding& binding : bindings) pointers_.emplace(static_cast<std::int64_t>(binding.tensor), binding.data);

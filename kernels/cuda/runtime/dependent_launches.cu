@@ -41,7 +41,7 @@ std::string why_not_dependent(unsigned* counter, StreamHandle stream) {
       abandon_capture(stream);
       throw;
     }
-    const std::unique_ptr<void, void (*)(void*)> graph(end_capture(stream), [](void* made) { destroy_graph(made); });
+    const std::unique_ptr<void, void (*)(void*)> graph(end_capture(stream, true), [](void* made) { destroy_graph(made); });
     launch_graph(graph.get(), stream);
     copy_async(found, counter, sizeof(unsigned), CopyKind::kDeviceToHost, stream);
     set_async(counter, 0, sizeof(unsigned), stream);

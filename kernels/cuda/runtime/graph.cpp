@@ -149,7 +149,8 @@ std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
   std::vector<StreamKind> outer = host_->events.end_capture();
   GraphHandle graph = nullptr;
   try {
-    graph = cuda::end_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
+    // A launch is on the compute stream, of low priority: updates and exchanges are to come first in a graph too.
+    graph = cuda::end_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)], true);
   } catch (...) {
     pool_->end_capture(false);
     throw;

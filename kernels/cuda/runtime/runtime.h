@@ -90,8 +90,9 @@ using GraphHandle = void*;  ///< cudaGraphExec_t
 /// capture. One capture a thread at a time.
 void begin_capture(StreamHandle stream);
 /// Ends what begin_capture(stream) began and makes it ready to run. The stream must have waited for all that other streams captured;
-/// otherwise the error names one that it has not. After an error, too, no stream captures any more.
-GraphHandle end_capture(StreamHandle stream);
+/// otherwise the error names one that it has not. After an error, too, no stream captures any more. With `own_priorities` a kernel runs
+/// with the priority of the stream that it was captured on, otherwise with that of the stream of the launch.
+GraphHandle end_capture(StreamHandle stream, bool own_priorities);
 /// Error(kInternal) unless the stream takes part in a capture that nothing has spoilt. For work that is handed to a library, whose own
 /// errors of a spoilt capture cannot be told from others.
 void check_capturing(StreamHandle stream);

@@ -315,7 +315,7 @@ double seconds_between(EventHandle begin, EventHandle end) {
 void begin_capture(StreamHandle stream) {
   check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "cudaStreamBeginCapture");
 }
-GraphHandle end_capture(StreamHandle stream) {
+GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   const std::string loose = unjoined_streams(stream_of(stream));
   cudaGraph_t graph = nullptr;
   const cudaError_t error = cudaStreamEndCapture(stream_of(stream), &graph);
@@ -326,7 +326,7 @@ GraphHandle end_capture(StreamHandle stream) {
          loose.empty() ? "" : "; the capturing stream has not waited for the work of stream ", loose);
   }
   cudaGraphExec_t ready = nullptr;
-  const cudaError_t made = cudaGraphInstantiate(&ready, graph, 0);
+  const cudaError_t made = cudaGraphInstantiate(&ready, graph, own_priorities ? cudaGraphInstantiateFlagUseNodePriority : 0);
   cudaGraphDestroy(graph);
   check(made, "cudaGraphInstantiate");
   return ready;

@@ -355,7 +355,7 @@ void begin_capture(StreamHandle stream) {
   fake->capture = own_capture = std::make_shared<shim::Capture>(stream, fake->name);
   world().note({.kind = shim::CallKind::kBeginCapture, .stream = stream});
 }
-GraphHandle end_capture(StreamHandle stream) {
+GraphHandle end_capture(StreamHandle stream, bool own_priorities) {
   const auto capture = static_cast<FakeStream*>(stream)->capture;
   require(capture && capture->origin() == stream, "cuda", "cudaStreamEndCapture: the stream began no capture (cudaErrorIllegalState)");
   require(capture == own_capture, "cuda", "cudaStreamEndCapture: another thread began the capture (cudaErrorStreamCaptureWrongThread)");
@@ -372,7 +372,7 @@ GraphHandle end_capture(StreamHandle stream) {
          loose);
   }
   auto* graph = new shim::FakeGraph{capture->take_work()};
-  world().note({.kind = shim::CallKind::kEndCapture, .stream = stream, .graph = graph});
+  world().note({.kind = shim::CallKind::kEndCapture, .stream = stream, .graph = graph, .own_priorities = own_priorities});
   return graph;
 }
 void check_capturing(StreamHandle stream) {
