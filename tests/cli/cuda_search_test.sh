@@ -60,28 +60,17 @@ check "cuBLASLt, NVRTC and cuDNN in Python packages" 0 "CUDA plug-in: CUDA $majo
 verify "the runtime is the toolkit's" grep -q "^STARLING_CUDART_LIBRARY:FILEPATH=$work/toolkit/lib" one/CMakeCache.txt
 verify "a plug-in links them" linked one "${parts[@]}"
 
-mkdir "$site/nvidia/cublas" "$site/nvidia/cuda_nvrtc"
-for part in cublas:cublasLt cuda_nvrtc:nvrtc; do
-  mkdir -p "$site/nvidia/${part%:*}"/{include,lib}
-  mv "$site/nvidia/cu13/include/${part#*:}.h" "$site/nvidia/${part%:*}/include"
-  mv "$site/nvidia/cu13/lib/lib${part#*:}.so.$major" "$site/nvidia/${part%:*}/lib"
-done
-check "each in a folder of its own, as before CUDA 13" 0 "$site/nvidia/cublas/lib/libcublasLt\.so\.$major" configured two
-verify "NVRTC too" grep -q "^STARLING_NVRTC_LIBRARY:FILEPATH=$site/nvidia/cuda_nvrtc/lib/" two/CMakeCache.txt
-
 # The compiler alone: the runtime with its headers is in a package, which has no plain libcudart.so.
-mkdir -p "$site/nvidia/cuda_runtime/lib"
-mv toolkit/include "$site/nvidia/cuda_runtime/include"
-mkdir toolkit/include
+mv toolkit/include/* "$site/nvidia/cu13/include/"
 rm toolkit/lib64/*
-ln -s "$runtime" "$(dirname "$runtime")"/lib{cudart_static,cudadevrt}.a "$site/nvidia/cuda_runtime/lib"
+ln -s "$runtime" "$(dirname "$runtime")"/lib{cudart_static,cudadevrt}.a "$site/nvidia/cu13/lib"
 # The compiler's own part stays.
 ln -s "$real/include/crt" toolkit/include/crt
 check "the CUDA runtime in a package, too" 0 "CUDA plug-in: CUDA $major\." configured three
-verify "it is taken from there" grep -q "^STARLING_CUDART_LIBRARY:FILEPATH=$site/nvidia/cuda_runtime/lib/" three/CMakeCache.txt
+verify "it is taken from there" grep -q "^STARLING_CUDART_LIBRARY:FILEPATH=$site/nvidia/cu13/lib/" three/CMakeCache.txt
 verify "a plug-in links it" linked three "${parts[@]}"
 
-rm "$site/nvidia/cublas/include/cublasLt.h" "$site/nvidia/cuda_nvrtc/lib/libnvrtc.so.$major"
+rm "$site/nvidia/cu13/include/cublasLt.h" "$site/nvidia/cu13/lib/libnvrtc.so.$major"
 printf '#!/bin/sh\necho %s\n' "$site" >bin/python3 # whatever this machine's own Python has
 check "what has no header or no library is missing, with the wheel that has it" 1 "Python wheel nvidia-cublas\\), NVRTC with its header" configured four
 finish
