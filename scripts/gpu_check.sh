@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Proves and measures the CUDA backend on a machine with a GPU, in stages of 8 minutes at most; scripts/gpu_check.sh --help has all of it.
-# This part finds the libraries; scripts/gpu_check/ does the rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names
+# This part finds the libraries; scripts/gpu does the rest. Where an archive of scripts/pack_gpu.sh was unpacked, its gpu_env.sh names
 # everything; in a checkout the stage build compiles first.
 set -uo pipefail
 export STARLING_REHEARSAL_BUILD=${STARLING_BUILD:-} # a rehearsal runs what the tests' build has
@@ -26,4 +26,4 @@ if [ ! -f "$root/gpu_env.sh" ] && nvcc=$(command -v nvcc); then
   export STARLING_CUDA_LIB LD_LIBRARY_PATH=$STARLING_CUDA_LIB${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 fi
 command -v python3 >/dev/null || die "python3 is missing; the check is written in it"
-exec python3 -B "$root/scripts/gpu_check" "$@"
+exec python3 -B "$root/scripts/gpu" check "$@"

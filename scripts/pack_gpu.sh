@@ -70,11 +70,13 @@ mkdir -p "$top/build-gpu/bin" "$lib/openmpi" "$lib/pmix" "$top/build-gpu/etc" "$
 cp "${programs[@]/#/$build/bin/}" "$top/build-gpu/bin"
 cp -L "$plugin" "$lib"
 cp -r "$root/scripts" "$root/configs" "$root/LICENSE" "$top"
+mkdir "$top/examples"
+cp -r "$root/examples/pytorch" "$top/examples" # PyTorch's side of the measurements
 cp "$root/docs/gpu.md" "$root/docs/gpu-proof.md" "$top/docs"
 # What the tests read beside their sources.
 (cd "$root" && find tests -type f ! -name '*.cpp' ! -name '*.h' ! -name '*.cu' ! -name '*.sh' ! -name 'CMakeLists.txt' ! -path '*/__pycache__/*') |
   while read -r file; do install -D -m 644 "$root/$file" "$top/$file"; done
-rm -rf "$top"/scripts/__pycache__ "$top"/scripts/*/__pycache__
+find "$top" -name __pycache__ -prune -exec rm -r {} +
 cp "$root/scripts/gpu_env.sh" "$top/gpu_env.sh"
 { git -C "$root" describe --always --dirty --abbrev=12 2>/dev/null || echo "${STARLING_COMMIT:-unknown}"; } >"$top/commit"
 

@@ -63,8 +63,8 @@ check "peer memory that is refused is an error where it was asked for" 2 "sync.t
 check "and one line where it was not" 0 "ranks of one host do not read each other's GPU memory, because rank 0: the GPU of rank 1: the GPUs cannot access" refusing access auto2b 2 cuda
 verify "that says it once" test "$(grep -c "GPU memory, because" "$work/.stderr")" = 1
 verify "and they learn the same" same_losses staged2 auto2b
-check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1: " "$root/scripts/gpu_peer.py" refused --train "$shim_train"
-check "a lost rank of two that read each other" 0 "exit status 3 after" "$root/scripts/gpu_peer.py" lost --train "$shim_train"
+check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1: " python3 -B "$root/scripts/gpu" ranks refused --train "$shim_train"
+check "a lost rank of two that read each other" 0 "exit status 3 after" python3 -B "$root/scripts/gpu" ranks lost --transports direct --train "$shim_train"
 check "asked for NCCL they end with the reason" 2 "sync.transport is nccl, but rank 0 has no NCCL" run nccl2 2 cuda --set sync.transport=nccl
 check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which is between GPUs" run cpu3 2 cpu --set sync.transport=nccl
 check "a traced run that ends with an error" 4 "loss|not finite|diverged" run traced 1 cuda --trace trace.json --set optimizer.lr=1e30

@@ -72,7 +72,7 @@ TEST_CASE("cuda/graph: a launch waits for nothing and takes no memory, and the h
   }
   std::nth_element(microseconds.begin(), microseconds.begin() + 160, microseconds.end());
   MESSAGE("host time of a launch, at the median: " << microseconds[160] << " us");
-  // A wait for the device would show; scripts/gpu_graphs.py measures, with the machine to itself.
+  // A wait for the device would show; scripts/gpu graphs measures, with the machine to itself.
   if (on_gpu()) CHECK(microseconds[160] <= 5000.0);
 }
 

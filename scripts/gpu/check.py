@@ -1,8 +1,8 @@
 """scripts/gpu_check.sh: proves and measures the CUDA backend on a machine with a GPU, stage by stage.
 
 Each stage takes 8 minutes at most and can be run alone, in any order; without one all run, the most valuable first. OUT gets gpu_report.md, gpu_check.tar (logs,
-timelines) and gpu_check.json (what the report is made of), brought up to date after every step: a run that is killed leaves what it had. Stages
-that are run later into the same OUT join the report; --merge does that with folders.
+timelines) and gpu_check.json (what the report is made of), brought up to date every few seconds: a run that is killed leaves what it had. Stages
+that are run later into the same OUT join the report; --merge does that with folders. Where a GPU is, dmon.txt has its load, clocks and power meanwhile.
 
 Exit status: 0 all that was asked for passed, 1 something failed, 2 wrong usage, 4 there is no GPU, so that nothing was proven.
 Environment: STARLING_BUILD (default: build-gpu), STARLING_DEPS (a folder made by scripts/pack_deps.sh, to build from source where nothing can be installed),
@@ -12,30 +12,32 @@ STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_COMMIT (where the tr
 import argparse
 import os
 import pathlib
+import re
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 
-HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
-sys.dont_write_bytecode = True  # the folder of scripts stays as it is
-import machine  # noqa: E402
-import report  # noqa: E402
-from rehearsal import Rehearsal  # noqa: E402
-from runner import Runner  # noqa: E402
-from stages import STAGE_SECONDS, STAGES, Context, proof_rows  # noqa: E402
-import tables  # noqa: E402
+import lease
+import machine
+import processes
+import report
+from processes import ROOT
+from runner import Runner
+from stages import DIAGNOSED, DIAGNOSIS, DIAGNOSIS_SECONDS, STAGE_SECONDS, STAGES, Context, proof_rows
 
-ROOT = HERE.parent.parent
+BEGIN = time.monotonic()
 RESERVE = 5  # seconds at a stage's end for the report
 
 
-def seconds_for(chosen, i, left):
+def seconds_for(chosen, i, left, limits):
     """What the stage may take. Where all have to do with less, its share of what is left: what a stage does not need goes to the later ones."""
     if left is None:
         return STAGE_SECONDS
+    if limits:
+        return max(0.0, min(limits[chosen[i].name], left))
     return max(0.0, min(STAGE_SECONDS, left * chosen[i].share / sum(stage.share for stage in chosen[i:])))
 
 
@@ -47,15 +49,15 @@ class Check:
     def __init__(self, options):
         self.options = options
         self.out = options.out.resolve()
-        self.known = [(stage.name, stage.what) for stage in STAGES]
         self.proof = proof_rows(ROOT)
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="starling-gpu-check-"))
-        self.rehearsal = Rehearsal(ROOT, self.work / "rehearsal.tmp") if options.rehearse else None
+        self.rehearsal = machine.Rehearsal(ROOT, self.work / "rehearsal.tmp") if options.rehearse else None
         self.build = self.rehearsal.build if self.rehearsal else pathlib.Path(os.environ["STARLING_BUILD"])
         self.devices = [] if self.rehearsal else machine.gpus()
         self.archive = report.Archive(self.work)
         self.state = report.read_state(self.out)
-        self.runner = self.record = None
+        self.runner = self.record = self.load = None
+        self.failed, self.said = [], set()
 
     def begin(self):
         self.out.mkdir(parents=True, exist_ok=True)
@@ -63,17 +65,19 @@ class Check:
         if self.rehearsal:
             self.rehearsal.begin()
         self.state["rehearsed"] = self.rehearsal is not None
+        if self.devices:
+            self.load = processes.start(["nvidia-smi", "dmon", "-s", "puc", "-d", "2", "-o", "T"], stdout=open(self.out / "dmon.txt", "wb"), stderr=subprocess.STDOUT)
         facts = machine.facts(ROOT, self.build / "bin" / "starling-train", self.devices, self.rehearsal is not None)
         self.state["machine"] = {**self.state["machine"], **facts}
         self.state["date"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
 
     def save(self):
-        report.save(self.out, self.state, self.archive, self.known, self.proof)
+        report.save(self.out, self.state, self.archive, known(self.state), self.proof)
 
     def context(self, stage, seconds):
         capability = self.devices[0].split(",")[1].strip() if self.devices else ""
         context = Context(ROOT, self.build, self.work / stage.name, rehearsed=self.rehearsal is not None, dry_run=self.options.dry_run, gpus=len(self.devices), capability=capability,
-                          all_topologies=self.options.all_topologies, seconds=seconds)  # fmt: skip
+                          all_topologies=self.options.all_topologies, seconds=seconds, lease=self.options.lease or 0, failed=self.failed)  # fmt: skip
         context.built = self.rehearsal is not None or (ROOT / "gpu_env.sh").exists() or os.environ.get("STARLING_CHECK_BUILT") == "1"
         context.device_test = self.rehearsal.device_test if self.rehearsal else [self.build / "bin" / "test_cuda_device"]
         return context
@@ -83,6 +87,8 @@ class Check:
         steps[:] = [one for one in steps if one["verdict"] != "running"]
         steps.append({"name": step.name, "verdict": verdict, "remark": remark, "seconds": seconds, "about": step.about})
         print(f"{step.name:<60} {verdict} ({seconds:.0f} s){': ' + remark if remark else ''}", flush=True)
+        if verdict == "FAILED" and self.stage.name in DIAGNOSED:
+            self.failed.append((self.stage.name, step))
         if step.name == "PyTorch":
             self.state["machine"]["PyTorch"] = remark
         self.beat(self.runner.running)
@@ -93,7 +99,11 @@ class Check:
         steps[:] = [one for one in steps if one["verdict"] != "running"]
         steps += [{"name": one.step.name, "verdict": "running", "remark": "", "seconds": one.seconds(), "about": one.step.about} for one in running]
         self.record["seconds"] = time.monotonic() - self.begun
-        self.record.update(tables.of_folder(self.work / self.stage.name))
+        self.record.update(report.of_folder(self.work / self.stage.name))
+        for line in ["  " + " | ".join(one) for one in self.record["rows"] + self.record["figures"] if not re.match("skipped|no time|not tried", one[-1])]:
+            if line not in self.said:
+                print(line, flush=True)
+            self.said.add(line)
         self.save()
 
     def run_stage(self, stage, seconds):
@@ -117,10 +127,17 @@ class Check:
         self.record["ended"] = True
         self.beat([])
 
-    def run(self, chosen, seconds):
-        end = time.monotonic() + seconds if seconds else None
+    def run(self, chosen, seconds, limits):
+        left = lambda: BEGIN + seconds - time.monotonic() if seconds else None
         for i, stage in enumerate(chosen):
-            self.run_stage(stage, seconds_for(chosen, i, end - time.monotonic() if end else None))
+            self.run_stage(stage, seconds_for(chosen, i, left(), limits))
+            steps = self.state["stages"][stage.name]["steps"]
+            if any(step["name"].startswith("first call") and step["verdict"] == "FAILED" for step in steps):
+                print("STOP: the device gave no answer")
+                chosen = chosen[: i + 1]
+                break
+        if self.failed and (left() or DIAGNOSIS_SECONDS) >= DIAGNOSIS_SECONDS:
+            self.run_stage(DIAGNOSIS, min(left() or STAGE_SECONDS, DIAGNOSIS_SECONDS + RESERVE))
         print(f"report: {self.out / report.REPORT}")
         good, bad, others = (sum(part) for part in zip(*(report.counts(self.state["stages"][s.name]["steps"], self.state["stages"][s.name].get("rows", [])) for s in chosen)))
         print(f"{good} passed, {bad} FAILED, {others} not run or skipped")
@@ -138,17 +155,23 @@ class Check:
             self.runner.stop()
 
     def clean(self):
+        if self.load:
+            processes.end(self.load)
         shutil.rmtree(self.work, ignore_errors=True)
 
-    def print_steps(self, chosen, seconds):
+    def print_steps(self, chosen, seconds, limits):
         for i, stage in enumerate(chosen):
-            limit = seconds_for(chosen, i, seconds)
+            limit = seconds_for(chosen, i, seconds, limits)
             seconds = seconds - limit if seconds else None
             print(f"{stage.name}: {stage.what}; {limit:.0f} s at most")
             for batch in stage.steps(self.context(stage, limit)):
                 for step in batch.steps:
                     words = " ".join(str(word) if " " not in str(word) else f"'{word}'" for word in step.command)
                     print(f"  {step.name}, {min(step.limit, limit):.0f} s at most, {batch.jobs} at a time: {words}")
+
+
+def known(state):
+    return [(stage.name, stage.what) for stage in [*STAGES, *([DIAGNOSIS] if DIAGNOSIS.name in state["stages"] else [])]]
 
 
 def merge(options):
@@ -166,7 +189,7 @@ def merge(options):
                 shutil.rmtree(work / name, ignore_errors=True)
             archive.unpack(folder)
             state = {**state, **one, "machine": {**state["machine"], **one["machine"]}, "stages": {**state["stages"], **one["stages"]}}
-        report.save(out, state, archive, [(stage.name, stage.what) for stage in STAGES], proof_rows(ROOT))
+        report.save(out, state, archive, known(state), proof_rows(ROOT))
     finally:
         shutil.rmtree(work, ignore_errors=True)
     print(f"report: {out / report.REPORT}")
@@ -175,12 +198,13 @@ def merge(options):
 
 def main():
     names = "\n".join(f"  {stage.name:<9} {stage.what}" for stage in STAGES)
-    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", usage="scripts/gpu_check.sh [STAGE…] [--out OUT] [--seconds N] [--dry-run] [--rehearse] [--all-topologies]",
+    parser = argparse.ArgumentParser(prog="scripts/gpu_check.sh", usage="scripts/gpu_check.sh [STAGE…] [--out OUT] [--seconds N] [--lease N] [--dry-run] [--rehearse] [--all-topologies]",
                                      description=__doc__.split("\n\n", 1)[0], epilog="stages:\n" + names + "\n\n" + __doc__.split("\n\n", 1)[1],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     parser.add_argument("stages", nargs="*", metavar="STAGE")
     parser.add_argument("--out", type=pathlib.Path, help="folder of the report (default: gpu_check in the build folder)")
     parser.add_argument("--seconds", type=float, help=f"of all stages together (default: {STAGE_SECONDS} for each)")
+    parser.add_argument("--lease", type=int, choices=sorted(lease.LEASES), help="the stages of a command of scripts/gpu_lease.sh, in its time, the most valuable steps alone")
     parser.add_argument("--dry-run", action="store_true", help="print the steps and their commands, and do nothing")
     parser.add_argument("--rehearse", action="store_true", help="on the CPU, by the fakes of the tests' build (STARLING_BUILD): small sizes, and devices as slow as real ones")
     parser.add_argument("--all-topologies", action="store_true", help="ranks and peers try every topology, not three")
@@ -196,10 +220,10 @@ def main():
     options.out = options.out or pathlib.Path(os.environ["STARLING_BUILD"]) / "gpu_check"
     if options.merge:
         return merge(options)
-    chosen = [stage for stage in STAGES if stage.name in options.stages] or STAGES
-    if options.stages:  # in the order that was asked for
-        chosen.sort(key=lambda stage: options.stages.index(stage.name))
-    seconds = options.seconds
+    limits = dict(lease.LEASES[options.lease]) if options.lease else {}
+    names = options.stages or list(limits) or [stage.name for stage in STAGES]  # in the order that was asked for
+    chosen = [stage for name in dict.fromkeys(names) for stage in STAGES if stage.name == name]
+    seconds = options.seconds or sum(limits.values()) or None
 
     def ended(number, frame):
         for other in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -211,10 +235,10 @@ def main():
     check = Check(options)
     try:
         if options.dry_run:
-            check.print_steps(chosen, seconds)
+            check.print_steps(chosen, seconds, limits)
             return 0
         check.begin()
-        return check.run(chosen, seconds)
+        return check.run(chosen, seconds, limits)
     except Ended:
         check.stop()
         print(f"ended from outside; report: {check.out / report.REPORT}", flush=True)
@@ -222,6 +246,3 @@ def main():
     finally:
         check.clean()
 
-
-if __name__ == "__main__":
-    sys.exit(main())

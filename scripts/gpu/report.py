@@ -1,15 +1,18 @@
-"""The report and the archive of the rest: what has been found so far, rewritten whole after every step.
+"""What the steps have left in their folders, the report and the archive of the rest: what has been found so far, rewritten whole after every step.
 
 A folder holds gpu_report.md, gpu_check.tar and gpu_check.json, the last one being what the report is made of, so that stages that run in
 commands of their own meet in one report. Each is replaced by a whole new one: whoever is killed leaves the one before.
 """
 
+import collections
 import gzip
 import io
 import json
-import os
 import pathlib
+import re
 import tarfile
+
+from processes import replace
 
 REPORT, ARCHIVE, STATE = "gpu_report.md", "gpu_check.tar", "gpu_check.json"
 MOST = 15 << 20  # bytes of the archive
@@ -17,12 +20,6 @@ LOG_HEAD, LOG_TAIL = 256 << 10, 768 << 10  # what is kept of a long log
 ZIPPED_FROM = 64 << 10
 FIRST_FAILURES = 12
 BAD = ("FAILED",)
-
-
-def replace(path, data):
-    new = path.with_name("." + path.name + ".new")
-    new.write_bytes(data)
-    os.replace(new, path)
 
 
 def empty_state():
@@ -37,6 +34,42 @@ def read_state(folder):
         return empty_state()
 
 
+# ---------------------------------------------------------------------------------------------------------------- what steps left
+
+MOST_FALL_BACKS = 6
+# A program says in a line that it goes another way than meant: figures of it are then that way's.
+FALL_BACK = re.compile(r"do not work here: |without CUDA graphs|get no branch|own kernels? do(es)? it")
+
+
+def fall_backs(folder):
+    """Each such line once, with how many logs have it."""
+    found = collections.Counter()
+    for path in sorted(folder.glob("*.log")):
+        found.update({line.strip()[-300:] for line in lines_of(path)[1:] if FALL_BACK.search(line)})
+    return [f"{line} ({count} log{'s' * (count > 1)})" for line, count in found.most_common(MOST_FALL_BACKS)]
+
+
+def lines_of(path):
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def cells(line):
+    return [part.strip() for part in line.strip().strip("|").split("|")]
+
+
+def of_folder(folder):
+    """rows: (what, pass or **FAIL** or skipped, remark). figures: (what, goal, measured, verdict)."""
+    rows = [tuple((cells(line) + ["", ""])[:3]) for line in lines_of(folder / "rows.md") if line.startswith("|")]
+    figures = []
+    for path in sorted(folder.glob("goals*.md")):
+        found = [cells(line) for line in lines_of(path) if line.startswith("|")]
+        figures += [tuple((row + ["", "", ""])[:4]) for row in found if row[0] != "what" and not row[0].startswith("---")]
+    return {"rows": rows, "figures": figures, "fall_backs": fall_backs(folder)}
+
+
 # ---------------------------------------------------------------------------------------------------------------- archive
 
 
@@ -44,7 +77,7 @@ class Archive:
     """A .tar of a folder's files: logs first, then timelines, as far as they fit."""
 
     def __init__(self, work):
-        self.work, self.packed, self.left_out = work, {}, []
+        self.work, self.packed, self.left_out, self.saved = work, {}, [], None
 
     def unpack(self, folder):
         """What commands before this one have kept."""
@@ -189,6 +222,8 @@ def save(folder, state, archive, stages_known, proof_rows):
     """All three files, as things are now; the report last, so that what it names is there."""
     packed = archive.bytes()
     state["left_out"] = archive.left_out
-    replace(folder / ARCHIVE, packed)
+    if packed != archive.saved:
+        replace(folder / ARCHIVE, packed)
+        archive.saved = packed
     replace(folder / STATE, (json.dumps(state, indent=1) + "\n").encode())
     replace(folder / REPORT, render(state, stages_known, proof_rows).encode())

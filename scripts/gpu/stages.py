@@ -8,13 +8,16 @@ import subprocess
 import sys
 
 import machine
+import processes
+from bench import SWITCHES
 from runner import Batch, Step, passed_or_failed
 
 STAGE_SECONDS = 480  # of each stage at most
-GROUP_SECONDS = 240  # of a group of tests
+GROUP_SECONDS = 90  # of a group of tests
 # Groups whose cases take long: each of them is a process of its own.
 SPLIT = ("cuda/operations*", "cuda/batch*", "cuda/graph_training*")
-SOURCE_OF_SHIM = "*shim_*_test.cpp"  # cases about the shim itself, which no GPU runs
+# Of a command that is rehearsed in seconds.
+QUICK = ("cuda/open*", "cuda/fill*", "cuda/pool:*")
 
 # Own kernels alone: a library's are its maker's to check, and whole trainings take too long under a tool that slows everything 10 to 100 times.
 # racecheck looks at shared memory, which the others do not use.
@@ -27,6 +30,8 @@ REFUSED = re.compile(r"Device not supported|not supported on (this|the) (device|
 # The topologies that every GPU run tries: pairs, all of them at once (groups of three and more), neighbours. --all-topologies: the others too.
 TOPOLOGIES = "one-peer-exp,complete,ring"
 
+DIAGNOSIS_SECONDS = 60  # with less it is not begun
+
 
 @dataclasses.dataclass
 class Context:
@@ -35,7 +40,6 @@ class Context:
     root: pathlib.Path
     build: pathlib.Path
     work: pathlib.Path  # of this stage, in the archive
-    python: str = sys.executable
     rehearsed: bool = False
     dry_run: bool = False
     built: bool = False  # nothing is configured or compiled
@@ -44,12 +48,11 @@ class Context:
     all_topologies: bool = False
     device_test: list = dataclasses.field(default_factory=list)
     seconds: float = STAGE_SECONDS
+    lease: int = 0  # of 15 minutes: the most valuable alone
+    failed: list = dataclasses.field(default_factory=list)  # (stage, step) of this command
 
     def bin(self, name):
         return self.build / "bin" / name
-
-    def script(self, name, *arguments):
-        return [self.python, "-B", self.root / "scripts" / name, *arguments]
 
     def processes(self):
         """Of tests that share the GPU: most of their time is the host's, which compiles plans."""
@@ -122,16 +125,11 @@ def build(c):
         fact = re.search(r"^FACT PyTorch: (.*)$", text, re.M)
         return ("passed", fact.group(1)) if fact else ("skipped", "PyTorch is not here: no figures of it beside ours")
 
-    starts.append(Step("PyTorch", [c.python, "-c", machine.PYTORCH], 90, judge=torch, environment=outer_libraries()))
+    starts.append(Step("PyTorch", [sys.executable, "-c", machine.PYTORCH], 90, judge=torch, environment=processes.outer_libraries()))
     yield Batch(4, starts)
     first = Step("first call of the device", [c.bin("starling-bench"), "gpu-update", "--parameters", 4096, "--repeats", 2], 90)
     if c.gpus or c.rehearsed or c.dry_run:
         yield Batch(1, [first])
-
-
-def outer_libraries():
-    """PyTorch runs on the libraries that it was shipped with."""
-    return {"LD_LIBRARY_PATH": os.environ.get("STARLING_OUTER_LIBRARY_PATH", "")}
 
 
 def test(c):
@@ -146,112 +144,96 @@ def test(c):
 
     # A program that is ended would leave nothing in its log but for this.
     line_by_line = ["stdbuf", "-oL"] if machine.shutil.which("stdbuf") else []
-    steps = []
-    for pattern in patterns(c.root):
+    steps, quick = [], c.lease and c.rehearsed
+    for pattern in QUICK if quick else patterns(c.root):
         command = [*line_by_line, *c.device_test, "--no-colors", "--duration", f"--test-case={pattern}"]
         cases = listed(c.device_test, pattern) if pattern in SPLIT else []
-        if cases:
-            for i, name in enumerate(cases, 1):
-                steps.append(Step(f"tests {name}", [*command, f"--first={i}", f"--last={i}"], GROUP_SECONDS, judge=some, about=pattern))
-        else:
+        for i, name in enumerate(cases, 1):
+            steps.append(Step(f"tests {name}", [*command, f"--first={i}", f"--last={i}"], GROUP_SECONDS, judge=some, about=pattern))
+        if not cases:
             steps.append(Step(f"tests {pattern}", command, GROUP_SECONDS, judge=some, about=pattern))
-    rest = [*line_by_line, *c.device_test, "--no-colors", "--duration", "--test-case-exclude=" + ",".join(patterns(c.root))]
-    steps.append(Step("all other device tests", rest, GROUP_SECONDS, judge=some))
-    yield from with_diagnosis(c.processes(), steps)
+    if not quick:
+        rest = [*line_by_line, *c.device_test, "--no-colors", "--duration", "--test-case-exclude=" + ",".join(patterns(c.root))]
+        steps.append(Step("all other device tests", rest, GROUP_SECONDS, judge=some))
+    yield Batch(c.processes(), steps)
 
 
-# Ways that a run takes unless the environment says 0 (docs/gpu.md). No GPU has run them before: where a step fails, the plain ways tell which.
-SWITCHES = ("STARLING_PDL", "STARLING_FORK", "STARLING_LOW_GRADIENTS", "STARLING_CHOOSE_SCALE", "STARLING_EVICT_FIRST", "STARLING_BATCHED_STATISTICS", "STARLING_CUDNN_COMPILED")
-MOST_DIAGNOSED = 2  # failed steps of a stage
-
-
-def with_diagnosis(jobs, steps):
-    """The steps; then those that failed, the first ones, without all of SWITCHES, and where that helps without each of them alone."""
-    failed = []
-    for step in steps:
-        step.after = lambda verdict, step=step: failed.append(step) if verdict == "FAILED" else None
-    yield Batch(jobs, steps)
-    for step in failed[:MOST_DIAGNOSED]:
-        helped = []
-
-        def again(names, what, step=step, helped=helped):
-            one = dataclasses.replace(step, name=f"{step.name}, again {what}", environment={**step.environment, **dict.fromkeys(names, "0")}, about="")
-            one.command = [str(word).replace("rows.md", "again.md") for word in step.command]
-            one.after = lambda verdict: helped.append(what) if verdict == "passed" else None
-            return one
-
-        yield Batch(1, [again(SWITCHES, "the plain ways")])
-        if helped:
-            yield Batch(jobs, [again([name], f"with {name}=0") for name in SWITCHES])
-
-
-def ours(c, *arguments):
-    return [*arguments, "--train", c.bin("starling-train"), "--out", c.work / "rows.md"]
+def ours(c, seconds, *arguments):
+    """`seconds`: of a run at most, so that one that hangs is told before the stage's end."""
+    return [*arguments, "--train", c.bin("starling-train"), "--out", c.work / "rows.md", "--seconds", min(seconds, int(0.75 * c.seconds))]
 
 
 def train(c):
-    small = ["--small"] if c.rehearsed else []
-    steps = []
-    for model in ("mlp", "resnet20", "augmented", "pictures"):
-        for precision in ("fp32", "bf16", "fp16"):
-            command = c.script("gpu_train.py", model, precision, *small, *ours(c, "--seconds", 150))
-            steps.append(Step(f"{model} in {precision}", command, 170))
-    yield from with_diagnosis(3, steps)
+    """One process, since all precisions of a network are compared with one run of the CPU; it notes each as soon as it has it."""
+    small = (["--small"] if c.rehearsed else []) + (["mlp"] if c.rehearsed and c.lease else [])
+    yield Batch(1, [Step("trainings", processes.topic("train", *small, *ours(c, 150, "--jobs", 6)), STAGE_SECONDS)])
+
+
+def measurements(c, what, only, *more):
+    command = processes.topic("bench", *(["--rehearse"] if c.rehearsed else []), "--only", only, "--bench", c.bin("starling-bench"), "--out", c.work)
+    seconds = max(10, int(c.seconds) - 8)
+    return Step(what, [*command, *more, "--seconds", seconds], seconds + 5, too_slow="its rows are written one by one")
 
 
 def bench(c):
     """One process, since measurements want the GPU to themselves; it notes each as soon as it has it."""
-    small = ["--rehearse"] if c.rehearsed else []
-    common = ["--bench", c.bin("starling-bench"), "--out", c.work]
-    behind = 90  # seconds for what comes behind: it takes its figures from others, none of the GPU's, or is worth less
-    seconds = max(30, int(c.seconds - behind))
-    yield Batch(1, [Step("measurements", c.script("gpu_bench.py", *small, *common, "--seconds", seconds), seconds + 10)])
-    yield Batch(1, [Step("exchanges: measured or predicted", c.script("gpu_bench.py", *small, "--only", "exchange,scheduler-cost", *common, "--name", "goals_exchange", "--parts",
-                                                                       c.work / "goals.json", "--seconds", 120 if c.gpus > 1 else 40), 130 if c.gpus > 1 else 50)])  # fmt: skip
+    if c.lease:
+        yield Batch(1, [measurements(c, "measurements", "update,resnet50,resnet20", "--once", *(["--first", "2"] if c.lease == 1 else []))])
+        return
+    behind = 60  # seconds for what comes behind it and is worth less
+    yield Batch(1, [measurements(dataclasses.replace(c, seconds=c.seconds - behind), "measurements", "update,resnet50,resnet20,resnet18,scheduler,exchange")])
     repeats = ["--repeats", 1, "--batch", 1] if c.rehearsed else ["--repeats", 5]
     yield Batch(1, [Step(f"operations, {precision}", [c.bin("starling-bench"), "kernels", "--device", "cuda", "--precision", precision, *repeats], 45) for precision in ("bf16", "fp32")[: 1 if c.rehearsed else 2]])
 
 
+def switches(c):
+    yield Batch(1, [measurements(dataclasses.replace(c, seconds=min(c.seconds, 40 if c.rehearsed else c.seconds)), "what each way gains", "switches")])
+
+
 def graphs(c):
     small = ["--model", "mlp", "--image", 8, "--batch", 8] if c.rehearsed else []
-    run = lambda *arguments: c.script("gpu_graphs.py", *arguments, *small, *ours(c, "--seconds", 150), "--keep", c.work / "timelines", "--goals", c.work / "goals_host.md")
-    yield from with_diagnosis(1, [Step("the bits of steps without graphs", run("agree", "--jobs", 3), 200)])
+    run = lambda *arguments: processes.topic("graphs", *arguments, *small, *ours(c, 150), "--keep", c.work / "timelines", "--goals", c.work / "goals_host.md")
+    yield Batch(1, [Step("the bits of steps without graphs", run("agree", "--jobs", 3), 200)])
     yield Batch(1, [Step("the host's time of a replayed step", run("host"), 100)])
-    yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, "--transport", "direct", "--jobs", 2), 200)])
-    yield Batch(1, [Step("2 ranks over NCCL", run("agree", "--ranks", 2, "--transport", "nccl", "--jobs", 2), 200)])
-    switches = c.script("gpu_bench.py", *(["--rehearse"] if c.rehearsed else []), "--only", "switches", "--bench", c.bin("starling-bench"), "--out", c.work, "--name", "goals_switches")
-    seconds = 25 if c.rehearsed else 300
-    yield Batch(1, [Step("what each new way saves", [*switches, "--seconds", seconds], seconds + 10, too_slow="its rows are written one by one")])
-
-
-def topologies(c):
-    return ["--topologies", "all" if c.all_topologies else TOPOLOGIES]
+    for what, transport in (("read each other", "direct"), ("talk over NCCL", "nccl")) if not c.lease else ():
+        yield Batch(1, [Step(f"2 ranks that {what}", run("agree", "--ranks", 2, "--transport", transport, "--jobs", 2), 200)])
 
 
 LOST_SECONDS = 15  # sync.timeout_s of a run that loses a rank, which has the GPU to itself
 
 
+def of_ranks(c, *arguments, jobs=2):
+    return processes.topic("ranks", *arguments, *ours(c, 60, "--jobs", jobs), "--keep", c.work / "timelines")
+
+
+def agree(c, count, *transports):
+    topologies = "one-peer-exp" if c.lease else "all" if c.all_topologies else TOPOLOGIES
+    return of_ranks(c, "agree", "--ranks", count, "--topologies", topologies, *transports)
+
+
+def lost(c):
+    return ["--timeout", 3 if c.rehearsed else LOST_SECONDS]
+
+
 def ranks(c):
-    run = lambda *arguments, jobs=2: c.script("gpu_ranks.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60), "--keep", c.work / "timelines")
-    lost = ["--timeout", 3 if c.rehearsed else LOST_SECONDS]
-    yield Batch(1, [Step("2 ranks learn what they must", run("agree", "--ranks", 2, *topologies(c)), 200)])
-    yield Batch(1, [Step("a rank that overflows, fp16", run("overflow"), 90)])
-    yield Batch(1, [Step("timeline of 2 ranks", run("trace"), 90)])
-    yield Batch(1, [Step("4 ranks learn what they must", run("agree", "--ranks", 4, *topologies(c)), 200)])
-    yield Batch(1, [Step("a rank that is lost", run("lost", *lost, jobs=1), 150)])
+    yield Batch(1, [Step("2 ranks learn what they must", agree(c, 2, *(["--transports", "nccl"] if c.lease else [])), 200)])
+    if not c.lease:
+        yield Batch(1, [Step("a rank that overflows, fp16", of_ranks(c, "overflow"), 90)])
+        yield Batch(1, [Step("timeline of 2 ranks", of_ranks(c, "trace"), 90)])
+        yield Batch(1, [Step("4 ranks learn what they must", agree(c, 4), 200)])
+        yield Batch(1, [Step("a rank that is lost", of_ranks(c, "lost", *lost(c), jobs=1), 150)])
 
 
 def peers(c):
-    run = lambda *arguments, jobs=2: c.script("gpu_peer.py", *arguments, *ours(c, "--jobs", jobs, "--seconds", 60))
-    lost = ["--timeout", 3 if c.rehearsed else LOST_SECONDS]
-    yield Batch(1, [Step("2 ranks that read each other", run("agree", "--ranks", 2, *topologies(c)), 150)])
-    yield Batch(1, [Step("one that shares no memory", run("refused"), 60)])
-    yield Batch(1, [Step("4 ranks that read each other", run("agree", "--ranks", 4, *topologies(c)), 150)])
-    yield Batch(1, [Step("one that others read is lost", run("lost", *lost, jobs=1), 90)])
+    yield Batch(1, [Step("2 ranks that read each other", agree(c, 2, "--transports", "direct"), 150)])
+    if not c.lease:
+        yield Batch(1, [Step("one that shares no memory", of_ranks(c, "refused"), 60)])
+        yield Batch(1, [Step("4 ranks that read each other", agree(c, 4, "--transports", "direct"), 150)])
+        yield Batch(1, [Step("one that others read is lost", of_ranks(c, "lost", "--transports", "direct", *lost(c), jobs=1), 90)])
 
 
-def sanitize(c):
-    tool = machine.shutil.which("compute-sanitizer")
+def sanitized(c, kind, command, limit, name):
+    """A step under compute-sanitizer."""
 
     def judge(status, text):
         if status != 0 and REFUSED.search(text):
@@ -262,15 +244,29 @@ def sanitize(c):
             return "FAILED", "compute-sanitizer gave no summary"
         return verdict, summary[-1] if summary and verdict == "passed" else remark
 
+    tool = machine.shutil.which("compute-sanitizer")
     if not tool and not c.dry_run:
-        yield Batch(1, [Step("compute-sanitizer", ["true"], 10, judge=lambda status, text: ("skipped", "it is not installed (a part of the CUDA toolkit)"))])
-        return
+        return Step(name, ["true"], 10, judge=lambda status, text: ("skipped", "compute-sanitizer is not installed (a part of the CUDA toolkit)"))
+    command = [tool or "compute-sanitizer", "--tool", kind, "--error-exitcode", 99, "--print-limit", 20, *command]
+    return Step(name, command, limit, judge=judge, too_slow="slower under compute-sanitizer than there is time for")
+
+
+def sanitize(c):
+    command = [*c.device_test, "--no-colors", "--duration"]
+    yield Batch(3, [sanitized(c, kind, [*command, f"--test-case={name}"], 200, f"{kind}, {name}") for kind, names in SANITIZED.items() for name in names])
+
+
+def diagnose(c):
+    """The first step that failed, once without all of SWITCHES; and the first group of tests that did, under memcheck."""
     steps = []
-    for kind, names in SANITIZED.items():
-        for name in names:
-            command = [tool or "compute-sanitizer", "--tool", kind, "--error-exitcode", 99, *c.device_test, "--no-colors", "--duration", f"--test-case={name}"]
-            steps.append(Step(f"{kind}, {name}", command, 200, judge=judge, too_slow="slower under compute-sanitizer than there is time for"))
-    yield Batch(3, steps)
+    if c.failed:
+        step = c.failed[0][1]
+        command = [str(word).replace(str(c.work.parent / c.failed[0][0]), str(c.work)) for word in step.command]
+        plain = {**step.environment, **dict.fromkeys(SWITCHES, "0")}
+        steps.append(dataclasses.replace(step, name=f"{step.name}, again the plain ways", command=command, environment=plain, about="", limit=DIAGNOSIS_SECONDS))
+    for step in [step for stage, step in c.failed if stage == "test"][:1]:
+        steps.append(sanitized(c, "memcheck", step.command[step.command.index(c.device_test[0]) :], DIAGNOSIS_SECONDS, f"{step.name}, memcheck"))
+    yield Batch(2, steps)
 
 
 @dataclasses.dataclass
@@ -288,8 +284,12 @@ STAGES = [
     Stage("test", "every device test, in groups that are processes of their own", 10, test),
     Stage("train", "trainings of one rank against the CPU's, in fp32, bf16 and fp16", 5, train),
     Stage("bench", "updates, ResNet-50 and ResNet-20 steps, with PyTorch beside them", 16, bench),
-    Stage("graphs", "steps that are CUDA graphs against steps that are issued", 8, graphs),
+    Stage("graphs", "steps that are CUDA graphs against steps that are issued", 6, graphs),
     Stage("ranks", "several ranks on the GPU, over NCCL and through host memory", 9, ranks, ("nccl", "staged", "trace")),
     Stage("peers", "ranks that read each other's GPU memory", 6, peers, ("direct",)),
+    Stage("switches", "what each way that has a switch gains, and by that whether it stays", 10, switches),
     Stage("sanitize", "own kernels under compute-sanitizer's memcheck and racecheck", 4, sanitize),
 ]
+# Behind them where a step of a stage has failed and there is time; not asked for by name.
+DIAGNOSIS = Stage("diagnose", "what failed first, again in the plain ways and under memcheck", 0, diagnose)
+DIAGNOSED = ("test", "train", "graphs", "ranks", "peers")

@@ -1,26 +1,22 @@
-#!/usr/bin/env python3
-"""A short training on a GPU ends where the same training on the CPU does.
+"""A short training on a GPU ends where the same training on the CPU does, in fp32 there: the last losses are close.
 
-  scripts/gpu_train.py mlp bf16        40 steps of an MLP on made-up images, fp32 on the CPU against bf16 on the GPU
-  scripts/gpu_train.py resnet20 fp16   16 steps of CIFAR's ResNet-20: convolutions and batch norms
-  scripts/gpu_train.py augmented fp32  the same with crops, colours and RandAugment, which the GPU does to the images' bytes
-  scripts/gpu_train.py pictures fp32   on picture files that it draws, whose crops the GPU resizes
+  mlp        40 steps of an MLP on made-up images
+  resnet20   16 steps of CIFAR's ResNet-20: convolutions and batch norms
+  augmented  the same with crops, colours and RandAugment, which the GPU does to the images' bytes
+  pictures   on picture files that it draws, whose crops the GPU resizes
 
-Options: --train build-gpu/bin/starling-train, --out FILE (a row for a report is appended), --seconds N (of one run), --small (sizes for the shim), --dry-run.
-Exit status: 0 the last losses are close, 1 they are not, or a run failed, 2 wrong usage.
+Exit status: 0 the losses are close, 1 they are not, or a run failed, 2 wrong usage.
 """
 
-import argparse
-import json
+import os
 import pathlib
 import random
 import struct
-import sys
+import threading
 import zlib
 
-sys.dont_write_bytecode = True  # the folder of scripts stays as it is
-import gpu_ranks
-from gpu_ranks import Run, Wrong
+import runs
+from runs import Run, Wrong
 
 # Relative, of the last loss. fp32 differs by the order of sums, the others by their rounding.
 TOLERANCE = {"mlp": {"fp32": 0.02, "bf16": 0.1, "fp16": 0.1}, "resnet20": {"fp32": 0.05, "bf16": 0.1, "fp16": 0.1}}
@@ -62,7 +58,8 @@ def data_of(model, small, work):
 
 
 def settings(model, precision, small, work):
-    common = {"seed": 1, "precision": precision, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}, "log_every": 1}
+    # Others run beside it.
+    common = {"seed": 1, "threads": max(1, len(os.sched_getaffinity(0)) // 4), "precision": precision, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0}, "log_every": 1}
     if model == "mlp":
         return {
             **common,
@@ -82,20 +79,35 @@ def settings(model, precision, small, work):
     }
 
 
-def losses(run):
-    return [line["loss"] for line in map(json.loads, (run.out / "metrics.jsonl").read_text().splitlines()) if "loss" in line]
+def losses(options, model, device, precision):
+    run = Run(options, 1, device, settings(model, precision, options.small, options.work)).go()
+    return [line["loss"] for line in run.metrics() if "loss" in line]
 
 
-def compare(options, precision):
-    if options.model == "pictures" and not options.dry_run:
-        draw_pictures(pathlib.Path(options.work, "pictures"))
-    runs = [Run(options, 1, device, settings(options.model, computed, options.small, options.work)) for device, computed in (("cpu", "fp32"), ("cuda", precision))]
-    if options.dry_run:
-        return [run.go() for run in runs] and "close losses"
-    on_cpu, on_gpu = (losses(run.go()) for run in runs)
+class References:
+    """The CPU's losses of each model, which all precisions share: computed once, by whoever comes first."""
+
+    def __init__(self, options):
+        self.options, self.found = options, {model: (threading.Lock(), []) for model in options.models}
+
+    def of(self, model):
+        lock, found = self.found[model]
+        with lock:
+            if not found:
+                try:
+                    found.append(losses(self.options, model, "cpu", "fp32"))
+                except Wrong as error:
+                    found.append(Wrong(f"on the CPU: {error}"))
+        if isinstance(found[0], Wrong):
+            raise found[0]
+        return found[0]
+
+
+def compare(options, references, model, precision):
+    on_gpu, on_cpu = losses(options, model, "cuda", precision), references.of(model)
     if not on_cpu or len(on_cpu) != len(on_gpu):
         raise Wrong(f"{len(on_cpu)} losses on the CPU, {len(on_gpu)} on the GPU")
-    tolerance = TOLERANCE[options.model][precision]
+    tolerance = TOLERANCE[model][precision]
     allowed = (FIRST if precision == "fp32" else tolerance, tolerance)
     # In between, fp16 skips some steps while it looks for its loss scale.
     apart = [abs(on_cpu[at] - on_gpu[at]) / abs(on_cpu[at]) for at in (0, -1)]
@@ -109,16 +121,29 @@ def compare(options, precision):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", choices=sorted(TOLERANCE))
-    parser.add_argument("precision", choices=["fp32", "bf16", "fp16"])
-    parser.add_argument("--small", action="store_true")
-    gpu_ranks.common_arguments(parser)
+    parser = runs.parser_of(__doc__, jobs=6)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="mlp, resnet20, augmented, pictures; default: all")
+    parser.add_argument("--precisions", default="fp32,bf16,fp16")
+    parser.add_argument("--small", action="store_true", help="sizes for the shim")
     options = parser.parse_args()
-    gpu_ranks.begin(parser, options)
-    options.what = f"training, {options.model}"
-    return gpu_ranks.finish(options, lambda: gpu_ranks.at_a_time(options, [options.precision], lambda precision: [gpu_ranks.row_of(options, compare, (precision,), "")]))
+    options.models, precisions = options.models or list(TOLERANCE), options.precisions.split(",")
+    for given, known in ((options.models, list(TOLERANCE)), (precisions, ["fp32", "bf16", "fp16"])):
+        if unknown := [name for name in given if name not in known]:
+            parser.error(f"unknown {unknown[0]}; known: {', '.join(known)}")
+    runs.begin(parser, options)
+    if "pictures" in options.models:
+        draw_pictures(pathlib.Path(options.work, "pictures"))
+    references = References(options)
 
+    def reference(model):  # a failure stands in the rows of those that ask for it
+        try:
+            references.of(model)
+        except Wrong:
+            pass
+        return True
 
-if __name__ == "__main__":
-    sys.exit(main())
+    jobs = [lambda model=model: reference(model) for model in options.models]
+    for precision in precisions:
+        for model in options.models:
+            jobs.append(lambda case=(model, precision): runs.row(options, "training, " + ", ".join(case), compare, references, *case))
+    return runs.finish(options, jobs)

@@ -6,10 +6,10 @@ import pathlib
 import re
 import time
 
-import gpu_process
+import processes
 
 LEAST = 3  # seconds: with less a step is not begun
-HEARTBEAT = 10  # seconds between two reports while a step runs
+HEARTBEAT = 1  # seconds between two reports while a step runs
 
 ERROR_LINE = re.compile(
     r"(^|[^A-Za-z])(error|fatal|ERROR):|[A-Za-z]Error: |FAILED|========= (Invalid|Race|Error)|no test case matches|ended with exit status"
@@ -25,7 +25,6 @@ class Step:
     limit: float
     environment: dict = dataclasses.field(default_factory=dict)
     judge: object = None
-    after: object = None  # called with the verdict once it has ended
     about: str = ""  # what a part of the report is found by: a pattern of docs/gpu-proof.md, say
     too_slow: str = ""  # where the limit is no fault of ours: what is said of a step that ran into it without an error line
 
@@ -60,8 +59,7 @@ class Running:
         self.file.flush()
         self.failure = None
         try:
-            self.process = gpu_process.start([str(word) for word in step.command], stdout=self.file, stderr=self.file,
-                                             env={**os.environ, **step.environment})  # fmt: skip
+            self.process = processes.start([str(word) for word in step.command], stdout=self.file, stderr=self.file, env={**os.environ, **step.environment})
         except OSError as error:
             self.process, self.failure = None, str(error)
 
@@ -80,18 +78,21 @@ class Running:
         status = self.process.poll()
         if status is None and self.seconds() < self.limit:
             return None
-        gpu_process.end(self.process)  # what it left behind, too
+        lines = [line.strip() for line in self.text().splitlines()[1:] if line.strip()]
+        processes.end(self.process)  # what it left behind, too
         self.file.close()
         if status is None:
-            lines = [line.strip() for line in self.text().splitlines()[1:] if line.strip()]
-            if self.step.too_slow and not any(ERROR_LINE.search(line) for line in lines):
-                return "skipped", f"{self.step.too_slow}: no end within {self.limit:.0f} s, and no error until then"
+            if not any(ERROR_LINE.search(line) for line in lines):
+                if self.step.too_slow:
+                    return "skipped", f"{self.step.too_slow}: no end within {self.limit:.0f} s, and no error until then"
+                if self.limit < self.step.limit:
+                    return "not run", f"the stage's time was up after {self.limit:.0f} s, and there was no error until then"
             return "FAILED", f"no end within {self.limit:.0f} s; " + (f"its last line: {lines[-1][:200]}" if lines else "it said nothing")
         return (self.step.judge or passed_or_failed)(status, self.text())
 
     def stop(self):
         if self.process:
-            gpu_process.end(self.process, 2.0)
+            processes.end(self.process, 2.0)
 
 
 class Runner:
@@ -119,8 +120,6 @@ class Runner:
                 if ended:
                     self.running.remove(one)
                     self.note(one.step, *ended, one.seconds())
-                    if one.step.after:
-                        one.step.after(ended[0])
             if time.monotonic() - beaten > HEARTBEAT and self.running:
                 beaten = time.monotonic()
                 self.beat(self.running)
