@@ -166,7 +166,7 @@ if(NOT STARLING_CUDA STREQUAL "OFF")
     list(REMOVE_DUPLICATES STARLING_CUDA_LIBRARY_DIRS)
     starling_header_version(STARLING_CUDNN_VERSION ${STARLING_CUDNN_INCLUDE_DIR}/cudnn_version.h CUDNN MAJOR MINOR PATCHLEVEL)
     add_library(starling_cuda_libraries INTERFACE)
-    target_include_directories(starling_cuda_libraries SYSTEM INTERFACE ${includes} ${STARLING_CUDNN_FRONTEND_INCLUDE_DIR})
+    target_include_directories(starling_cuda_libraries SYSTEM INTERFACE ${includes} $<$<COMPILE_LANGUAGE:CXX>:${STARLING_CUDNN_FRONTEND_INCLUDE_DIR}>)
     # cudnn-frontend calls NVRTC. The shared runtime: a plug-in's kernels must be known to the copy that starts them. Never libcuda: without a driver nothing would load.
     target_link_libraries(starling_cuda_libraries INTERFACE ${STARLING_CUDART_LIBRARY} ${STARLING_CUBLASLT_LIBRARY} ${STARLING_NVRTC_LIBRARY}
                           ${STARLING_CUDNN_LIBRARY} ${CMAKE_DL_LIBS})

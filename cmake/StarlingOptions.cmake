@@ -23,12 +23,22 @@ set(CMAKE_LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
 set(CMAKE_BUILD_RPATH_USE_ORIGIN ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../${CMAKE_INSTALL_LIBDIR};$ORIGIN")
 
+# ccache, where it is installed, with what lets a build in another folder take the results of this one: paths below the source folder are made
+# relative, and precompiled headers are looked into.
+find_program(STARLING_CCACHE ccache)
+mark_as_advanced(STARLING_CCACHE)
+if(STARLING_CCACHE AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${STARLING_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER env CCACHE_DEPEND=1 ${CMAKE_CXX_COMPILER_LAUNCHER})  # never by preprocessed text, which lacks device code
+endif()
+
 add_library(starling_flags INTERFACE)
 target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Wno-missing-field-initializers
                        # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
                        # joined files see one another's names, and look to g++ like headers, where a member of an unnamed namespace's type is a fault
                        $<IF:$<BOOL:${CMAKE_UNITY_BUILD}>,-Wno-subobject-linkage,-Wshadow>
+                       "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
 # A target's property STARLING_OPTIMIZATION: -O3 for what is compiled for speed, -O1 for tests; for all else more than -O2 is compile time alone.
 target_compile_options(starling_flags INTERFACE
