@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"
