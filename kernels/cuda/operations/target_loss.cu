@@ -26,7 +26,7 @@ struct TargetSettings {
 
 /// losses[row], dx, and the losses' sum in `loss`; the last two unless they are null. Of labels and targets, one is null.
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     target_loss_rows(TargetSettings s, const T* x, const std::int32_t* labels, const Compute<T>* targets, double* losses, T* dx,
                      unsigned* arrivals, Compute<T>* loss_sum) {
   __shared__ double shared[kThreads / kWarp];

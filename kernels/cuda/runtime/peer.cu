@@ -14,8 +14,8 @@ constexpr unsigned kLooksAtWords = 64;  // at a counter, for one over the bus to
 
 __global__ void signal_kernel(std::uint32_t* counter, StepScalar<std::uint32_t> value) { store_release_system(counter, value.get()); }
 
-__global__ void await_kernel(AwaitedCounters awaited, StepScalar<std::uint32_t> value, PeerWords* words, PeerMemory::Purpose purpose,
-                             std::uint64_t limit) {
+__global__ void await_kernel(const __grid_constant__ AwaitedCounters awaited, StepScalar<std::uint32_t> value, PeerWords* words,
+                             PeerMemory::Purpose purpose, std::uint64_t limit) {
   const std::uint32_t wanted = value.get();
   std::uint64_t begin = 0;
   for (int i = 0; i < awaited.count; ++i) {

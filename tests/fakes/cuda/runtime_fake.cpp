@@ -130,7 +130,12 @@ void finish_capture(shim::Capture& capture) {
   own_capture.reset();
 }
 
-void* take(std::size_t bytes) { return std::aligned_alloc(512, (bytes + 511) / 512 * 512); }
+/// Full of NaN: what nobody wrote must not count.
+void* take(std::size_t bytes) {
+  void* memory = std::aligned_alloc(512, (bytes + 511) / 512 * 512);
+  if (memory && !world().skipped) std::memset(memory, 0xff, bytes);
+  return memory;
+}
 
 }  // namespace
 
@@ -282,7 +287,6 @@ void* device_allocate(std::size_t bytes) {
     world().blocks[memory] = bytes;
     world().in_use += bytes;
   }
-  if (!world().skipped) std::memset(memory, 0xff, bytes);  // NaN: what nobody wrote must not count
   world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes, .relaxed = relaxed});
   return memory;
 }
