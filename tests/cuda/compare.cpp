@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"

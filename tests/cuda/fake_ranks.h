@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"

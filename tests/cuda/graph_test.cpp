@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -36,7 +35,9 @@ TEST_CASE("cuda/graph: launches with each step's input and values have the bits 
     CAPTURE(step);
     eager.set_input(50 + static_cast<unsigned>(step));
     replayed.set_input(50 + static_cast<unsigned>(step));
+    const auto results = eager.results();
     eager.issue(values_of(step));
+    CHECK(eager.results() != results);
     graph->launch(values_of(step));
     CHECK(replayed.results() == eager.results());
   }

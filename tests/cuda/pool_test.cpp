@@ -68,6 +68,8 @@ TEST_CASE("cuda/pool: what is freed comes back on its stream without the driver,
   const Pool::Block near = pool.take(large.size - large.size / 8, StreamKind::kCompute);
   CHECK(near.data == large.data);
   CHECK(near.size == large.size);
+  pool.give_back(near);
+  CHECK(pool.take(512, StreamKind::kCompute).data != large.data);
   CHECK(driver_calls() == before + 1);
 
   // A tensor's memory goes to the next one while the device may still be writing it: the stream keeps them apart.

@@ -5,11 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/trainer.h"

@@ -304,26 +304,4 @@ TEST_CASE("cuda/loader: a loader can be ended while its thread waits for the dev
   device.join();
 }
 
-TEST_CASE("cuda/loader: in replayed steps the host copies nothing but fp16's flag") {
-  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
-    CAPTURE(precision);
-    register_builtins();
-    TrainConfig config = read_gpu_config(with(graph_config(1000), {{"precision", precision}, {"log_every", 1000}}), {});
-    {
-      cuda::CudaBackend backend(0, false, false, true);
-      const auto transport = make_single_transport();
-      const ShapeTrace trace = trace_shapes(config);
-      Trainer trainer(config, RankLayout{}, trace, backend, *transport);
-      trainer.initialise();
-      for (std::int64_t step = 0; step < trainer.graphs().warm_up_steps() + 2; ++step) trainer.step();
-      const std::uint64_t before = cuda::Staging::copied_bytes(), launches = cuda::runtime_counters().graph_launches;
-      constexpr std::uint64_t kSteps = 8;
-      for (std::uint64_t step = 0; step < kSteps; ++step) trainer.step();
-      CHECK(cuda::runtime_counters().graph_launches == launches + kSteps);
-      CHECK(cuda::Staging::copied_bytes() - before <= (precision == "fp16" ? 16 * kSteps : 0));
-    }
-    config.model.reset();
-  }
-}
-
 }  // namespace starling::tests

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
@@ -33,6 +32,7 @@ enum class Wrong {
   kBatch,       ///< a graph does not wait for its batch
   kLoss,        ///< the next graph writes the loss before the copy of the last one's, on another stream, has read it
   kLossFreed,   ///< nobody holds the loss, whose memory the next graph uses for something else, and it is read all the same
+  kBatchFreed,  ///< the memory of a batch is given back before a launch that reads it
   kEvaluation,  ///< an evaluation on another stream changes what graphs read
 };
 
@@ -42,7 +42,7 @@ std::vector<Finding> findings_of(Wrong wrong) {
   {
     cuda::CudaBackend cuda(0, false, false, true);
     cuda::shim::NotingBackend backend(cuda);
-    const Tensor batch(backend, Shape{64}, DType::kFloat32);
+    Tensor batch(backend, Shape{64}, DType::kFloat32);
     const Tensor y(backend, batch.shape(), batch.dtype()), other(backend, batch.shape(), batch.dtype());
     Tensor loss(backend, batch.shape(), batch.dtype());
     const std::vector<float> numbers(64, 1.0f);
@@ -107,6 +107,10 @@ std::vector<Finding> findings_of(Wrong wrong) {
       }
       if (wrong != Wrong::kBatch) backend.wait(arrived);
     }
+    if (wrong == Wrong::kBatchFreed) {
+      batch = {};
+      graphs[0]->launch({});
+    }
     backend.synchronize();
   }
   return check_races(cuda::shim::stop_recording());
@@ -128,6 +132,7 @@ TEST_CASE("cuda/race: graphs and what is issued around them") {
   CHECK(kinds(findings_of(Wrong::kLoss)) == std::set<Kind>{Kind::kRace});
   CHECK(kinds(findings_of(Wrong::kEvaluation)) == std::set<Kind>{Kind::kRace});
   CHECK(kinds(findings_of(Wrong::kLossFreed)) == std::set<Kind>{Kind::kFreedMemory});
+  CHECK(kinds(findings_of(Wrong::kBatchFreed)) == std::set<Kind>{Kind::kFreedMemory});
   const std::vector<Finding> upload = findings_of(Wrong::kUpload);
   CHECK(std::any_of(upload.begin(), upload.end(), [](const Finding& f) { return f.one == "add" && f.other == "copy to the device"; }));
 }

@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <string>
-
 // How the fake runtime's shareable memory (memory files) is made to refuse. Processes of their own are told by STARLING_SHIM_REFUSE_PEERS,
 // one of the words below.
 namespace starling::cuda::shim {

@@ -2,8 +2,6 @@
 
 #include <math.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -31,9 +29,6 @@ struct uint3 {
 struct dim3 {
   unsigned x = 1, y = 1, z = 1;
 };
-struct alignas(8) float2 {
-  float x, y;
-};
 struct alignas(16) float4 {
   float x, y, z, w;
 };
@@ -46,11 +41,6 @@ struct alignas(16) uint4 {
 struct alignas(16) double2 {
   double x, y;
 };
-inline float2 make_float2(float x, float y) { return {x, y}; }
-inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
-inline double2 make_double2(double x, double y) { return {x, y}; }
 
 namespace starling::cuda::shim {
 
@@ -134,7 +124,6 @@ T* dynamic_shared() {
 #define blockIdx (::starling::cuda::shim::block_index)
 #define blockDim (::starling::cuda::shim::block_size)
 #define gridDim (::starling::cuda::shim::grid_size)
-inline constexpr int warpSize = 32;
 
 inline void __syncthreads(const std::source_location& where = std::source_location::current()) {
   ::starling::cuda::shim::block_barrier(where);
@@ -148,7 +137,6 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) {
       ::starling::cuda::shim::warp_call(::starling::cuda::shim::WarpCall::kBallot, mask, predicate != 0 ? 1 : 0, 0));
 }
 inline int __any_sync(unsigned mask, int predicate) { return __ballot_sync(mask, predicate) != 0; }
-inline int __all_sync(unsigned mask, int predicate) { return __ballot_sync(mask, !predicate) == 0; }
 
 // A source lane outside the thread's section of `width` lanes gives the thread its own value.
 template <class T>
@@ -163,22 +151,12 @@ T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32) {
   return ::starling::cuda::shim::shuffle(mask, value, inside ? lane + static_cast<int>(delta) : lane);
 }
 template <class T>
-T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32) {
-  const int lane = ::starling::cuda::shim::lane();
-  const bool inside = (lane & (width - 1)) >= static_cast<int>(delta);
-  return ::starling::cuda::shim::shuffle(mask, value, inside ? lane - static_cast<int>(delta) : lane);
-}
-template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = 32) {
   const int lane = ::starling::cuda::shim::lane();
   const bool inside = ((lane ^ lanes) & ~(width - 1)) == (lane & ~(width - 1));
   return ::starling::cuda::shim::shuffle(mask, value, inside ? lane ^ lanes : lane);
 }
 
-template <class T>
-T __ldg(const T* address) {
-  return *address;
-}
 template <class T>
 T atomicAdd(T* address, std::type_identity_t<T> value) {
   const T before = *address;
@@ -219,5 +197,3 @@ inline float min(float a, float b) { return ::fminf(a, b); }
 inline float max(float a, float b) { return ::fmaxf(a, b); }
 inline double min(double a, double b) { return ::fmin(a, b); }
 inline double max(double a, double b) { return ::fmax(a, b); }
-inline float rsqrtf(float x) { return 1.0f / ::sqrtf(x); }
-inline double rsqrt(double x) { return 1.0 / ::sqrt(x); }
