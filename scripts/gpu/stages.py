@@ -15,15 +15,15 @@ from runner import Batch, Step, passed_or_failed
 STAGE_SECONDS = 480  # of each stage at most
 GROUP_SECONDS = 90  # of a group of tests
 # Groups whose cases take long: each of them is a process of its own.
-SPLIT = ("cuda/operations*", "cuda/batch*", "cuda/graph_training*")
+SPLIT = ("cuda/operations*", "cuda/graph_training*")
 # Of a command that is rehearsed in seconds.
 QUICK = ("cuda/open*", "cuda/fill*", "cuda/pool:*")
 
 # Own kernels alone: a library's are its maker's to check, and whole trainings take too long under a tool that slows everything 10 to 100 times.
 # racecheck looks at shared memory, which the others do not use.
 SANITIZED = {
-    "memcheck": ["cuda/update*", "cuda/batch norm*", "cuda/elementwise*,cuda/fill*,cuda/image*", "cuda/loss*,cuda/reduce*,cuda/squared_norms*,cuda/layer*,cuda/pool2d*"],
-    "racecheck": ["cuda/batch norm*", "cuda/loss*,cuda/reduce*,cuda/layer*"],
+    "memcheck": ["cuda/update*", "cuda/operations: NaN*", "cuda/operations: products without*", "cuda/fill*,cuda/image*,cuda/squared_norms*,cuda/layers*"],
+    "racecheck": ["cuda/operations: NaN*", "cuda/operations: products without*"],
 }
 REFUSED = re.compile(r"Device not supported|not supported on (this|the) (device|platform)|Unable to find injection library|Target application terminated before first instrumented API call|returned error 999|Failed to initialize")
 

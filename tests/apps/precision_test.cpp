@@ -9,7 +9,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/training_run.h"
 #include "core/config.h"
-#include "kernels/open_backend.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
@@ -31,20 +31,10 @@ nlohmann::json config_of(const char* precision, const char* patch = "{}") {
   return config;
 }
 
-/// A trainer with all that it needs, on the thread of a fake rank. Precisions that a user is refused on a CPU compute there too, slowly.
-struct RunInPrecision {
-  RunInPrecision(const nlohmann::json& json, Transport& transport, const LossScaleSettings& scale = {})
-      : site{transport.size(), transport.size()}, config(read_train_config(json, "test", site)) {
-    config.loss_scale = scale;
-    trace = trace_shapes(config);
-    backend = open_backend(DeviceType::kCpu, 1);
-    config.dataset->open();
-    trainer = std::make_unique<Trainer>(config, site, trace, *backend, transport);
-  }
-  ~RunInPrecision() {
-    trainer.reset();
-    config.model.reset();  // its tensors go before the backend
-  }
+/// Precisions that a user is refused on a CPU compute there too, slowly.
+struct RunInPrecision : test::TrainerRun {
+  RunInPrecision(const nlohmann::json& json, Transport& ranks, const LossScaleSettings& scale = {})
+      : TrainerRun(json, ranks, [&](TrainConfig& of_run) { of_run.loss_scale = scale; }) {}
   Numbers numbers() const {
     Numbers result;
     for (const Parameter* parameter : config.model->parameters()) {
@@ -66,11 +56,6 @@ struct RunInPrecision {
     }
     return copies > 0;
   }
-  RankLayout site;
-  TrainConfig config;
-  ShapeTrace trace;
-  std::unique_ptr<Backend> backend;
-  std::unique_ptr<Trainer> trainer;
 };
 
 /// What a rank showed after each step (index 0: before the first).
@@ -88,7 +73,6 @@ std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps,
     LossScaleSettings scale{.initial = 1024.0, .growth_interval = growth_interval};
     if (transport.rank() == wild) scale.initial = wild_scale;
     RunInPrecision run(json, transport, scale);
-    run.trainer->initialise();
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     const auto note = [&] {
       history.parameters.push_back(run.numbers());
@@ -150,7 +134,6 @@ TEST_CASE("precision: fp16, the first update that is not skipped is the optimize
   world.run([&](Transport& transport) {
     RunInPrecision run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport,
                        {.initial = 0x1p60});
-    run.trainer->initialise();
     const Numbers start = run.numbers();
     for (int i = 0; i < 4; ++i) run.trainer->step();
     CHECK(run.numbers() == start);
@@ -169,7 +152,6 @@ TEST_CASE("precision: fp16 in all-reduce, one rank's overflow is everybody's") {
   FakeWorld world(3);
   world.run([&](Transport& transport) {
     RunInPrecision run(json, transport, {.initial = 1024.0});
-    run.trainer->initialise();
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     for (int step = 0; step < 3; ++step) {
       // Step 2 overflows on rank 1 alone.
@@ -215,9 +197,7 @@ TEST_CASE("precision: low precision trains as fp32 does, with clipping and sever
     FakeWorld world(2);
     world.run([&](Transport& transport) {
       RunInPrecision run(json, transport);
-      run.trainer->initialise();
-      for (int i = 0; i < 10; ++i) run.trainer->step();
-      run.trainer->finish();
+      run.steps(10);
       if (run.config.compute != DType::kFloat32) CHECK(run.low_is_current());
       result[static_cast<std::size_t>(transport.rank())] = run.numbers();
     });
@@ -243,9 +223,7 @@ TEST_CASE("precision: evaluation reads low-precision copies of the mean model, a
   world.run([&](Transport& transport) {
     const auto json = config_of("bf16");
     RunInPrecision run(json, transport);
-    run.trainer->initialise();
-    for (int i = 0; i < 3; ++i) run.trainer->step();
-    run.trainer->finish();
+    run.steps(3);
     const Numbers before = run.numbers();
     {
       // The trainer's own buckets are its secret; others of the same layout serve as well.
@@ -289,13 +267,10 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
     LossScaleState saved;
     {
       RunInPrecision run(json, transport, scale);
-      run.trainer->initialise();
-      for (int i = 0; i < 9; ++i) run.trainer->step();
-      run.trainer->finish();
+      run.steps(9);
       saved = run.trainer->loss_scaler()->settle();
       file = run.trainer->state();
-      for (int i = 0; i < 9; ++i) run.trainer->step();
-      run.trainer->finish();
+      run.steps(9);
       straight[r] = run.numbers();
     }
     RunInPrecision run(json, transport, scale);
@@ -308,8 +283,7 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
     CHECK(restored.clean_steps == saved.clean_steps);
     CHECK(restored.optimizer_step == saved.optimizer_step);
     CHECK(run.low_is_current());
-    for (int i = 0; i < 9; ++i) run.trainer->step();
-    run.trainer->finish();
+    run.steps(9);
     resumed[r] = run.numbers();
   });
   CHECK(resumed == straight);
@@ -323,7 +297,6 @@ TEST_CASE("precision: no allocation from the system after the second step") {
     FakeWorld world(2);
     world.run([&](Transport& transport) {
       RunInPrecision run(config_of(precision), transport);
-      run.trainer->initialise();
       for (int i = 0; i < 2; ++i) run.trainer->step();
       const std::uint64_t before = run.backend->memory_stats().system_allocations;
       for (int i = 0; i < 10; ++i) run.trainer->step();
@@ -340,7 +313,6 @@ ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, co
   FakeWorld world(2);
   world.run([&](Transport& transport) {
     RunInPrecision run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
-    run.trainer->initialise();
     const ExitCode code = TrainingRun(*run.trainer, folder).run();
     if (transport.rank() == 0) result = code;
   });

@@ -148,30 +148,10 @@ TEST_CASE("comm/compressed: update mode, overlap, delays, evaluation and a resum
       CAPTURE(c.algorithm.dump());
       CAPTURE(c.exchange);
       CAPTURE(topology);
-      const auto same = [&](const Job& other, const test::FakeRun& fake = {}) { return run_fake(other, 4, fake) == expected; };
-      CHECK(same(job, {.most_delay_seconds = 0.0003, .seed = 3}));
-      CHECK(same(job, {.direct = true}));
-      CHECK(same(job, {.direct = true, .ranks_per_host = 2}));  // within a host by memory, between them by messages
-      CHECK(same(job, {.threads = 2}));
+      CHECK(test::ways_that_change_bits(job, expected, false) == "");
       Job other = job;
-      other.in_backward = false;
-      CHECK(same(other));
-      other = job;
-      other.overlap = false;
-      other.slow_rank = 2;
-      other.ready_shuffle = 5;
-      CHECK(same(other));
-      other = job;
-      other.finish_every = 1;
-      CHECK(same(other));
-      for (const int after : {1, 4, 7, 8}) {
-        other = job;
-        other.resume_after = after;
-        CAPTURE(after);
-        CHECK(same(other));
-      }
       other.lr += 1e-3;  // the comparisons can fail
-      CHECK_FALSE(same(other));
+      CHECK(run_fake(other, 4) != expected);
     }
   }
 }

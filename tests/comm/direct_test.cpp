@@ -144,50 +144,21 @@ TEST_CASE("comm/direct: rounds over nodes follow the formulas by messages, direc
   }
 }
 
-TEST_CASE("comm/direct: modes, bucket sizes, slow ranks, accumulated optimizers, low precision, evaluation and resume change no bit") {
+TEST_CASE("comm/direct: modes, bucket sizes, slow ranks, low precision, evaluation and resume change no bit of an accumulating optimizer") {
   for (const char* type : {"one-peer-exp", "complete", "random-matching"}) {
     Job job;
     job.topology = {{"type", type}};
     job.optimizer = {{"type", "accum_adamw"}, {"weight_decay", 0.1}, {"accum_iter", 2}};
+    job.start_apart = true;
     job.steps = 8;
     const auto expected = run_fake(job, 4);
     CAPTURE(type);
     for (const int per_host : {0, 2}) {
-      const auto same = [&](const Job& other) { return run_fake(other, 4, direct(per_host)) == expected; };
       CAPTURE(per_host);
-      CHECK(same(job));
+      CHECK(test::ways_that_change_bits(job, expected, true, direct(per_host)) == "");
       Job other = job;
-      other.in_backward = false;
-      CHECK(same(other));
-      other = job;
-      other.overlap = false;
-      CHECK(same(other));
-      for (const double bytes : {1.0, 1e9}) {
-        other = job;
-        other.bucket_bytes = bytes;
-        CHECK(same(other));
-      }
-      for (const int slow : {0, 2}) {
-        other = job;
-        other.slow_rank = slow;
-        CHECK(same(other));
-      }
-      other = job;
-      other.ready_shuffle = 5;
-      CHECK(same(other));
-      other = job;
       other.compute = DType::kBFloat16;
-      CHECK(same(other));
-      for (const int every : {1, 3}) {
-        other = job;
-        other.finish_every = every;
-        CHECK(same(other));
-      }
-      for (const int after : {1, 4, 7}) {
-        other = job;
-        other.resume_after = after;
-        CHECK(same(other));
-      }
+      CHECK(run_fake(other, 4, direct(per_host)) == expected);
     }
   }
 }
@@ -201,15 +172,6 @@ TEST_CASE("comm/direct: an overflow mixes without an update, as by messages") {
   job.overflows = {{0, 0}, {2, 3}, {1, 5}};
   job.steps = 7;
   CHECK(run_fake(job, 3, direct()) == run_fake(job, 3));
-}
-
-TEST_CASE("comm/direct: a group's sum gives the same bits on several compute threads") {
-  Job job;
-  job.topology = {{"type", "complete"}};
-  job.start_apart = true;
-  test::FakeRun two = direct();
-  two.threads = 2;
-  CHECK(run_fake(job, 5, two) == run_fake(job, 5));
 }
 
 TEST_CASE("comm/direct: nothing is copied: what a pair or a group receives is the others' memory, and the views follow the update") {

@@ -188,10 +188,10 @@ Job job_of(const json& algorithm, const json& topology, const json& optimizer) {
 }
 
 /// The same without decay, all ranks starting equal: what section 9's equalities are about.
-Numbers run_equal(const json& algorithm, const char* topology, const json& optimizer, int ranks, int steps = 12) {
+Numbers run_equal(const json& algorithm, const char* topology, const json& optimizer, int ranks) {
   Job job = job_of(algorithm, {{"type", topology}}, optimizer);
   job.start_apart = false;
-  job.steps = steps;
+  job.steps = 14;
   return run_fake(job, ranks);
 }
 
@@ -317,40 +317,11 @@ TEST_CASE("comm/families: update mode, bucket size, overlap, delays, direct read
     const Numbers expected = run_fake(job, 4);
     CAPTURE(kept.algorithm.dump());
     CAPTURE(kept.topology);
-    const auto same = [&](const Job& other, const test::FakeRun& fake = {}) { return run_fake(other, 4, fake) == expected; };
-    Job other = job;
-    CHECK(same(job, {.most_delay_seconds = 0.0005, .seed = 3}));
-    CHECK(same(job, {.direct = true}));
-    CHECK(same(job, {.direct = true, .ranks_per_host = 2}));  // within a host by memory, between them by messages
-    other.in_backward = false;
-    CHECK(same(other));
-    for (const double bytes : {1.0, 600.0, 1e9}) {
-      if (kept.algorithm.value("fragments", 1) > 1) break;  // made of buckets
-      other = job;
-      other.bucket_bytes = bytes;
-      CAPTURE(bytes);
-      CHECK(same(other));
-    }
-    other = job;
-    other.overlap = false;
-    CHECK(same(other));
-    other = job;
-    other.slow_rank = 2;
-    other.ready_shuffle = 5;
-    CHECK(same(other));
-    other = job;
-    other.finish_every = 1;
-    CHECK(same(other));
-    CHECK(same(other, {.direct = true}));
-    for (const int after : {1, 4, 7, 8, 11}) {
-      other = job;
-      other.resume_after = after;
-      CAPTURE(after);
-      CHECK(same(other));
-    }
-    other = job;  // the comparisons can fail
+    const bool cut = kept.algorithm.value("fragments", 1) > 1;  // of buckets
+    CHECK(test::ways_that_change_bits(job, expected, !cut) == "");
+    Job other = job;  // the comparisons can fail
     other.lr_at = [](int t) { return 0.1 - 0.006 * t + (t == 12 ? 1e-3 : 0.0); };
-    CHECK_FALSE(same(other));
+    CHECK(run_fake(other, 4) != expected);
   }
 }
 
@@ -387,90 +358,55 @@ TEST_CASE("comm/families: all-reduce's sums after the pass are the same bits") {
   }
 }
 
-TEST_CASE("comm/families: with complete, adapt-then-combine is all-reduce") {
-  for (const int n : {2, 5, 8}) {
-    for (const json& optimizer : {kBare, kMomentum}) {
-      const Numbers expected = run_equal(with_type("allreduce"), "complete", optimizer, n);
-      CHECK(largest_difference(run_equal(with_type("gossip", {{"order", "atc"}}), "complete", optimizer, n), expected) < 1e-12);
-      CHECK(largest_difference(run_equal(with_type("gossip"), "complete", optimizer, n), expected) > 1e-3);
+TEST_CASE("comm/families: types are each other's special cases") {
+  using Run = std::pair<json, json>;  // algorithm and optimizer
+  struct Equal {
+    std::vector<Run> same;
+    Run other;  // with another setting numbers differ, by `least` and more
+    double least = 1e-3;
+    std::vector<const char*> topologies = {"complete"};
+  };
+  const json sums = with_type("allreduce"), awc = with_type("gossip"), atc = with_type("gossip", {{"order", "atc"}});
+  std::vector<Equal> all;
+  for (const json& optimizer : {kBare, kMomentum}) all.push_back({{Run(sums, optimizer), Run(atc, optimizer)}, Run(awc, optimizer)});
+  for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
+    const auto local = [&](int period) { return Run(with_type("local_sgd", {{"period", period}}), optimizer); };
+    all.push_back({{Run(atc, optimizer), local(1)}, local(5)});
+    for (const int period : {1, 3, 4}) {  // slow steps, and outer ones, of length 1 without momentum
+      const auto slow = [&](double momentum) {
+        return Run(with_type("slowmo", {{"period", period}, {"slow_lr", 1.0}, {"momentum", momentum}}), optimizer);
+      };
+      const json outer = {{"period", period}, {"outer_lr", 1.0}, {"outer_momentum", 0.0}, {"outer_nesterov", false}};
+      all.push_back({{local(period), slow(0.0), Run(with_type("diloco", outer), optimizer)}, slow(0.2), 1e-4});
     }
   }
-}
-
-TEST_CASE("comm/families: local SGD with period 1 is adapt-then-combine with complete") {
-  for (const int n : {2, 5, 8}) {
-    for (const json& optimizer : {kBare, kNesterov, kAdamW}) {
-      const Numbers expected = run_equal(with_type("gossip", {{"order", "atc"}}), "complete", optimizer, n);
-      CHECK(largest_difference(run_equal(with_type("local_sgd", {{"period", 1}}), "complete", optimizer, n), expected) < 1e-12);
-      CHECK(largest_difference(run_equal(with_type("local_sgd", {{"period", 5}}), "complete", optimizer, n), expected) > 1e-3);
-    }
-  }
-}
-
-TEST_CASE("comm/families: slow steps and outer steps of length 1 without momentum are local SGD") {
-  const json slowmo = {{"slow_lr", 1.0}, {"momentum", 0.0}},
-             diloco = {{"outer_lr", 1.0}, {"outer_momentum", 0.0}, {"outer_nesterov", false}};
-  for (const int period : {1, 3, 4}) {
-    for (const int n : {2, 5, 8}) {
-      for (const json& optimizer : {kBare, kAdamW}) {
-        const auto run = [&](const char* type, json keys) {
-          keys["period"] = period;
-          return run_equal(with_type(type, std::move(keys)), "complete", optimizer, n, 14);
-        };
-        const Numbers expected = run("local_sgd", json::object());
-        CAPTURE(period);
+  const auto outer = [](bool nesterov) {
+    return Run(with_type("diloco", {{"period", 3}, {"outer_lr", 0.8}, {"outer_momentum", 0.6}, {"outer_nesterov", nesterov}}), kDecayed);
+  };
+  const Run slow(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}), kDecayed);
+  all.push_back({{slow, outer(false)}, outer(true), 1e-4});  // at a constant learning rate
+  const json qgm = with_type("qgm"), no_mu = with_type("qgm", {{"mu", 0.0}}), decentlam = with_type("decentlam");
+  all.push_back({{Run(atc, kBare), Run(qgm, kBare)}, Run(qgm, kMomentum), 1e-3, {"static-ring", "complete", "base-2"}});
+  all.push_back({{Run(atc, kBare), Run(decentlam, kBare)}, Run(decentlam, kMomentum), 1e-3, {"static-ring", "complete"}});
+  all.push_back({{Run(sums, kMomentum), Run(decentlam, kMomentum), Run(no_mu, kMomentum)}, Run(qgm, kMomentum)});
+  const json lazy = with_type("exact_diffusion"), eager = with_type("exact_diffusion", {{"lazy", false}});
+  all.push_back({{Run(sums, kBare), Run(eager, kBare)}, Run(lazy, kBare), 1e-5});
+  for (const Equal& equal : all) {
+    for (const char* topology : equal.topologies) {
+      for (const int n : {2, 5, 8}) {
+        CAPTURE(topology);
         CAPTURE(n);
-        CHECK(largest_difference(run("slowmo", slowmo), expected) < 1e-11);
-        CHECK(largest_difference(run("diloco", diloco), expected) < 1e-11);
-        CHECK(largest_difference(run("slowmo", {{"slow_lr", 1.0}, {"momentum", 0.2}}), expected) > 1e-4);
+        CAPTURE(equal.same[0].first.dump());
+        CAPTURE(equal.same[0].second.dump());
+        const auto run = [&](const Run& of) { return run_equal(of.first, topology, of.second, n); };
+        const Numbers expected = run(equal.same[0]);
+        for (std::size_t i = 1; i < equal.same.size(); ++i) {
+          CAPTURE(equal.same[i].first.dump());
+          CHECK(largest_difference(run(equal.same[i]), expected) < 1e-11);
+        }
+        CHECK(largest_difference(run(equal.other), expected) > equal.least);
       }
     }
-  }
-}
-
-TEST_CASE("comm/families: slow steps at a constant learning rate are outer steps without Nesterov") {
-  for (const int n : {1, 4, 8}) {
-    const Numbers slow = run_equal(with_type("slowmo", {{"period", 3}, {"slow_lr", 0.8}, {"momentum", 0.6}}), "complete", kDecayed, n, 14);
-    const json outer = {{"period", 3}, {"outer_lr", 0.8}, {"outer_momentum", 0.6}, {"outer_nesterov", false}};
-    CAPTURE(n);
-    CHECK(largest_difference(run_equal(with_type("diloco", outer), "complete", kDecayed, n, 14), slow) < 1e-11);
-    json nesterov = outer;
-    nesterov["outer_nesterov"] = true;
-    CHECK(largest_difference(run_equal(with_type("diloco", nesterov), "complete", kDecayed, n, 14), slow) > 1e-4);
-  }
-}
-
-TEST_CASE("comm/families: quasi-global momentum and DecentLaM without momentum are adapt-then-combine") {
-  for (const int n : {2, 5, 8}) {
-    for (const char* topology : {"static-ring", "complete", "base-2"}) {
-      const Numbers expected = run_equal(with_type("gossip", {{"order", "atc"}}), topology, kBare, n);
-      CAPTURE(n);
-      CAPTURE(topology);
-      CHECK(largest_difference(run_equal(with_type("qgm"), topology, kBare, n), expected) < 1e-12);
-      CHECK(largest_difference(run_equal(with_type("qgm"), topology, kMomentum, n), expected) > 1e-3);
-      if (std::string(topology) == "base-2") continue;  // rounds differ
-      CHECK(largest_difference(run_equal(with_type("decentlam"), topology, kBare, n), expected) < 1e-12);
-      CHECK(largest_difference(run_equal(with_type("decentlam"), topology, kMomentum, n), expected) > 1e-3);
-    }
-  }
-}
-
-TEST_CASE("comm/families: with complete, DecentLaM and quasi-global momentum with mu = 0 are all-reduce with momentum") {
-  for (const int n : {2, 5, 8}) {
-    const Numbers expected = run_equal(with_type("allreduce"), "complete", kMomentum, n);
-    CAPTURE(n);
-    CHECK(largest_difference(run_equal(with_type("decentlam"), "complete", kMomentum, n), expected) < 1e-11);
-    CHECK(largest_difference(run_equal(with_type("qgm", {{"mu", 0.0}}), "complete", kMomentum, n), expected) < 1e-11);
-    CHECK(largest_difference(run_equal(with_type("qgm"), "complete", kMomentum, n), expected) > 1e-3);
-  }
-}
-
-TEST_CASE("comm/families: with complete, D² is all-reduce") {
-  for (const int n : {2, 5, 8}) {
-    const Numbers expected = run_equal(with_type("allreduce"), "complete", kBare, n);
-    CAPTURE(n);
-    CHECK(largest_difference(run_equal(with_type("exact_diffusion", {{"lazy", false}}), "complete", kBare, n), expected) < 1e-11);
-    CHECK(largest_difference(run_equal(with_type("exact_diffusion"), "complete", kBare, n), expected) > 1e-5);
   }
 }
 

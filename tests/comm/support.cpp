@@ -203,6 +203,37 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
   return results;
 }
 
+std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected, bool any_buckets, const FakeRun& fake) {
+  std::string result;
+  const auto check = [&](const std::string& way, const std::function<void(Job&)>& change, const std::optional<FakeRun>& in = {}) {
+    Job other = job;
+    change(other);
+    if (run_fake(other, static_cast<int>(expected.size()), in.value_or(fake)) != expected) result += way + "\n";
+  };
+  const auto as_it_is = [](Job&) {};
+  check("delays", as_it_is, FakeRun{.most_delay_seconds = 0.0005, .seed = 3});
+  check("direct reads", as_it_is, FakeRun{.direct = true});
+  check("direct reads within a host", as_it_is, FakeRun{.direct = true, .ranks_per_host = 2});  // between hosts by messages
+  check("threads", as_it_is, FakeRun{.threads = 2});
+  check("threads and direct reads", as_it_is, FakeRun{.direct = true, .threads = 2});
+  check("updates after the backward pass", [](Job& other) { other.in_backward = false; });
+  check("no overlap", [](Job& other) { other.overlap = false; });
+  check("a slow rank, and another order", [](Job& other) {
+    other.slow_rank = 2;
+    other.ready_shuffle = 5;
+  });
+  const auto evaluates = [](Job& other) { other.finish_every = 1; };
+  check("evaluation", evaluates);
+  check("evaluation and direct reads", evaluates, FakeRun{.direct = true});
+  for (const int after : {1, 4, 7, 8, 11}) {
+    check("a resume after " + std::to_string(after), [&](Job& other) { other.resume_after = after; });
+  }
+  for (const double bytes : {1.0, 600.0, 1e9}) {
+    if (any_buckets) check("bucket size", [&](Job& other) { other.bucket_bytes = bytes; });
+  }
+  return result;
+}
+
 std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step) {
   const auto n = static_cast<std::size_t>(ranks);
   std::vector<double> curvatures;

@@ -75,6 +75,11 @@ struct FakeRun {
   int threads = 1;
 };
 std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeRun& fake = {});
+/// Empty where no way to run the job has other numbers than `expected`, one rank's after the other's: with delays, direct reads, threads,
+/// updates after the backward pass, without overlap, with evaluations and resumes; and where `any_buckets` with other buckets. All that
+/// names no world of its own runs in `fake`.
+std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected, bool any_buckets,
+                                  const FakeRun& fake = {});
 
 /// semantics.md sections 2 and 4 for SGD without momentum, written plainly in fp64. With `after_step(t, x)` ranks train by themselves, and
 /// it does the rest.

@@ -1,10 +1,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
+#include <string_view>
 
-#include "kernels/cpu/cpu_backend.h"
+#include "core/forwarding_backend.h"
+#include "kernels/cuda/operations/plain.h"
+#include "tests/cuda/compare.h"
 #include "tests/cuda/offset_backend.h"
 #include "tests/cuda/support.h"
 #include "tests/operations/operation_table.h"
@@ -27,13 +29,19 @@ std::string off(const Operation& op, DType dtype, const Results& found, const Re
   return strict.empty() ? difference(rounded, dtype, found, expected) : strict;
 }
 
-void table(DType dtype) {
-  CpuBackend cpu(1, cpu::Isa::kScalar);
+/// Whether the CPU's bits are to be found. A GPU's fused multiply-add keeps bits of products that fp64 does not hold.
+bool has_bits_of_cpu(const Operation& op, DType dtype) {
+  return op.exact &&
+         !(on_gpu() && op.name.starts_with("squared_distance") && (dtype == DType::kFloat64 || op.name.find("two") != std::string::npos));
+}
+
+void compare_with_cpu(DType dtype) {
+  OffsetBackend misaligned(gpu());  // what rows keep between the passes
   for (const Operation& op : operation_table()) {
     CAPTURE(op.name);
     const auto inputs = random_inputs(op, dtype);
     const Numbers seed = random_seed(op, dtype);
-    const Results expected = run(op, cpu, DType::kFloat64, inputs, seed);
+    const Results expected = run(op, plain_cpu(), DType::kFloat64, inputs, seed);
     Results first;
     in_every_order([&] {
       const Results found = run(op, gpu(), dtype, inputs, seed);
@@ -43,47 +51,77 @@ void table(DType dtype) {
       CHECK(found.outputs == first.outputs);
       CHECK(found.gradients == first.gradients);
     });
-    if (op.aligned) continue;
-    // Memory that no 16-byte access may touch at its start.
-    OffsetBackend misaligned(gpu());
-    CHECK(off(op, dtype, run(op, misaligned, dtype, inputs, seed), expected) == "");
+    if (has_bits_of_cpu(op, dtype)) CHECK(first.outputs == run(op, plain_cpu(), dtype, inputs, seed).outputs);
+    for (const int place : {1, 2}) {
+      if (op.aligned) continue;
+      CHECK(off(op, dtype, run(op, misaligned, dtype, inputs, seed, {.place = place}), expected) == "");
+    }
+    for (Way way : ways_of(op)) {
+      CAPTURE(way.over);
+      if (!op.aligned) way.place = way.over == 0 ? 2 : 0;
+      const Results found = run(op, gpu(), dtype, inputs, seed, way);
+      CHECK(off(op, dtype, found, way.accumulate ? run(op, plain_cpu(), DType::kFloat64, inputs, seed, way) : expected) == "");
+    }
   }
 }
 
+/// The backend's own products, past the libraries.
+class WithoutLibraries final : public ForwardingBackend {
+ public:
+  using ForwardingBackend::ForwardingBackend;
+  void conv2d_forward(const Conv2dForward& args) override { cuda::plain_conv2d_forward(gpu(), args); }
+  void conv2d_backward_data(const Conv2dBackwardData& args) override { cuda::plain_conv2d_backward_data(gpu(), args); }
+  void conv2d_backward_weights(const Conv2dBackwardWeights& args) override {
+    cuda::plain_conv2d_backward_weights(gpu(), args);
+    if (args.dbias) gpu().sum_rows({.x = args.dy, .y = args.dbias, .accumulate = args.accumulate});
+  }
+  void matmul(const Matmul& args) override { cuda::plain_matmul(gpu(), args); }
+};
+
+bool is_product(const Operation& op) { return op.name.starts_with("matmul") || op.name.starts_with("conv2d"); }
+
 }  // namespace
 
-TEST_CASE("cuda/operations: fp64 equals the CPU's") { table(DType::kFloat64); }
-TEST_CASE("cuda/operations: fp32 equals the CPU's fp64 within its rounding") { table(DType::kFloat32); }
-TEST_CASE("cuda/operations: bf16 equals the CPU's fp64 within its rounding") { table(DType::kBFloat16); }
-TEST_CASE("cuda/operations: fp16 equals the CPU's fp64 within its rounding") { table(DType::kFloat16); }
+TEST_CASE("cuda/operations: fp64 equals the CPU's") { compare_with_cpu(DType::kFloat64); }
+TEST_CASE("cuda/operations: fp32 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kFloat32); }
+TEST_CASE("cuda/operations: bf16 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kBFloat16); }
+TEST_CASE("cuda/operations: fp16 equals the CPU's fp64 within its rounding") { compare_with_cpu(DType::kFloat16); }
 
-TEST_CASE("cuda/operations: a matrix product's relu keeps NaN, and gives the bits of relu afterwards") {
-  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kBFloat16, DType::kFloat16}) {
-    CAPTURE(name_of(dtype));
-    const DType bias_type = parameter_dtype(dtype);
-    Numbers a = random_numbers(70 * 24, 1);
-    a[3 * 24 + 5] = std::nan("");
-    const Tensor left = to_tensor(gpu(), a, {70, 24}, dtype), right = to_tensor(gpu(), random_numbers(40 * 24, 2), {40, 24}, dtype);
-    const Tensor bias = to_tensor(gpu(), random_numbers(40, 3), {40}, bias_type);
-    for (const bool biased : {false, true}) {
-      CAPTURE(biased);
-      const Tensor fused(gpu(), {70, 40}, dtype), plain(gpu(), {70, 40}, dtype);
-      Matmul args{.a = left, .b = right, .c = plain, .transpose_b = true};
-      if (biased) args.bias = bias;
-      gpu().matmul(args);
-      gpu().activation_forward({.kind = Activation::kRelu, .x = plain, .y = plain});
-      args.c = fused;
-      args.relu = true;
-      gpu().matmul(args);
-      const Numbers found = to_numbers(fused), expected = to_numbers(plain);
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        const bool nan = i / 40 == 3;
-        CHECK(std::isnan(found[i]) == nan);
-        if (!nan) CHECK(found[i] >= 0.0);
-        // A library may take another algorithm with the epilogue.
-        if (!nan) CHECK(std::abs(found[i] - expected[i]) <= (on_gpu() ? 2e-2 * std::max(1.0, expected[i]) : 0.0));
+TEST_CASE("cuda/operations: products without libraries equal the CPU's fp64") {
+  WithoutLibraries plain(gpu());
+  for (const Operation& op : operation_table()) {
+    if (!is_product(op) || op.name.find("on load") != std::string::npos || op.name.find("sums of y") != std::string::npos) continue;
+    CAPTURE(op.name);
+    for (const DType dtype : kFloatingTypes) {
+      if (!on_gpu() && dtype != DType::kFloat32) continue;  // on the shim most are those from above
+      CAPTURE(name_of(dtype));
+      const auto inputs = random_inputs(op, dtype);
+      const Numbers seed = random_seed(op, dtype);
+      for (const Way& way : {Way{}, Way{.place = 2}, Way{.accumulate = true}}) {
+        const Results expected = run(op, plain_cpu(), DType::kFloat64, inputs, seed, {.accumulate = way.accumulate});
+        CHECK(difference(op, dtype, run(op, plain, dtype, inputs, seed, way), expected) == "");
       }
     }
+  }
+}
+
+TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU") {
+  for (const Operation& op : operation_table()) {
+    if (on_gpu() && is_product(op)) continue;  // libraries have algorithms that spread them
+    CAPTURE(op.name);
+    for (const DType dtype : kFloatingTypes) {
+      CAPTURE(name_of(dtype));
+      const auto inputs = special_inputs(op, dtype);
+      const Numbers seed = random_seed(op, dtype);
+      const Results expected = run(op, plain_cpu(), op.exact ? dtype : DType::kFloat64, inputs, seed);
+      CHECK(difference(op, dtype, run(op, gpu(), dtype, inputs, seed), expected) == "");
+    }
+  }
+}
+
+TEST_CASE("cuda/operations: tensors that do not belong together are refused") {
+  for (const Operation& op : operation_table()) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) CHECK(taken_wrongly(op, gpu(), dtype) == "");
   }
 }
 

@@ -62,7 +62,7 @@ struct Outcome {
   Widenings last;               ///< of rank 0's last step, where it is alone
 };
 
-constexpr int kStepsTaken = 5;
+constexpr int kLowSteps = 5;
 
 Outcome train_alone(const TrainingSettings& settings, bool low) {
   const Libraries libraries(low);
@@ -70,8 +70,8 @@ Outcome train_alone(const TrainingSettings& settings, bool low) {
   const auto transport = make_single_transport();
   TrainingJob job(gpu, *transport, settings);
   Outcome outcome;
-  for (int i = 0; i < kStepsTaken; ++i) {
-    const bool last = i + 1 == kStepsTaken;
+  for (int i = 0; i < kLowSteps; ++i) {
+    const bool last = i + 1 == kLowSteps;
     if (last) cuda::shim::start_recording();
     job.step();
     if (last) outcome.last = count(cuda::shim::stop_recording());
@@ -88,7 +88,7 @@ Outcome train_together(const TrainingSettings& settings, bool low) {
   cuda::shim::start_recording();
   run_ranks(2, staged, [&](int rank, Backend& backend, Transport& transport) {
     TrainingJob job(backend, transport, settings);
-    for (int i = 0; i < kStepsTaken; ++i) job.step();
+    for (int i = 0; i < kLowSteps; ++i) job.step();
     job.finish();
     if (rank == 0) outcome.numbers = job.numbers();
   });
@@ -206,7 +206,7 @@ TEST_CASE("cuda/low gradients: ranks that gossip have the same bits, and ranks t
     settings.algorithm = "allreduce";
     const Outcome wide = train_together(settings, false), low = train_together(settings, true);
     CHECK(low.numbers == wide.numbers);
-    CHECK(wide.last == Widenings{2 * kStepsTaken * kConvolutions, 0});
+    CHECK(wide.last == Widenings{2 * kLowSteps * kConvolutions, 0});
     CHECK(low.last.each == 0);
     CHECK(low.last.buckets > 0);
     CHECK(low.last.buckets < wide.last.each);

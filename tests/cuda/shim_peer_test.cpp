@@ -32,10 +32,10 @@ namespace {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
-using Numbers = test::NumbersOfRanks;
+using RankNumbers = test::NumbersOfRanks;
 
-Numbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}, int* replays = nullptr) {
-  Numbers numbers(static_cast<std::size_t>(ranks));
+RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}, int* replays = nullptr) {
+  RankNumbers numbers(static_cast<std::size_t>(ranks));
   with_peers(ranks, options, [&](Transport& transport, cuda::CudaBackend& backend) {
     PeerJob job(backend, transport, settings);
     CHECK(job.buckets().size() >= 3);
@@ -47,8 +47,8 @@ Numbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOpti
   return numbers;
 }
 
-Numbers staged(int ranks, const PeerJobSettings& settings) {
-  Numbers numbers(static_cast<std::size_t>(ranks));
+RankNumbers staged(int ranks, const PeerJobSettings& settings) {
+  RankNumbers numbers(static_cast<std::size_t>(ranks));
   FakeWorld world(ranks);
   PeerJob::register_once();
   world.run([&](Transport& end) {
@@ -62,8 +62,8 @@ Numbers staged(int ranks, const PeerJobSettings& settings) {
 }
 
 /// On CPUs that read each other's memory.
-Numbers direct(int ranks, const PeerJobSettings& settings) {
-  Numbers numbers(static_cast<std::size_t>(ranks));
+RankNumbers direct(int ranks, const PeerJobSettings& settings) {
+  RankNumbers numbers(static_cast<std::size_t>(ranks));
   FakeWorldOptions options;
   options.direct = true;
   FakeWorld world(ranks, options);
@@ -110,7 +110,7 @@ TEST_CASE(
       PeerJobSettings settings;
       settings.topology = {{"type", type}};
       settings.steps = 7;
-      const Numbers found = by_peers(ranks, settings);
+      const RankNumbers found = by_peers(ranks, settings);
       CHECK(found == staged(ranks, settings));
       CHECK(found == direct(ranks, settings));
       ++ran;
@@ -146,7 +146,7 @@ TEST_CASE("cuda/peers: captured and replayed steps give the bits of eager ones")
     PeerJobSettings settings;
     settings.topology = {{"type", type}};
     settings.steps = 17;
-    const Numbers eager = by_peers(ranks, settings);
+    const RankNumbers eager = by_peers(ranks, settings);
     settings.graphs = true;
     int replays = 0;
     CHECK(by_peers(ranks, settings, {}, &replays) == eager);
@@ -160,8 +160,8 @@ TEST_CASE("cuda/peers: captured and replayed steps give the bits of eager ones")
 TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
   PeerJobSettings settings;
   settings.steps = 16;
-  const Numbers eager = by_peers(4, settings);
-  Numbers mixed(4);
+  const RankNumbers eager = by_peers(4, settings);
+  RankNumbers mixed(4);
   settings.graphs = true;
   with_peers(4, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
     PeerJob job(backend, transport, settings);
@@ -344,9 +344,9 @@ TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same
 }
 
 TEST_CASE("cuda/peers: memory for the buckets that is refused later ends in host memory too") {
-  const Numbers wanted = staged(2, {});
+  const RankNumbers wanted = staged(2, {});
   for (const auto what : {cuda::shim::PeerRefusal::kCreate, cuda::shim::PeerRefusal::kMap}) {
-    Numbers numbers(2);
+    RankNumbers numbers(2);
     with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
       if (transport.rank() == 1) cuda::shim::refuse_peers(what);
       PeerJob job(backend, transport, {});

@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "core/error.h"
-#include "tests/cuda/compare.h"
 #include "tests/cuda/support.h"
+#include "tests/operations/operation_table.h"
 
 namespace starling::tests {
 namespace {
@@ -14,13 +14,13 @@ std::vector<double> many(const std::vector<Tensor>& x) {
   const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
   gpu().fill(totals, -1.0);
   gpu().squared_norms(x, totals, 1);
-  return numbers_of(totals);
+  return to_numbers(totals);
 }
 std::vector<double> one_by_one(const std::vector<Tensor>& x) {
   const Tensor totals(gpu(), {static_cast<std::int64_t>(x.size()) + 2}, DType::kFloat64);
   gpu().fill(totals, 0.0);
   for (std::size_t i = 0; i < x.size(); ++i) gpu().squared_distance({x[i], {}, totals, static_cast<std::int64_t>(i) + 1});
-  std::vector<double> numbers = numbers_of(totals);
+  std::vector<double> numbers = to_numbers(totals);
   numbers.front() = numbers.back() = -1.0;
   return numbers;
 }
@@ -35,8 +35,7 @@ TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone,
       for (const std::int64_t n : {1, 31, 32, 33, 255, 4095, 4096, 4097, 8192, 50003, 163847}) {
         for (const DType dtype : {DType::kFloat32, low}) {
           for (const std::int64_t offset : {0, 1}) {
-            const Given given = random_given({n}, static_cast<std::uint64_t>(n + offset));
-            x.push_back(placed(gpu(), given, dtype, offset));
+            x.push_back(to_tensor(gpu(), random_numbers(n, static_cast<std::uint64_t>(n + offset)), {n}, dtype, offset));
           }
         }
       }
@@ -47,9 +46,10 @@ TEST_CASE("cuda/squared_norms: many tensors at once have the bits of each alone,
 
 TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, and fp64") {
   std::vector<Tensor> x;
-  for (int i = 0; i < 200; ++i) x.push_back(placed(gpu(), random_given({1 + 37 * i}, static_cast<std::uint64_t>(i)), DType::kFloat32, 0));
+  for (int i = 0; i < 200; ++i)
+    x.push_back(to_tensor(gpu(), random_numbers(1 + 37 * i, static_cast<std::uint64_t>(i)), {1 + 37 * i}, DType::kFloat32));
   CHECK(many(x) == one_by_one(x));
-  const Tensor some = placed(gpu(), random_given({100}, 5), DType::kFloat32, 0);
+  const Tensor some = to_tensor(gpu(), random_numbers(100, 5), {100}, DType::kFloat32);
   const Tensor none = some.slice(0, Shape{0});
   const std::vector<double> found = many({none, some, none, none, some, none});
   CHECK(found[1] == 0.0);
@@ -60,12 +60,12 @@ TEST_CASE("cuda/squared_norms: more tensors than one launch takes, empty ones, a
   CHECK(found[6] == 0.0);
   CHECK(many({none}) == std::vector<double>{-1.0, 0.0, -1.0});
   std::vector<Tensor> wide;
-  for (const std::int64_t n : {5, 4096, 9001}) wide.push_back(placed(gpu(), random_given({n}, 3), DType::kFloat64, 0));
+  for (const std::int64_t n : {5, 4096, 9001}) wide.push_back(to_tensor(gpu(), random_numbers(n, 3), {n}, DType::kFloat64));
   CHECK(many(wide) == one_by_one(wide));
 }
 
 TEST_CASE("cuda/squared_norms: numbers that do not go together are refused") {
-  const auto of = [](DType dtype) { return placed(gpu(), random_given({8}, 1), dtype, 0); };
+  const auto of = [](DType dtype) { return to_tensor(gpu(), random_numbers(8, 1), {8}, dtype); };
   CHECK_THROWS_AS(many({of(DType::kBFloat16), of(DType::kFloat16)}), Error);
   CHECK_THROWS_AS(many({of(DType::kFloat64), of(DType::kFloat32)}), Error);
   CHECK_THROWS_AS(many({of(DType::kFloat32), Tensor()}), Error);

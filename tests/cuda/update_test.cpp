@@ -326,20 +326,4 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
   }
 }
 
-TEST_CASE("cuda/update: refuses what the CPU refuses") {
-  const auto rule = make_rule("adamw", nlohmann::json::object());
-  const auto refuses = [&](auto change) {
-    Side<float> side(gpu(), {}, 2);
-    change(side.args);
-    CHECK_THROWS_AS(gpu().update({*rule, side.args}), Error);
-  };
-  refuses([](UpdateArgs& args) { args.x = Tensor(); });
-  refuses([](UpdateArgs& args) { args.states.pop_back(); });
-  refuses([](UpdateArgs& args) { args.weights.clear(); });
-  refuses([](UpdateArgs& args) { args.decay = Tensor(); });
-  refuses([](UpdateArgs& args) { args.step = 0; });
-  refuses([](UpdateArgs& args) { args.low = args.x; });
-  refuses([](UpdateArgs& args) { args.gradient_low = args.x; });
-}
-
 }  // namespace starling::tests

@@ -139,6 +139,77 @@ TEST_CASE("kernels/operations: bf16 and fp16 equal fp64 within their rounding on
   }
 }
 
+TEST_CASE("kernels/operations: results add up, and lie over inputs, where they may") {
+  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::hardware_isa()}) {
+    CpuBackend backend(2, isa);
+    for (const Operation& op : operation_table()) {
+      CAPTURE(op.name);
+      for (const Way& way : ways_of(op)) {
+        CAPTURE(way.over);
+        for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+          CAPTURE(name_of(dtype));
+          const auto inputs = random_inputs(op, dtype);
+          const Numbers seed = random_seed(op, dtype);
+          Results expected = run(op, backend, dtype, inputs, seed), found = run(op, backend, dtype, inputs, seed, way);
+          if (!way.accumulate) {
+            CHECK(found.outputs == expected.outputs);
+            CHECK(found.gradients == expected.gradients);
+            continue;
+          }
+          int added = 0;
+          const auto add = [&](std::vector<Numbers>& numbers, const std::vector<Numbers>& seen) {
+            for (std::size_t i = 0; i < numbers.size(); ++i) {
+              Numbers more = numbers[i];
+              for (double& v : more) v += 0.5;
+              if (numbers[i].empty() || distance(seen[i], numbers[i]) <= distance(seen[i], more)) continue;
+              numbers[i] = more;
+              ++added;
+            }
+          };
+          add(expected.outputs, found.outputs);
+          add(expected.gradients, found.gradients);
+          bool adds = !op.backward;  // gradients of parameters do; where there is no backward pass, outputs
+          for (std::size_t i = 0; i < inputs.size(); ++i) adds = adds || (op.differentiable(i) && op.input_role(i) != Role::kActivation);
+          CHECK((added > 0) == adds);
+          CHECK(difference(op, dtype, found, expected) == "");
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/operations: NaN and infinities show where the plain loop has them, on every instruction set") {
+  CpuBackend plain(1, cpu::Isa::kScalar);
+  for (const Operation& op : operation_table()) {
+    if (op.name.starts_with("conv2d")) continue;  // a library's algorithms may spread them
+    CAPTURE(op.name);
+    const auto inputs = special_inputs(op, DType::kFloat64);
+    std::vector<Numbers> reference;
+    for (const Shape& shape : op.outputs) reference.emplace_back(static_cast<std::size_t>(shape.elements()), 0.0);
+    op.reference(inputs, reference);
+    const Results wide = run(op, plain, DType::kFloat64, inputs, random_seed(op));
+    // The gradient of numbers as targets is of differences, which a NaN spreads over its row.
+    for (std::size_t i = op.name.ends_with("of numbers") ? 1 : 0; i < reference.size(); ++i)
+      CHECK(distance(wide.outputs[i], reference[i]) < 1e-11);
+    for (const cpu::Isa isa : instruction_sets()) {
+      CpuBackend backend(1, isa);
+      for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+        CAPTURE(name_of(dtype));
+        const auto given = special_inputs(op, dtype);
+        const Numbers seed = random_seed(op, dtype);
+        CHECK(difference(op, dtype, run(op, backend, dtype, given, seed), run(op, plain, DType::kFloat64, given, seed)) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("kernels/operations: tensors that do not belong together are refused") {
+  CpuBackend backend(1);
+  for (const Operation& op : operation_table()) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat16}) CHECK(taken_wrongly(op, backend, dtype) == "");
+  }
+}
+
 TEST_CASE("kernels/operations: what is timed is right too, and says what it moves or computes") {
   CpuBackend backend(1);
   for (const Operation& op : timing_table(1)) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "core/backend.h"
-#include "core/error.h"
 #include "kernels/cpu/update.h"
 #include "kernels/math/adagrad.h"
 #include "kernels/math/lion.h"
@@ -337,29 +336,6 @@ TEST_CASE("kernels/optimizer: the low-precision copy is the new parameter rounde
   compare(BFloat16{}, float{}, 3);
   compare(Float16{}, float{}, 2);
   compare(Float16{}, double{}, 2);
-}
-
-TEST_CASE("kernels/optimizer: the backend's update refuses arguments that do not fit") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto rule = make_rule("adamw", nlohmann::json::object());
-  const auto bucket = filled_bucket<float>(64, 2, 1);
-  const auto refuses = [&](auto change) {
-    UpdateArgs args = args_of(*backend, bucket);
-    change(args);
-    CHECK_THROWS_AS(backend->update({*rule, args}), Error);
-  };
-  refuses([](UpdateArgs& args) { args.x = Tensor(); });
-  refuses([](UpdateArgs& args) { args.states.pop_back(); });
-  refuses([](UpdateArgs& args) { args.weights.clear(); });
-  refuses([](UpdateArgs& args) { args.decay = Tensor(); });
-  refuses([](UpdateArgs& args) { args.decay = args.decay.slice(0, Shape{1}); });
-  refuses([](UpdateArgs& args) { args.gradient = args.gradient.slice(0, Shape{32}); });
-  refuses([](UpdateArgs& args) { args.step = 0; });
-  refuses([&](UpdateArgs& args) { args.control = Tensor(*backend, Shape{2}, DType::kFloat32); });
-  refuses([&](UpdateArgs& args) { args.control = Tensor(*backend, Shape{3}, DType::kFloat64); });
-  refuses([&](UpdateArgs& args) { args.low = Tensor(*backend, args.x.shape(), DType::kFloat32); });
-  refuses([&](UpdateArgs& args) { args.low = Tensor(*backend, Shape{32}, DType::kBFloat16); });
-  refuses([&](UpdateArgs& args) { args.received[0] = Tensor(*backend, args.x.shape(), DType::kFloat64); });
 }
 
 }  // namespace starling::test

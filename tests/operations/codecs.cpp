@@ -55,6 +55,7 @@ Operation coded_sum(Index n, Code code, Index block, bool accumulate) {
   op.input_roles = {Role::kParameter, Role::kParameter};
   op.output_roles = {Role::kParameter};
   op.aligned = true;
+  op.loose = {0, 1, 2};  // fp32 or fp64
   op.fit = [](std::vector<Numbers>& in) {
     for (std::size_t i = 32; i < std::min<std::size_t>(64, in[0].size()); ++i) in[0][i] = 0.0;  // with blocks of 32, a range of nothing
   };

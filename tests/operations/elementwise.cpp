@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -13,6 +14,7 @@ namespace starling::tests {
 
 Operation activation(Activation kind, const std::string& name, Index n) {
   Operation op;
+  op.exact = kind == Activation::kNone || kind == Activation::kRelu || kind == Activation::kRelu6;
   op.name = fmt::format("{} of {}", name, n);
   op.inputs = {{n}};
   op.outputs = {{n}};
@@ -28,7 +30,8 @@ Operation activation(Activation kind, const std::string& name, Index n) {
   op.reference = [kind](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const double v = in[0][i];
-      out[0][i] = kind == Activation::kRelu    ? std::max(v, 0.0)
+      out[0][i] = kind == Activation::kNone    ? v
+                  : kind == Activation::kRelu  ? std::max(v, 0.0)
                   : kind == Activation::kRelu6 ? std::min(std::max(v, 0.0), 6.0)
                   : kind == Activation::kGelu  ? v * 0.5 * std::erfc(-v / std::sqrt(2.0))
                                                : v / (1.0 + std::exp(-v));
@@ -42,6 +45,7 @@ Operation activation(Activation kind, const std::string& name, Index n) {
 
 Operation sum_of_two(Index n) {
   Operation op;
+  op.exact = true;
   op.name = fmt::format("add of {}", n);
   op.inputs = {{n}, {n}};
   op.outputs = {{n}};
@@ -52,19 +56,23 @@ Operation sum_of_two(Index n) {
   return op;
 }
 
-Operation sum_with_weights(Index n) {
+Operation sum_with_weights(Index n, int terms) {
+  constexpr std::array<double, 8> kWeights{0.5, 0.25, -2.0, 1.0, -0.75, 0.3, 1.5, -0.1};
   Operation op;
   op.name = fmt::format("weighted_sum of {}", n);
-  op.inputs = {{n}, {n}, {n}};
+  if (terms == 0) op.loose = {0};
+  if (terms != 3) op.name += fmt::format(", {} terms", terms);
+  op.inputs.assign(static_cast<std::size_t>(terms), Shape{n});
   op.outputs = {{n}};
-  op.forward = [](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    WeightedSum args{.terms = 3, .out = out[0]};
-    for (std::size_t i = 0; i < 3; ++i) args.in[i] = in[i];
-    args.weight = {0.5, 0.25, -2.0};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    WeightedSum args{.weight = kWeights, .terms = terms, .out = out[0]};
+    std::copy(in.begin(), in.end(), args.in.begin());
     b.weighted_sum(args);
   };
-  op.reference = [](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    for (std::size_t i = 0; i < in[0].size(); ++i) out[0][i] = 0.5 * in[0][i] + 0.25 * in[1][i] - 2.0 * in[2][i];
+  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    for (std::size_t k = 0; k < in.size(); ++k) {
+      for (std::size_t i = 0; i < in[k].size(); ++i) out[0][i] += kWeights[k] * in[k][i];
+    }
   };
   return op;
 }
@@ -85,6 +93,7 @@ Operation sums_of_rows(Index rows, Index channels) {
 Operation dropout(Index n, double p, Index run) {
   constexpr std::uint64_t kKey = 5, kCounter = (std::uint64_t{3} << 40) + 7;
   Operation op;
+  op.exact = true;
   op.name = fmt::format("dropout of {}, {}", n, p);
   if (run > 1) op.name += fmt::format(", in runs of {}", run);
   op.inputs = {{n}};
@@ -108,6 +117,8 @@ Operation dropout(Index n, double p, Index run) {
 Operation cast(Index n, Role from, Role to) {
   Operation op;
   const auto name = [](Role role) { return role == Role::kParameter ? "parameters" : "activations"; };
+  op.exact = true;
+  op.loose = {0, 1};
   op.name = fmt::format("cast of {} from the type of {} to that of {}", n, name(from), name(to));
   op.inputs = {{n}};
   op.outputs = {{n}};

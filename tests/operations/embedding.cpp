@@ -6,6 +6,7 @@ namespace starling::tests {
 
 Operation embedding(Index tokens, Index rows, Index columns) {
   Operation op;
+  op.exact = true;
   op.name = fmt::format("embedding of {} tokens, {}x{}", tokens, rows, columns);
   op.inputs = {{tokens}, {rows, columns}};
   op.outputs = {{tokens, columns}};

@@ -22,16 +22,31 @@ double binomial(Index size, Index i) {
 }
 }  // namespace
 
-Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
+Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties) {
   const Image y{x.n, s.output(0, x.h), s.output(1, x.w), x.c};
   const bool max = kind == Pooling::kMax, blur = kind == Pooling::kBlur;
   Operation op;
-  op.name = fmt::format("{} pooling of {}, {}", max ? "max" : blur ? "blur" : "average", x.shape().text(), text(s));
+  op.name = fmt::format("{} pooling of {}, {}{}",
+                        max    ? "max"
+                        : blur ? "blur"
+                               : "average",
+                        x.shape().text(), text(s), ties == Ties::kMany ? ", ties" : "");
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    if (max && saved.empty()) saved = {Tensor(b, y.shape(), DType::kInt32)};
-    b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = max ? saved[0] : Tensor(), .window = s});
+  op.exact = max;
+  if (max) {
+    op.outputs.push_back(y.shape());  // where they are
+    op.output_roles = {Role::kActivation, Role::kIndex};
+  }
+  if (ties == Ties::kMany) {
+    op.fit = [](std::vector<Numbers>& in) {
+      for (double& v : in[0]) v = std::round(2 * v);
+    };
+  }
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    const auto pool = [&](const Tensor& index) { b.pool2d_forward({.kind = kind, .x = in[0], .y = out[0], .index = index, .window = s}); };
+    pool(max ? out[1] : Tensor());
+    if (ties == Ties::kMany) pool({});  // as in inference
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     std::fill(out[0].begin(), out[0].end(), max ? -std::numeric_limits<double>::infinity() : 0.0);
@@ -42,13 +57,19 @@ Operation pooling(Pooling kind, const Image& x, const Window2d& s) {
         for (Index c = 0; c < x.c; ++c) {
           double& to = out[0][y.offset(n, p, q, c)];
           const double value = in[0][x.offset(n, h, w, c)];
-          to = max ? std::max(to, value) : to + value * share;
+          if (!max) {
+            to += value * share;
+          } else if (value > to || std::isnan(value)) {
+            to = value;
+            out[1][y.offset(n, p, q, c)] = static_cast<double>(h * x.w + w);
+          }
         }
       });
     }
   };
-  op.backward = [=](Backend& b, const Tensors&, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
-    b.pool2d_backward({.kind = kind, .dy = dy, .index = max ? saved[0] : Tensor(), .dx = d[0], .window = s});
+  if (ties == Ties::kMany) return op;
+  op.backward = [=](Backend& b, const Tensors&, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
+    b.pool2d_backward({.kind = kind, .dy = dy, .index = max ? out[1] : Tensor(), .dx = d[0], .window = s});
   };
   return op;
 }
@@ -77,6 +98,7 @@ Operation global_pooling(const Image& x) {
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before) {
   const Image y{x.n, (x.h + stride - 1) / stride, (x.w + stride - 1) / stride, channels};
   Operation op;
+  op.exact = true;
   op.name = fmt::format("subsample_pad of {} by {} to {} channels from {}", x.shape().text(), stride, channels, before);
   op.inputs = {x.shape()};
   op.outputs = {y.shape()};
@@ -100,6 +122,7 @@ Operation subsample_pad(const Image& x, Index stride, Index channels, Index befo
 
 Operation flatten(const Image& x) {
   Operation op;
+  op.exact = true;
   op.name = fmt::format("flatten of {}", x.shape().text());
   op.inputs = {x.shape()};
   op.outputs = {{x.n, x.c * x.h * x.w}};
@@ -119,6 +142,7 @@ Operation flatten(const Image& x) {
 
 Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix) {
   Operation op;
+  op.exact = true;
   op.name = fmt::format("augment_images {}, padding {}{}{}", x.shape().text(), crop_padding,
                         boxes > 0 ? fmt::format(", {} erased boxes", boxes) : "", mix ? ", mixed" : "");
   op.inputs = {x.shape(), {x.n, 3}};
@@ -127,6 +151,7 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
   op.bounds = {256, 2 * crop_padding + 2};
   if (boxes > 0) op.inputs.push_back({x.n, boxes, 4});
   if (mix) op.inputs.push_back({5});
+  op.loose = {op.inputs.size()};
   op.input_roles.resize(op.inputs.size(), Role::kIndex);
   op.bounds.resize(op.inputs.size(), 2);
   op.fit = [=](std::vector<Numbers>& in) {
@@ -195,7 +220,7 @@ Operation augmentation(const Image& x, Index crop_padding, Index boxes, bool mix
 }
 
 Operation changed_pixels(const Image& x, Index steps) {
-  // Steps whose plain form is a line; apps/augment and cuda/pixels compare all of them with the loader's own code and the originals.
+  // Steps whose plain form is a line; apps/augment and cuda/image compare all of them with the loader's own code and the originals.
   const auto number = [](Index image, Index step, Index which) {
     const PixelChange changes[] = {PixelChange::kWindow, PixelChange::kScale, PixelChange::kInvert, PixelChange::kTransform};
     const auto change = changes[(image + step) % 4];
@@ -208,6 +233,7 @@ Operation changed_pixels(const Image& x, Index steps) {
     }
   };
   Operation op;
+  op.exact = true;
   op.name = fmt::format("change_pixels {}, {} steps", x.shape().text(), steps);
   op.inputs = {x.shape(), {x.n, steps, kPixelStepNumbers}};
   op.outputs = {x.shape()};
@@ -265,6 +291,8 @@ Operation resized_pictures(const Image& y) {
     return cut;
   };
   Operation op;
+  op.exact = true;
+  op.loose = {0};
   op.name = fmt::format("resize_pictures to {}", y.shape().text());
   op.inputs = {{y.n * 12 * y.h * y.w}, {y.n, kCutPictureNumbers}};
   op.outputs = {y.shape()};

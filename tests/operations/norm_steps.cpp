@@ -125,6 +125,9 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   op.output_roles.assign(6, Role::kParameter);
   op.outputs.push_back({});
   op.output_roles.push_back(Role::kCounter);
+  const std::size_t last = op.inputs.size() + 6;
+  op.loose = {last};
+  if (!affine) op.loose.insert({last - 2, last - 1});
   const auto n = static_cast<double>(count_of_values);
   op.fit = [n](std::vector<Numbers>& in) {
     for (std::size_t c = 0; c < in[0].size(); ++c) in[1][c] = in[0][c] * in[0][c] / n + n * (1.1 + in[1][c]);
@@ -135,9 +138,6 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
     b.fill(out[6], 7.0);
     BatchNormFinish args{.sum = in[0],
                          .square_sum = in[1],
-                         .running_mean = out[4],
-                         .running_var = out[5],
-                         .batches_tracked = out[6],
                          .saved_mean = out[0],
                          .saved_inv_std = out[1],
                          .scale = out[2],
@@ -145,8 +145,13 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
                          .count = count_of_values,
                          .eps = kEps,
                          .momentum = kMomentum};
-    if (affine) args.gamma = in[2];
-    if (affine) args.beta = in[3];
+    if (affine) {
+      args.gamma = in[2];
+      args.beta = in[3];
+      args.running_mean = out[4];
+      args.running_var = out[5];
+      args.batches_tracked = out[6];
+    }
     b.batch_norm_finish(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
@@ -156,10 +161,10 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
       out[1][c] = inv_std;
       out[2][c] = (affine ? in[2][c] : 1.0) * inv_std;
       out[3][c] = (affine ? in[3][c] : 0.0) - mean * out[2][c];
-      out[4][c] = (1 - kMomentum) * kOldMean + kMomentum * mean;
-      out[5][c] = (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1);
+      out[4][c] = affine ? (1 - kMomentum) * kOldMean + kMomentum * mean : kOldMean;
+      out[5][c] = affine ? (1 - kMomentum) * kOldVariance + kMomentum * variance * n / (n - 1) : kOldVariance;
     }
-    out[6][0] = 8.0;
+    out[6][0] = affine ? 8.0 : 7.0;
   };
   return op;
 }
@@ -168,13 +173,13 @@ namespace {
 std::string text_of_ceiling(double ceiling) { return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling); }
 }  // namespace
 
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place, double ceiling) {
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, double ceiling) {
   Operation op;
-  op.name = fmt::format("scale_shift {}x{}{}{}{}{}", rows, channels,
+  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels,
                         residual == Residual::kNone    ? ""
                         : residual == Residual::kPlain ? ", residual"
                                                        : ", scaled residual",
-                        relu ? ", relu" : "", in_place ? ", in place" : "", text_of_ceiling(ceiling));
+                        relu ? ", relu" : "", text_of_ceiling(ceiling));
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   if (residual != Residual::kNone) {
@@ -187,8 +192,7 @@ Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, 
   }
   op.outputs = {{rows, channels}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
-    if (in_place) b.copy(in[0], out[0]);
-    ScaleShift args{.x = in_place ? out[0] : in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
+    ScaleShift args{.x = in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
     if (residual != Residual::kNone) args.residual = in[3];
     if (residual == Residual::kScaled) {
       args.residual_scale = in[4];
@@ -208,22 +212,23 @@ Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, 
   return op;
 }
 
-Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling) {
+Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_sums {}x{}{}", rows, channels, text_of_ceiling(ceiling));
+  op.name = fmt::format("batch_norm_backward_sums {}x{}{}{}", rows, channels, text_of_ceiling(ceiling), affine ? "" : ", plain");
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter};
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;
+  if (!affine) op.loose = {4, 5};
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[3]); };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.batch_norm_backward_sums({.x = in[0],
                                 .dy = in[1],
                                 .saved_mean = in[2],
                                 .saved_inv_std = in[3],
-                                .gamma = in[4],
-                                .beta = in[5],
+                                .gamma = affine ? in[4] : Tensor(),
+                                .beta = affine ? in[5] : Tensor(),
                                 .masked = out[0],
                                 .sum_dy = out[1],
                                 .sum_dy_xhat = out[2],
@@ -233,7 +238,7 @@ Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       const double xhat = (in[0][i] - in[2][c]) * in[3][c];
-      const double y = in[4][c] * xhat + in[5][c];
+      const double y = affine ? in[4][c] * xhat + in[5][c] : xhat;
       out[0][i] = y > 0 && y < ceiling ? in[1][i] : 0.0;
       out[1][c] += out[0][i];
       out[2][c] += out[0][i] * xhat;
@@ -242,15 +247,16 @@ Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling) {
   return op;
 }
 
-Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate) {
+Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine) {
   Operation op;
-  op.name = fmt::format("batch_norm_backward_apply {}x{}{}", rows, channels, accumulate ? ", accumulated" : "");
+  op.name = fmt::format("batch_norm_backward_apply {}x{}{}{}", rows, channels, accumulate ? ", accumulated" : "", affine ? "" : ", plain");
   op.inputs = {{rows, channels}, {rows, channels}, {channels}, {channels}, {channels}, {channels}, {channels}};
   op.input_roles.assign(7, Role::kParameter);
   op.input_roles[0] = op.input_roles[1] = Role::kActivation;
   op.outputs = {{rows, channels}, {channels}, {channels}};
   op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
   op.tolerance = 3e-5;
+  if (!affine) op.loose = {2};
   op.fit = [](std::vector<Numbers>& in) { make_inv_std(in[4]); };
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     if (accumulate) {
@@ -259,7 +265,7 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate)
     }
     b.batch_norm_backward_apply({.x = in[0],
                                  .dy = in[1],
-                                 .gamma = in[2],
+                                 .gamma = affine ? in[2] : Tensor(),
                                  .saved_mean = in[3],
                                  .saved_inv_std = in[4],
                                  .sum_dy = in[5],
@@ -274,7 +280,7 @@ Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate)
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       const double xhat = (in[0][i] - in[3][c]) * in[4][c];
-      out[0][i] = in[2][c] * in[4][c] * (in[1][i] - in[5][c] / n - xhat * in[6][c] / n);
+      out[0][i] = (affine ? in[2][c] : 1.0) * in[4][c] * (in[1][i] - in[5][c] / n - xhat * in[6][c] / n);
     }
     for (std::size_t c = 0; c < at(channels); ++c) {
       out[1][c] = in[6][c] + (accumulate ? 0.5 : 0.0);

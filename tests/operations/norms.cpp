@@ -10,102 +10,145 @@
 // Batch and layer normalisation.
 namespace starling::tests {
 
-Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask, double ceiling) {
+namespace {
+/// Running statistics before a pass.
+Numbers old_means(Index channels) { return random_numbers(channels, 78); }
+Numbers old_variances(Index channels) {
+  Numbers result = random_numbers(channels, 79);
+  for (double& v : result) v = static_cast<double>(static_cast<float>(1.25 + v));
+  return result;
+}
+constexpr double kBatchesBefore = 41;
+}  // namespace
+
+Operation batch_norm(Index rows, Index channels, const NormCase& how) {
+  const bool affine = how.affine, residual = how.residual, relu = how.relu;
   Operation op;
-  op.name = fmt::format("batch norm {}x{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "",
-                        relu ? ", relu" : "", mask == MaskFrom::kInput ? ", mask from x" : "");
-  if (ceiling != kNoCeiling) op.name += fmt::format(", up to {}", ceiling);
+  op.name = fmt::format("batch norm {}x{}{}{}{}{}{}{}", rows, channels, affine ? "" : ", plain", residual ? ", residual" : "",
+                        relu ? ", relu" : "", how.mask == MaskFrom::kInput ? ", mask from x" : "", how.inference ? ", inference" : "",
+                        how.two_terms ? ", two terms" : "");
+  if (how.ceiling != kNoCeiling) op.name += fmt::format(", up to {}", how.ceiling);
   op.inputs = {{rows, channels}};
   if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
   if (residual) op.inputs.push_back({rows, channels});
-  op.outputs = {{rows, channels}, {channels}, {channels}};  // y and the running statistics
+  // y, the running statistics, those of the batch, and how many batches there were
+  op.outputs = {{rows, channels}, {channels}, {channels}, {channels}, {channels}, {}};
   const std::size_t r = affine ? 3 : 1;
+  op.loose = {op.inputs.size() + 5};
   op.input_roles.assign(op.inputs.size(), Role::kActivation);
   if (affine) op.input_roles[1] = op.input_roles[2] = Role::kParameter;
-  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter, Role::kParameter, Role::kParameter, Role::kCounter};
   // The rates here count y in both walks of the backward pass; what the operation says of itself lets the second one read dresidual
   // instead.
-  if (residual && relu && mask == MaskFrom::kOutput) op.backward_again = count(op.inputs[0]);
+  if (residual && relu && how.mask == MaskFrom::kOutput) op.backward_again = count(op.inputs[0]);
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
     if (saved.empty()) {
       const DType statistics = parameter_dtype(in[0].dtype());
-      saved = {Tensor(b, {channels}, statistics), Tensor(b, {channels}, statistics)};
-      b.fill(out[1], 0.5);
-      b.fill(out[2], 2.0);
+      saved = {to_tensor(b, old_means(channels), {channels}, statistics), to_tensor(b, old_variances(channels), {channels}, statistics)};
+      b.copy(saved[0], out[1]);
+      b.copy(saved[1], out[2]);
+      b.fill(out[5], kBatchesBefore);
     }
-    BatchNormForward args{
-        .x = in[0], .y = out[0], .running_mean = out[1], .running_var = out[2], .saved_mean = saved[0], .saved_inv_std = saved[1]};
+    BatchNormForward args{.x = in[0], .y = out[0], .running_mean = out[1], .running_var = out[2]};
+    args.saved_mean = out[3];
+    args.saved_inv_std = out[4];
+    args.batches_tracked = out[5];
     if (affine) args.gamma = in[1];
     if (affine) args.beta = in[2];
     if (residual) args.residual = in[r];
     args.relu = relu;
-    args.ceiling = ceiling;
+    args.ceiling = how.ceiling;
+    args.training = !how.inference;
     b.batch_norm_forward(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
+    const Numbers means = old_means(channels), variances = old_variances(channels);
+    const double n = static_cast<double>(rows);
     for (Index c = 0; c < channels; ++c) {
       double mean = 0, variance = 0;
-      for (Index i = 0; i < rows; ++i) mean += in[0][at(i * channels + c)] / static_cast<double>(rows);
-      for (Index i = 0; i < rows; ++i) variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / static_cast<double>(rows);
+      for (Index i = 0; i < rows; ++i) mean += in[0][at(i * channels + c)] / n;
+      for (Index i = 0; i < rows; ++i) variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / n;
+      if (how.inference) {
+        mean = out[1][at(c)] = means[at(c)];
+        variance = out[2][at(c)] = variances[at(c)];
+      } else {
+        out[1][at(c)] = 0.9 * means[at(c)] + 0.1 * mean;
+        out[2][at(c)] = 0.9 * variances[at(c)] + 0.1 * (rows > 1 ? variance * n / (n - 1) : variance);
+      }
+      out[3][at(c)] = mean;
+      out[4][at(c)] = 1 / std::sqrt(variance + 1e-5);
       for (Index i = 0; i < rows; ++i) {
-        double value = (in[0][at(i * channels + c)] - mean) / std::sqrt(variance + 1e-5);
+        double value = (in[0][at(i * channels + c)] - mean) * out[4][at(c)];
         if (affine) value = value * in[1][at(c)] + in[2][at(c)];
         if (residual) value += in[r][at(i * channels + c)];
-        out[0][at(i * channels + c)] = relu ? std::min(std::max(value, 0.0), ceiling) : value;
+        out[0][at(i * channels + c)] = relu ? std::min(std::max(value, 0.0), how.ceiling) : value;
       }
-      const double n = static_cast<double>(rows);
-      out[1][at(c)] = 0.9 * 0.5 + 0.1 * mean;
-      out[2][at(c)] = 0.9 * 2.0 + 0.1 * (rows > 1 ? variance * n / (n - 1) : variance);
     }
+    out[5][0] = kBatchesBefore + (how.inference ? 0 : 1);
   };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors& saved, const Tensor& dy, const Tensors& d) {
-    BatchNormBackward args{.x = in[0], .y = out[0], .dy = dy, .saved_mean = saved[0], .saved_inv_std = saved[1], .dx = d[0], .relu = relu};
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
+    BatchNormBackward args{.x = in[0], .y = out[0], .dy = dy, .saved_mean = out[3], .saved_inv_std = out[4], .dx = d[0], .relu = relu};
+    if (how.two_terms) {  // 2 dy and -dy, whose sum is exact: cuDNN rounds it to the type of tensors
+      Numbers twice = to_numbers(dy), less = twice;
+      for (double& v : twice) v *= 2.0;
+      for (double& v : less) v *= -1.0;
+      args.dy = to_tensor(b, twice, dy.shape(), dy.dtype());
+      args.dy2 = to_tensor(b, less, dy.shape(), dy.dtype());
+    }
     if (affine) args.gamma = in[1];
     if (affine) args.dgamma = d[1];
     if (affine) args.dbeta = d[2];
     if (residual) args.dresidual = d[r];
-    if (mask == MaskFrom::kInput) {
-      args.beta = in[2];
+    if (how.mask == MaskFrom::kInput) {
+      if (affine) args.beta = in[2];
       args.y = Tensor();
     }
-    args.ceiling = ceiling;
+    args.ceiling = how.ceiling;
+    args.training = !how.inference;
     b.batch_norm_backward(args);
   };
   op.tolerance = 3e-5;
   return op;
 }
 
-Operation layer_norm(Index rows, Index channels) {
+Operation layer_norm(Index rows, Index channels, bool affine) {
   Operation op;
-  op.name = fmt::format("layer norm {}x{}", rows, channels);
-  op.inputs = {{rows, channels}, {channels}, {channels}};
-  op.outputs = {{rows, channels}};
+  op.name = fmt::format("layer norm {}x{}{}", rows, channels, affine ? "" : ", plain");
+  op.inputs = {{rows, channels}};
+  if (affine) op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
+  op.outputs = {{rows, channels}, {rows}, {rows}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    const DType statistics = parameter_dtype(in[0].dtype());
-    if (saved.empty()) saved = {Tensor(b, {rows}, statistics), Tensor(b, {rows}, statistics)};
-    b.layer_norm_forward(
-        {.x = in[0], .gamma = in[1], .beta = in[2], .y = out[0], .saved_mean = saved[0], .saved_inv_std = saved[1], .eps = 1e-3});
+  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
+  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
+    b.layer_norm_forward({.x = in[0],
+                          .gamma = affine ? in[1] : Tensor(),
+                          .beta = affine ? in[2] : Tensor(),
+                          .y = out[0],
+                          .saved_mean = out[1],
+                          .saved_inv_std = out[2],
+                          .eps = 1e-3});
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (Index i = 0; i < rows; ++i) {
       double mean = 0, variance = 0;
       for (Index c = 0; c < channels; ++c) mean += in[0][at(i * channels + c)] / static_cast<double>(channels);
       for (Index c = 0; c < channels; ++c) variance += std::pow(in[0][at(i * channels + c)] - mean, 2) / static_cast<double>(channels);
+      out[1][at(i)] = mean;
+      out[2][at(i)] = 1 / std::sqrt(variance + 1e-3);
       for (Index c = 0; c < channels; ++c) {
-        out[0][at(i * channels + c)] = (in[0][at(i * channels + c)] - mean) / std::sqrt(variance + 1e-3) * in[1][at(c)] + in[2][at(c)];
+        const double value = (in[0][at(i * channels + c)] - mean) * out[2][at(i)];
+        out[0][at(i * channels + c)] = affine ? value * in[1][at(c)] + in[2][at(c)] : value;
       }
     }
   };
-  op.backward = [](Backend& b, const Tensors& in, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
-    b.layer_norm_backward({.x = in[0],
-                           .dy = dy,
-                           .gamma = in[1],
-                           .saved_mean = saved[0],
-                           .saved_inv_std = saved[1],
-                           .dx = d[0],
-                           .dgamma = d[1],
-                           .dbeta = d[2]});
+  op.backward = [=](Backend& b, const Tensors& in, const Tensors& out, const Tensors&, const Tensor& dy, const Tensors& d) {
+    LayerNormBackward args{.x = in[0], .dy = dy, .saved_mean = out[1], .saved_inv_std = out[2], .dx = d[0]};
+    if (affine) {
+      args.gamma = in[1];
+      args.dgamma = d[1];
+      args.dbeta = d[2];
+    }
+    b.layer_norm_backward(args);
   };
   op.tolerance = 3e-5;
   return op;

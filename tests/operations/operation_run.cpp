@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <type_traits>
 #include <utility>
 
+#include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/philox.h"
 #include "tests/operations/operation_table.h"
@@ -47,14 +52,24 @@ double unit_of(DType dtype) {
   return dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
 }
 
-/// Calls f with a number of the integer type that `dtype` is; false where it is none.
+/// Calls f with a number of the type that `dtype` is.
 template <class F>
-bool as_integer(DType dtype, F f) {
-  if (dtype == DType::kInt32) return f(std::int32_t{}), true;
-  if (dtype == DType::kInt64) return f(std::int64_t{}), true;
-  if (dtype == DType::kUInt8) return f(std::uint8_t{}), true;
-  return false;
+void with_number(DType dtype, F f) {
+  switch (dtype) {
+    case DType::kFloat32: return f(float{});
+    case DType::kFloat64: return f(double{});
+    case DType::kBFloat16: return f(BFloat16{});
+    case DType::kFloat16: return f(Float16{});
+    case DType::kInt64: return f(std::int64_t{});
+    case DType::kInt32: return f(std::int32_t{});
+    case DType::kUInt8: return f(std::uint8_t{});
+  }
 }
+template <class T>
+constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+
+constexpr double kAround = 77.0;
+constexpr std::int64_t kMargin = 40;
 
 }  // namespace
 
@@ -78,6 +93,22 @@ std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!op.differentiable(i)) continue;
     for (double& v : inputs[i]) v = rounded(v, op.input_dtype(i, dtype));
+  }
+  return inputs;
+}
+
+std::vector<Numbers> special_inputs(const Operation& op, DType dtype) {
+  std::vector<Numbers> inputs = random_inputs(op, dtype);
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::size_t n = inputs[i].size();
+    if (op.input_role(i) != Role::kActivation || n < 3) continue;
+    inputs[i][n * (i + 1) / (inputs.size() + 2)] = std::nan("");
+    const bool elementwise = inputs.size() == 1 && op.outputs.size() == 1 && op.outputs[0] == op.inputs[0];
+    if (!elementwise || n < 15) continue;
+    inputs[i][0] = -kInfinity;
+    inputs[i][n - 1] = kInfinity;
+    inputs[i][n - 2] = -0.0;
   }
   return inputs;
 }
@@ -142,34 +173,201 @@ std::set<std::string> names_in(const Operation& op) {
   return backend.names;
 }
 
-Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed) {
-  std::vector<Tensor> in, out, saved, gradients;
-  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(to_tensor(backend, inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
-  for (std::size_t i = 0; i < op.outputs.size(); ++i) {
-    out.emplace_back(backend, op.outputs[i], op.output_dtype(i, dtype));
-    backend.fill(out.back(), 99.0);  // what is not written shows
+namespace {
+
+using Pairs = std::vector<std::pair<Tensor*, Tensor*>>;
+/// Inputs, and the results that may lie over them, by core/operations.h.
+template <class Args>
+Pairs overlaps(Args&) {
+  return {};
+}
+Pairs overlaps(Add& args) { return {{&args.a, &args.y}, {&args.b, &args.y}}; }
+Pairs overlaps(ActivationForward& args) {
+  return args.kind == Activation::kRelu || args.kind == Activation::kRelu6 ? Pairs{{&args.x, &args.y}} : Pairs{};
+}
+Pairs overlaps(ActivationBackward& args) { return {{&args.dy, &args.dx}}; }
+Pairs overlaps(Dropout& args) { return {{&args.x, &args.y}}; }
+Pairs overlaps(ScaleShift& args) { return {{&args.x, &args.y}, {&args.residual, &args.y}}; }
+Pairs overlaps(BatchNormBackward& args) {
+  return {{&args.dy, &args.dx},  {&args.x, &args.dx},         {&args.y, &args.dx},
+          {&args.dy2, &args.dx}, {&args.dy, &args.dresidual}, {&args.dy2, &args.dresidual}};
+}
+Pairs overlaps(BatchNormBackwardSums& args) { return {{&args.dy, &args.masked}}; }
+Pairs overlaps(BatchNormBackwardApply& args) { return {{&args.dy, &args.dx}, {&args.x, &args.dx}}; }
+Pairs overlaps(WeightedSum& args) {
+  Pairs result;
+  for (std::size_t k = 0; k < args.in.size() && !args.accumulate; ++k) result.emplace_back(&args.in[k], &args.out);
+  return result;
+}
+
+/// Changes calls as a Way says.
+class Varying final : public ForwardingBackend {
+ public:
+  Varying(Backend& inner, const Way& way) : ForwardingBackend(inner), way_(way) {}
+  int varied = 0;
+
+#define STARLING_VARY(Arguments, name)        \
+  void name(const Arguments& args) override { \
+    Arguments changed = args;                 \
+    vary(changed);                            \
+    ForwardingBackend::name(changed);         \
   }
-  op.forward(backend, in, out, saved);
+  STARLING_OPERATIONS(STARLING_VARY)
+#undef STARLING_VARY
+
+ private:
+  template <class Args>
+  void vary(Args& args) {
+    if constexpr (requires { args.accumulate; }) {
+      bool may = way_.accumulate && !args.accumulate;
+      if constexpr (requires { args.transpose_a; }) may = may && !args.relu;  // a product has one of the two
+      if constexpr (requires { args.divisor; }) may = false;                  // which divides what was there too
+      if (may) args.accumulate = true, ++varied;
+    }
+    const Pairs all = overlaps(args);
+    Pairs pairs = all;
+    std::erase_if(pairs, [&](const auto& pair) {
+      return !*pair.first || !*pair.second || std::any_of(all.begin(), all.end(), [&](const auto& other) {
+        return other.second == pair.second && *other.first && other.first->storage() == other.second->storage();
+      });
+    });
+    if (way_.over < 0 || way_.over >= static_cast<int>(pairs.size())) return;
+    const auto [from, to] = pairs[static_cast<std::size_t>(way_.over)];
+    inner().copy(*from, *to);
+    *from = *to;
+    ++varied;
+  }
+  Way way_;
+};
+
+/// Makes a row's tensors as a Way says, and sees afterwards whether what lies around them is as it was.
+class Maker {
+ public:
+  Maker(Backend& backend, const Way& way, DType other) : backend_(backend), way_(way), other_(other) {}
+
+  Tensor operator()(const Numbers& numbers, const Shape& shape, DType dtype) {
+    if (made_++ == way_.wrong) return spoiled(shape, dtype);
+    const std::int64_t offset = way_.place == 1 ? 1 : way_.place == 2 ? made_ % 7 : 0;
+    Tensor result = to_tensor(backend_, numbers, shape, dtype, offset);
+    if (offset > 0) placed_.emplace_back(result, offset);
+    return result;
+  }
+  Tensor operator()(double number, const Shape& shape, DType dtype) {
+    return (*this)(Numbers(static_cast<std::size_t>(shape.elements()), number), shape, dtype);
+  }
+  bool spilled() const {
+    return std::any_of(placed_.begin(), placed_.end(), [this](const auto& placed) { return has_spilled(placed.first, placed.second); });
+  }
+
+ private:
+  Tensor spoiled(const Shape& shape, DType dtype) const {
+    std::vector<std::int64_t> sizes(shape.sizes().begin(), shape.sizes().end());
+    if (way_.kind == Way::Wrong::kType) {
+      dtype = dtype == DType::kFloat32 ? other_ : DType::kFloat32;
+    } else if (sizes.empty()) {
+      sizes.push_back(2);
+    } else {
+      ++(way_.kind == Way::Wrong::kFirst ? sizes.front() : sizes.back());
+    }
+    Tensor result(backend_, Shape(std::span<const std::int64_t>(sizes)), dtype);
+    backend_.fill(result, 0.0);
+    return result;
+  }
+  bool has_spilled(const Tensor& tensor, std::int64_t offset) const {
+    if (backend_.device() == DeviceType::kMeta) return false;
+    bool result = false;
+    with_number(tensor.dtype(), [&](auto number) {
+      using T = decltype(number);
+      const Tensor memory(tensor.storage(), 0, {offset + tensor.elements() + kMargin}, tensor.dtype());
+      std::vector<T> found(static_cast<std::size_t>(memory.elements()));
+      backend_.copy_to_host(memory, found.data());
+      for (std::int64_t i = 0; i < memory.elements(); ++i) {
+        if (i < offset || i >= offset + tensor.elements())
+          result = result || static_cast<float>(found[static_cast<std::size_t>(i)]) != 77.0f;
+      }
+    });
+    return result;
+  }
+
+  Backend& backend_;
+  Way way_;
+  DType other_;  // what a parameter's type is not
+  int made_ = 0;
+  std::vector<std::pair<Tensor, std::int64_t>> placed_;
+};
+
+}  // namespace
+
+Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed, const Way& way) {
+  std::vector<Tensor> in, out, saved, gradients;
+  const double before = way.accumulate ? 0.5 : 99.0;  // what is not written shows
+  Maker make(backend, way, is_low_precision(dtype) ? dtype : DType::kFloat64);
+  Varying varying(backend, way);
+  for (std::size_t i = 0; i < inputs.size(); ++i) in.push_back(make(inputs[i], op.inputs[i], op.input_dtype(i, dtype)));
+  for (std::size_t i = 0; i < op.outputs.size(); ++i) out.push_back(make(before, op.outputs[i], op.output_dtype(i, dtype)));
+  op.forward(varying, in, out, saved);
   Results results;
   for (const Tensor& tensor : out) results.outputs.push_back(to_numbers(tensor));
-  if (!op.backward) return results;
-  for (std::size_t i = 0; i < op.inputs.size(); ++i) {
-    gradients.emplace_back();
-    if (!op.differentiable(i)) continue;
-    gradients.back() = Tensor(backend, op.inputs[i], op.gradient_dtype(i, dtype));
-    backend.fill(gradients.back(), 99.0);
+  if (op.backward) {
+    for (std::size_t i = 0; i < op.inputs.size(); ++i) {
+      gradients.push_back(op.differentiable(i) ? make(before, op.inputs[i], op.gradient_dtype(i, dtype)) : Tensor());
+    }
+    op.backward(varying, in, out, saved, make(seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
+    for (const Tensor& tensor : gradients) results.gradients.push_back(tensor ? to_numbers(tensor) : Numbers{});
   }
-  op.backward(backend, in, out, saved, to_tensor(backend, seed, op.outputs[0], op.output_dtype(0, dtype)), gradients);
-  for (const Tensor& tensor : gradients) results.gradients.push_back(tensor ? to_numbers(tensor) : Numbers{});
+  results.spilled = make.spilled();
+  results.varied = varying.varied;
   return results;
+}
+
+std::vector<Way> ways_of(const Operation& op) {
+  const auto meta = make_meta_backend();
+  const auto inputs = random_inputs(op);
+  const Numbers seed = random_seed(op);
+  std::vector<Way> result;
+  const auto add = [&](const Way& way) {
+    const bool varies = run(op, *meta, DType::kFloat32, inputs, seed, way).varied > 0;
+    if (varies) result.push_back(way);
+    return varies;
+  };
+  add({.accumulate = true});
+  for (int i = 0; add({.over = i}); ++i) continue;
+  return result;
+}
+
+std::string taken_wrongly(const Operation& op, Backend& backend, DType dtype) {
+  std::string result;
+  const auto inputs = random_inputs(op, dtype);
+  const Numbers seed = random_seed(op, dtype);
+  const auto refuses = [&](int which, Way::Wrong kind) {
+    try {
+      run(op, backend, dtype, inputs, seed, {.wrong = which, .kind = kind});
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  };
+  for (std::size_t k = 0; k < op.inputs.size() + op.outputs.size(); ++k) {
+    const DType type = k < op.inputs.size() ? op.input_dtype(k, dtype) : op.output_dtype(k - op.inputs.size(), dtype);
+    if (op.loose.contains(k) || (is_low_precision(dtype) && type != DType::kFloat32)) continue;
+    const auto i = static_cast<int>(k);
+    if (!refuses(i, Way::Wrong::kFirst) && !refuses(i, Way::Wrong::kLast))
+      result += fmt::format("{}: tensor {} of another shape\n", op.name, i);
+    if (!refuses(i, Way::Wrong::kType)) result += fmt::format("{}: tensor {} of another type\n", op.name, i);
+  }
+  return result;
 }
 
 double distance(const Numbers& a, const Numbers& b) {
   if (a.size() != b.size()) return 1e300;
   double result = 0.0, largest = 1e-2;
   for (std::size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) {
+      if (std::isfinite(b[i])) largest = std::max(largest, std::abs(b[i]));
+      continue;
+    }
     const double d = std::abs(a[i] - b[i]);
-    if (std::isnan(d)) return 1e300;
+    if (!std::isfinite(d)) return 1e300;
     result = std::max(result, d);
     largest = std::max(largest, std::abs(b[i]));
   }
@@ -190,6 +388,7 @@ std::string difference(const Operation& op, DType dtype, const Results& found, c
     result = fmt::format("{}: {} {} ({}) is off by {:.3g} of its largest number; {:.3g} is allowed", op.name, what, i, name_of(type), d,
                          allowed);
   };
+  if (found.spilled) return op.name + ": numbers beside a tensor have changed";
   if (found.outputs.size() != expected.outputs.size() || found.gradients.size() != expected.gradients.size()) return "results are missing";
   for (std::size_t i = 0; i < expected.outputs.size(); ++i) {
     const DType type = op.output_dtype(i, dtype);
@@ -202,37 +401,41 @@ std::string difference(const Operation& op, DType dtype, const Results& found, c
   return result;
 }
 
-Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype) {
-  Tensor result(backend, shape, dtype);
-  const auto upload = [&](auto integer) {
-    const std::vector<decltype(integer)> whole(numbers.begin(), numbers.end());
-    backend.copy_from_host(whole.data(), result);
-  };
-  if (as_integer(dtype, upload)) return result;
-  Tensor wide(backend, shape, DType::kFloat64);
-  backend.copy_from_host(numbers.data(), wide);
-  if (dtype == DType::kFloat64) return wide;
-  backend.cast({wide, result});
-  return result;
+Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype, std::int64_t offset) {
+  const std::int64_t elements = offset + shape.elements() + (offset > 0 ? kMargin : 0);
+  const Tensor memory(backend, {elements}, dtype);
+  with_number(dtype, [&](auto number) {
+    using T = decltype(number);
+    std::vector<T> typed;
+    typed.reserve(static_cast<std::size_t>(elements));
+    for (std::int64_t i = 0; i < elements; ++i) {
+      const bool inside = i >= offset && i < offset + shape.elements();
+      const double v = inside ? numbers[static_cast<std::size_t>(i - offset)] : kAround;
+      if constexpr (kLow<T>) {
+        typed.emplace_back(static_cast<float>(v));
+      } else {
+        typed.push_back(static_cast<T>(v));
+      }
+    }
+    backend.copy_from_host(typed.data(), memory);
+  });
+  return offset > 0 ? memory.slice(offset, shape) : memory.reshaped(shape);
 }
 
 Numbers to_numbers(const Tensor& tensor) {
-  // A trace on shapes has none.
-  if (tensor.backend().device() == DeviceType::kMeta) return Numbers(static_cast<std::size_t>(tensor.elements()), 0.0);
-  Numbers result;
-  const auto download = [&](auto integer) {
-    std::vector<decltype(integer)> whole(static_cast<std::size_t>(tensor.elements()));
-    tensor.backend().copy_to_host(tensor, whole.data());
-    result.assign(whole.begin(), whole.end());
-  };
-  if (as_integer(tensor.dtype(), download)) return result;
-  Tensor wide = tensor;
-  if (tensor.dtype() != DType::kFloat64) {
-    wide = Tensor(tensor.backend(), tensor.shape(), DType::kFloat64);
-    tensor.backend().cast({tensor, wide});
-  }
-  result.resize(static_cast<std::size_t>(tensor.elements()));
-  tensor.backend().copy_to_host(wide, result.data());
+  Numbers result(static_cast<std::size_t>(tensor.elements()), 0.0);
+  if (tensor.backend().device() == DeviceType::kMeta) return result;  // a trace on shapes has none
+  with_number(tensor.dtype(), [&](auto number) {
+    std::vector<decltype(number)> typed(result.size());
+    tensor.backend().copy_to_host(tensor, typed.data());
+    for (std::size_t i = 0; i < result.size(); ++i) {
+      if constexpr (kLow<decltype(number)>) {
+        result[i] = static_cast<double>(static_cast<float>(typed[i]));
+      } else {
+        result[i] = static_cast<double>(typed[i]);
+      }
+    }
+  });
   return result;
 }
 

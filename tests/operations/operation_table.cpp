@@ -18,17 +18,18 @@ void add_rows_of_norm_steps(std::vector<Operation>& table) {
   table.push_back(fused_convolution({1, 9, 5, 64}, 64, window(1, 1, 0), Fused::kBoth));
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(batch_norm_in_steps(77, channels));
-    table.push_back(channel_sums(600, channels));
-    table.push_back(scale_shift(50, channels, Residual::kNone, true));
-    table.push_back(scale_shift(51, channels, Residual::kPlain, true));
-    table.push_back(scale_shift(52, channels, Residual::kScaled, true, true));
-    table.push_back(scale_shift(50, channels, Residual::kNone, true, false, 0.5));
-    table.push_back(scale_shift(52, channels, Residual::kScaled, true, false, 0.5));
+    table.push_back(channel_sums(1100, channels));
+    for (const Residual residual : {Residual::kNone, Residual::kPlain, Residual::kScaled}) {
+      table.push_back(scale_shift(37, channels, residual, true));
+      table.push_back(scale_shift(5, channels, residual, false));
+      table.push_back(scale_shift(52, channels, residual, true, 0.5));
+    }
     table.push_back(batch_norm_backward_sums(601, channels));
     table.push_back(batch_norm_backward_sums(601, channels, 0.5));
+    table.push_back(batch_norm_backward_sums(37, channels, kNoCeiling, false));
     table.push_back(batch_norm_backward_apply(90, channels, channels == 16));
+    table.push_back(batch_norm_backward_apply(7, channels, false, false));
   }
-  table.push_back(scale_shift(3, 64, Residual::kNone, false, true));
   table.push_back(batch_norm_finish(7, 50, true));
   table.push_back(batch_norm_finish(300, 4096, false));
 }
@@ -48,13 +49,14 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
            metrics(17, 10),
            metrics(40, 300),
            metrics(9, 3),
+           metrics(3, 1),
+           metrics(2, 2500),
            squared_distance(7, false),
+           squared_distance(4096, true),
            squared_distance(9001, true),
+           squared_distance(70 * 4096 + 7, false),
            gradient_control(1, 0.0, false, Norms::kFinite),
            gradient_control(40, 0.5, true, Norms::kFinite),
-           gradient_control(5, 1e3, false, Norms::kFinite),
-           gradient_control(5, 1.0, true, Norms::kInfinite),
-           gradient_control(5, 1.0, true, Norms::kNan),
            augmentation({5, 9, 7, 3}, 2),
            augmentation({3, 8, 8, 1}, 0),
            augmentation({2, 12, 12, 4}, 4),
@@ -85,6 +87,11 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
        }) {
     table.push_back(std::move(op));
   }
+  for (const double clip : {0.0, 0.1, 1e3}) {
+    for (const Norms norms : {Norms::kFinite, Norms::kInfinite, Norms::kNan}) {
+      for (const bool check : {false, true}) table.push_back(gradient_control(5, clip, check, norms));
+    }
+  }
 }
 
 /// What is bound by launches, and by memory, in networks as they are trained: on a GPU (2048) CIFAR ResNet-20 with 128 images, and
@@ -92,11 +99,11 @@ void add_rows_without_gradient(std::vector<Operation>& table) {
 void add_rows_of_networks(std::vector<Operation>& table, Index batch) {
   const Index small = std::max<Index>(batch / 16, 1), large = std::max<Index>(batch / 8, 1);
   for (const Index shrunk : {1, 2, 4}) {
-    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk, true, false, true, MaskFrom::kInput));
+    table.push_back(batch_norm(small * 1024 / (shrunk * shrunk), 16 * shrunk, {.relu = true, .mask = MaskFrom::kInput}));
   }
-  table.push_back(batch_norm(large * 3136, 64, true, false, true, MaskFrom::kInput));
-  table.push_back(batch_norm(large * 196, 1024, true, true, true));
-  table.push_back(batch_norm(large * 49, 2048, true, true, true));
+  table.push_back(batch_norm(large * 3136, 64, {.relu = true, .mask = MaskFrom::kInput}));
+  table.push_back(batch_norm(large * 196, 1024, {.relu = true, .residual = true}));
+  table.push_back(batch_norm(large * 49, 2048, {.relu = true, .residual = true}));
   table.push_back(global_pooling({small, 8, 8, 64}));
   table.push_back(global_pooling({large, 7, 7, 2048}));
   table.push_back(coded_sum(1152 * batch, Code::kInt8, 256));
@@ -144,12 +151,28 @@ std::vector<Operation> operation_table() {
       convolution({1, 12, 12, 2}, 2, window(9, 1, 4, 1, 2), false),
       convolution({1, 6, 9, 4}, 6, Window2d{{3, 2}, {2, 1}, {1, 0}, {1, 2}, 2}, true),
       convolution({2, 16, 16, 3}, 8, window(7, 2, 3), false),
+      convolution({1, 9, 6, 17}, 70, window(1, 1, 0), false),
+      convolution({2, 9, 8, 6}, 9, Window2d{{3, 2}, {2, 3}, {1, 0}, {1, 2}, 3}, true),
+      // Long sums, which parts of a grid share: for the weights, and forward.
+      convolution({2, 20, 20, 4}, 6, window(3, 1, 1, 1, 2), false),
+      convolution({1, 3, 3, 66}, 65, window(3, 2, 1), false),
       layer_norm(5, 1),
       layer_norm(9, 33),
       layer_norm(20, 130),
+      layer_norm(33, 64),
+      layer_norm(3, 520),
+      layer_norm(600, 40),
+      layer_norm(9, 33, false),
+      layer_norm(0, 6),
       pooling(Pooling::kMax, {2, 8, 8, 16}, window(3, 2, 1)),
       pooling(Pooling::kMax, {2, 7, 5, 3}, window(2, 2, 0)),
       pooling(Pooling::kMax, {1, 9, 9, 5}, window(3, 1, 2, 2)),
+      pooling(Pooling::kMax, {1, 5, 8, 24}, {{3, 2}, {1, 3}, {1, 0}, {2, 1}}, Ties::kMany),
+      pooling(Pooling::kMax, {2, 11, 4, 40}, window(3, 2, 1), Ties::kMany),
+      pooling(Pooling::kMax, {1, 4, 4, 8}, window(2, 3, 0)),
+      pooling(Pooling::kMax, {1, 1, 1, 1}, window(1, 1, 0)),
+      pooling(Pooling::kAverage, {1, 2, 3, 2}, window(3, 1, 2)),
+      pooling(Pooling::kAverage, {1, 5, 8, 24}, {{3, 2}, {1, 3}, {1, 0}, {2, 1}}),
       pooling(Pooling::kAverage, {2, 8, 8, 16}, window(2, 2, 0)),
       pooling(Pooling::kAverage, {2, 7, 5, 33}, window(3, 2, 1)),
       pooling(Pooling::kBlur, {2, 8, 8, 16}, window(3, 1, 1)),
@@ -158,15 +181,24 @@ std::vector<Operation> operation_table() {
       pooling(Pooling::kBlur, {2, 5, 4, 1}, window(2, 1, 0)),
       global_pooling({3, 4, 4, 64}),
       global_pooling({2, 7, 1, 5}),
-      sum_of_two(1),
-      sum_of_two(1003),
+      global_pooling({1, 1, 1, 1}),
+      global_pooling({2, 7, 7, 24}),
+      global_pooling({40, 2, 3, 8}),
+      global_pooling({2, 7, 7, 300}),
       subsample_pad({2, 8, 8, 16}, 2, 32, 8),
       subsample_pad({2, 7, 5, 3}, 2, 6, 1),
+      subsample_pad({1, 9, 4, 8}, 3, 24, 8),
+      subsample_pad({3, 4, 4, 16}, 1, 16, 0),
+      subsample_pad({2, 5, 6, 16}, 2, 40, 4),
       flatten({3, 4, 5, 7}),
+      flatten({2, 8, 8, 64}),
+      flatten({2, 3, 11, 33}),
+      flatten({1, 6, 6, 70}),
       embedding(5, 7, 3),
       embedding(100, 2, 33),
       embedding(300, 40, 64),
       embedding(3, 500, 16),
+      target_loss(LossKind::kCrossEntropy, 2, 700, 0.0, 0.1),
       target_loss(LossKind::kFocal, 16, 10, 2.0),
       target_loss(LossKind::kFocal, 3, 300, 1.5, 0.1),
       target_loss(LossKind::kLogistic, 17, 10),
@@ -176,9 +208,14 @@ std::vector<Operation> operation_table() {
       cross_entropy(16, 10, 0.0),
       cross_entropy(17, 300, 0.1),
       cross_entropy(3, 2, 0.2),
+      cross_entropy(1, 1, 0.0),
+      cross_entropy(2, 2500, 0.1),
+      cross_entropy(70, 33, 0.0),
       sum_with_weights(5),
       sum_with_weights(3000),
       dropout(5, 0.5),
+      dropout(33, 0.0),
+      dropout(33, 1.0),
       dropout(4099, 0.1),
       dropout(7 * 33, 0.5, 33),
       dropout(6 * 5, 0.3, 5),
@@ -189,7 +226,12 @@ std::vector<Operation> operation_table() {
       sums_of_rows(77, 3),
       sums_of_rows(5000, 16),
       sums_of_rows(300, 130),
+      sums_of_rows(40, 520),
+      sums_of_rows(9000, 2),
+      sums_of_rows(33, 1000),
   };
+  table.push_back(matrix_product(9, 64, 1100, false, true, true));
+  table.push_back(matrix_product(65, 130, 17, true, false, false));
   for (const bool ta : {false, true}) {
     for (const bool tb : {false, true}) {
       table.push_back(matrix_product(5, 7, 3, ta, tb, false));
@@ -198,21 +240,40 @@ std::vector<Operation> operation_table() {
       table.push_back(matrix_product(30, 34, 70, ta, tb, ta, Role::kActivation, true));
     }
   }
-  for (const Index n : {7, 4100}) {
+  for (int terms = 0; terms <= 8; ++terms) table.push_back(sum_with_weights(33, terms));
+  for (const Index n : {1, 7, 33, 4101}) {
+    table.push_back(sum_of_two(n));
+    table.push_back(activation(Activation::kNone, "nothing", n));
     table.push_back(activation(Activation::kRelu, "relu", n));
     table.push_back(activation(Activation::kGelu, "gelu", n));
     table.push_back(activation(Activation::kSilu, "silu", n));
     table.push_back(activation(Activation::kRelu6, "relu6", n));
   }
-  for (const Index channels : {1, 3, 5, 16, 33, 64, 130}) {
-    table.push_back(batch_norm(50, channels, false, false, true));
-    table.push_back(batch_norm(77, channels, true, false, true));
-    table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput));
-    table.push_back(batch_norm(77, channels, true, false, true, MaskFrom::kInput, 0.75));
-    table.push_back(batch_norm(600, channels, true, true, true));
+  const NormCase norms[] = {{},
+                            {.relu = true},
+                            {.relu = true, .affine = false},
+                            {.relu = true, .mask = MaskFrom::kInput},
+                            {.relu = true, .mask = MaskFrom::kInput, .ceiling = 0.75},
+                            {.relu = true, .residual = true},
+                            {.relu = true, .residual = true, .two_terms = true},
+                            {.residual = true, .affine = false, .two_terms = true},
+                            {.relu = true, .mask = MaskFrom::kInput, .inference = true, .two_terms = true},
+                            {.residual = true, .affine = false, .inference = true}};
+  for (const NormCase& how : norms) {
+    // Tails, packs and single elements, one part of the rows and several with a shorter last one.
+    table.push_back(batch_norm(37, 3, how));
+    table.push_back(batch_norm(77, 33, how));
+    table.push_back(batch_norm(600, 16, how));
+    table.push_back(batch_norm(5, 264, how));
   }
-  table.push_back(batch_norm(40, 6, false, true, false));
-  table.push_back(batch_norm(2, 4, false, false, true));
+  for (const Index channels : {1, 5, 64, 130}) table.push_back(batch_norm(50, channels, {.relu = true, .residual = true}));
+  for (const bool inference : {false, true}) {  // few numbers: one that low precision rounds to the ceiling has another mask
+    table.push_back(batch_norm(37, 3, {.relu = true, .ceiling = 0.5, .inference = inference}));
+    table.push_back(batch_norm(7, 8, {.relu = true, .residual = true, .ceiling = 0.5, .inference = inference, .two_terms = true}));
+  }
+  table.push_back(batch_norm(2500, 1, {.relu = true}));
+  table.push_back(batch_norm(2, 4, {}));
+  table.push_back(batch_norm(9, 4500, {.relu = true, .residual = true}));  // more than the CPU's kernels take at once
   add_rows_of_norm_steps(table);
   add_rows_without_gradient(table);
   return table;
@@ -236,9 +297,9 @@ std::vector<Operation> timing_table(std::int64_t batch) {
   };
   for (const Index shrunk : {1, 2, 4}) {
     const Index rows = pixels / (shrunk * shrunk), channels = 16 * shrunk;
-    table.push_back(batch_norm(rows, channels, false, false, true));
-    table.push_back(batch_norm(rows, channels, true, false, true, MaskFrom::kInput));
-    table.push_back(batch_norm(rows, channels, true, true, true));
+    table.push_back(batch_norm(rows, channels, {}));
+    table.push_back(batch_norm(rows, channels, {.relu = true, .mask = MaskFrom::kInput}));
+    table.push_back(batch_norm(rows, channels, {.relu = true, .residual = true}));
   }
   add_rows_of_networks(table, batch);
   const Index rows = pixels / 4;

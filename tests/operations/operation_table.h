@@ -46,6 +46,8 @@ struct Operation {
   /// What each pass moves and computes is the sum over its operations (Accesses), but where it is said here.
   double forward_bytes = 0.0;   ///< in place of that sum
   bool aligned = false;         ///< takes only tensors that begin at a multiple of 16 bytes
+  bool exact = false;           ///< the forward pass has the same bits on every backend
+  std::set<std::size_t> loose;  ///< of inputs and then outputs those whose type or dimensions may be others, or that are not looked at
   double backward_again = 0.0;  ///< elements of activations that the backward pass reads once more
 
   Role input_role(std::size_t i) const { return i < input_roles.size() ? input_roles[i] : Role::kActivation; }
@@ -68,14 +70,35 @@ inline DType parameter_dtype(DType dtype) { return is_low_precision(dtype) ? DTy
 
 struct Results {
   std::vector<Numbers> outputs, gradients;  ///< a gradient is empty where its input has none
+  bool spilled = false;                     ///< numbers around a tensor have changed
+  int varied = 0;                           ///< calls of operations that were not as in the plain way
 };
+/// How a row is run.
+struct Way {
+  /// 0: every tensor fills its memory. 1: each begins an element behind the start of memory, with numbers before and after it that must
+  /// stay as they are. 2: the same, each at another place.
+  int place = 0;
+  bool accumulate = false;  ///< operations that can add to their results do, to 0.5
+  int over = -1;            ///< operations let a result lie over an input: the first, second, … of the inputs over which it may lie
+  int wrong = -1;           ///< this one of inputs, outputs, gradients and the seed is not what belongs there
+  enum class Wrong : std::uint8_t { kFirst, kLast, kType } kind = Wrong::kFirst;  ///< its first or last dimension is 1 more, or its type
+};
+/// The ways beside the plain one to add up, and to lie over inputs, that this row's operations have.
+std::vector<Way> ways_of(const Operation& op);
 /// Inputs drawn at random, the same at every call, and a seed for the gradient of output 0; rounded so that `dtype` holds them exactly.
 std::vector<Numbers> random_inputs(const Operation& op, DType dtype = DType::kFloat32);
 Numbers random_seed(const Operation& op, DType dtype = DType::kFloat32);
+/// The same with NaN and infinities among the activations.
+std::vector<Numbers> special_inputs(const Operation& op, DType dtype);
 /// Runs it forward and, where it has a gradient, backward, with activations of `dtype`.
-Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed);
+Results run(const Operation& op, Backend& backend, DType dtype, const std::vector<Numbers>& inputs, const Numbers& seed,
+            const Way& way = {});
+/// The tensors that a backend takes though they are not what belongs there, one a line: those of another type, and those that may have one
+/// more in either dimension. In low precision only those of parameters.
+std::string taken_wrongly(const Operation& op, Backend& backend, DType dtype);
 
-/// Largest difference relative to the largest number of b (or to 0.01, so that zeros compare); NaN and a difference in size count as 1e300.
+/// Largest difference relative to the largest finite number of b (or to 0.01, so that zeros compare). A difference in size, and NaN or an
+/// infinity on one side, count as 1e300.
 double distance(const Numbers& a, const Numbers& b);
 /// How far a tensor of `type` may lie from the fp64 result where activations have `dtype`: op.tolerance, and the roundings of bf16 or fp16.
 double tolerance(const Operation& op, DType dtype, DType type);
@@ -95,8 +118,9 @@ std::set<std::string> names_in(const Operation& op);
 
 /// Random numbers in [-1, 1) that fp32 holds exactly; the same for the same seed.
 Numbers random_numbers(std::int64_t n, std::uint64_t seed);
-/// Numbers as a tensor of `dtype`, and back.
-Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype);
+/// Numbers as a tensor of `dtype`, `offset` elements into memory that ends behind it, or after some more where there is an offset; and
+/// back.
+Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype, std::int64_t offset = 0);
 Numbers to_numbers(const Tensor& tensor);
 
 }  // namespace starling::tests

@@ -156,6 +156,7 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
   op.outputs = {{m, n}};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
   op.output_roles = {result};
+  if (result == Role::kParameter) op.loose = {2};  // of low precision it may be, too
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.matmul({.a = in[0], .b = in[1], .bias = bias ? in[2] : Tensor(), .c = out[0], .transpose_a = ta, .transpose_b = tb, .relu = relu});
   };

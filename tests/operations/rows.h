@@ -1,5 +1,7 @@
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -55,9 +57,15 @@ Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias,
 
 // norms.cpp
 enum class MaskFrom { kOutput, kInput };
-Operation batch_norm(Index rows, Index channels, bool relu, bool residual, bool affine, MaskFrom mask = MaskFrom::kOutput,
-                     double ceiling = kNoCeiling);
-Operation layer_norm(Index rows, Index channels);
+struct NormCase {
+  bool relu = false, residual = false, affine = true;
+  MaskFrom mask = MaskFrom::kOutput;
+  double ceiling = kNoCeiling;
+  bool inference = false;  ///< with the running statistics
+  bool two_terms = false;  ///< the gradient comes as dy and dy2
+};
+Operation batch_norm(Index rows, Index channels, const NormCase& how);
+Operation layer_norm(Index rows, Index channels, bool affine = true);
 
 // norm_steps.cpp
 /// The steps of a batch norm with ReLU, one after the other.
@@ -65,12 +73,14 @@ Operation batch_norm_in_steps(Index rows, Index channels);
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
 enum class Residual { kNone, kPlain, kScaled };
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, bool in_place = false, double ceiling = kNoCeiling);
-Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling);
-Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate);
+Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, double ceiling = kNoCeiling);
+Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling, bool affine = true);
+Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine = true);
 
 // images.cpp
-Operation pooling(Pooling kind, const Image& x, const Window2d& s);
+/// Whole numbers of which many are alike; without a gradient, which has no slope there.
+enum class Ties { kNone, kMany };
+Operation pooling(Pooling kind, const Image& x, const Window2d& s, Ties ties = Ties::kNone);
 Operation global_pooling(const Image& x);
 Operation subsample_pad(const Image& x, Index stride, Index channels, Index before);
 Operation flatten(const Image& x);
@@ -81,7 +91,7 @@ Operation resized_pictures(const Image& y);
 // elementwise.cpp
 Operation activation(Activation kind, const std::string& name, Index n);
 Operation sum_of_two(Index n);
-Operation sum_with_weights(Index n);
+Operation sum_with_weights(Index n, int terms = 3);
 Operation sums_of_rows(Index rows, Index channels);
 Operation dropout(Index n, double p, Index run = 1);
 /// Between activations and parameters: a change of type where these are of two.
@@ -108,7 +118,7 @@ enum class Norms { kFinite, kInfinite, kNan };
 Operation gradient_control(Index totals, double clip, bool check_finite, Norms norms);
 
 // updates.cpp
-struct UpdateCase {
+struct UpdateRow {
   std::string rule;  ///< sgd, adamw or accum_adamw
   Index n = 96;      ///< elements, a multiple of 32
   int terms = 1;     ///< neighbours
@@ -116,6 +126,6 @@ struct UpdateCase {
   bool skip = false;       ///< GradientControl says so
   bool own_states = true;  ///< false: states are taken as the outputs hold them, so that a timing has no copies in it
 };
-Operation fused_update(const UpdateCase& how);
+Operation fused_update(const UpdateRow& how);
 
 }  // namespace starling::tests

@@ -64,7 +64,7 @@ double plain_step(const std::string& rule, Index s, double p, double g, double* 
 
 }  // namespace
 
-Operation fused_update(const UpdateCase& how) {
+Operation fused_update(const UpdateRow& how) {
   const std::shared_ptr<OptimizerRule> rule = make_rule(how.rule);
   const std::size_t states = rule->state_names().size(), terms = static_cast<std::size_t>(how.terms);
   // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the low-precision copy, the states.

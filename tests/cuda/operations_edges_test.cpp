@@ -1,0 +1,218 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <memory>
+
+#include "core/error.h"
+#include "tests/cuda/compare.h"
+#include "tests/cuda/support.h"
+#include "tests/kernels/optimizer_reference.h"
+#include "tests/operations/rows.h"
+
+// Numbers and settings that no row of the operation table has.
+namespace starling::tests {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+TEST_CASE("cuda/operations: casts between all types give the CPU's bits") {
+  constexpr std::int64_t kN = 1023;
+  Numbers given = random_numbers(kN, 3);
+  for (std::size_t i = 0; i < given.size(); ++i)
+    given[i] *= 70000.0 * std::pow(2.0, i % 4 == 1 ? -1.0 * static_cast<double>(i % 110) : 0.0);
+  given[3] = std::nan("");
+  given[5] = kInfinity;
+  given[7] = -kInfinity;
+  for (const DType from : kFloatingTypes) {
+    for (const DType to : kFloatingTypes) {
+      CAPTURE(name_of(from));
+      CAPTURE(name_of(to));
+      const Tensor y(plain_cpu(), {kN}, to);
+      plain_cpu().cast({to_tensor(plain_cpu(), given, {kN}, from), y});
+      for (const std::int64_t offset : {0, 1, 2}) {
+        const Tensor found = to_tensor(gpu(), Numbers(kN, 0.0), {kN}, to, offset);
+        gpu().cast({to_tensor(gpu(), given, {kN}, from, offset == 2 ? 3 : offset), found});
+        CHECK(distance(to_numbers(found), to_numbers(y)) == 0.0);
+      }
+    }
+    const Tensor bytes = to_tensor(gpu(), {0, 1, 127, 128, 255}, {5}, DType::kUInt8), numbers(gpu(), {5}, from);
+    gpu().cast({bytes, numbers});
+    CHECK(to_numbers(numbers) == Numbers{0, 1, 127, 128, 255});
+  }
+}
+
+TEST_CASE("cuda/operations: large logits do not overflow, and an infinite one shows") {
+  const auto loss_of = [](const Numbers& row, DType dtype) {
+    const Tensor loss(gpu(), {1}, parameter_dtype(dtype));
+    gpu().softmax_cross_entropy({.logits = to_tensor(gpu(), row, {1, static_cast<std::int64_t>(row.size())}, dtype),
+                                 .labels = to_tensor(gpu(), {1}, {1}, DType::kInt32),
+                                 .loss = loss});
+    return to_numbers(loss)[0];
+  };
+  for (const DType dtype : kFloatingTypes) {
+    CAPTURE(name_of(dtype));
+    CHECK(loss_of({60000.0, 0.0}, dtype) == doctest::Approx(60000.0).epsilon(0.01));
+    CHECK(loss_of({-60000.0, 0.0, -50000.0}, dtype) == doctest::Approx(0.0));
+    CHECK(std::isnan(loss_of({kInfinity, 0.0, 1.0}, dtype)));
+  }
+}
+
+TEST_CASE("cuda/operations: a label outside the classes makes its own row NaN, and counts nowhere") {
+  for (const std::int32_t label : {-1, 5, 1000000}) {
+    CAPTURE(label);
+    const Tensor logits = to_tensor(gpu(), random_numbers(15, 1), {3, 5}, DType::kFloat32), dx(gpu(), {3, 5}, DType::kFloat32);
+    const Tensor labels = to_tensor(gpu(), {2, static_cast<double>(label), 4}, {3}, DType::kInt32), loss(gpu(), {1}, DType::kFloat32),
+                 totals(gpu(), {4}, DType::kFloat64);
+    const auto check = [&] {
+      CHECK(std::isnan(to_numbers(loss)[0]));
+      const Numbers gradient = to_numbers(dx);
+      for (std::size_t i = 0; i < gradient.size(); ++i) CHECK(std::isnan(gradient[i]) == (i / 5 == 1));
+    };
+    gpu().softmax_cross_entropy({.logits = logits, .labels = labels, .loss = loss, .dlogits = dx});
+    check();
+    for (const LossKind kind :
+         {LossKind::kCrossEntropy, LossKind::kFocal, LossKind::kLogistic, LossKind::kSquared, LossKind::kAbsolute, LossKind::kHuber}) {
+      CAPTURE(static_cast<int>(kind));
+      gpu().target_loss({.kind = kind, .x = logits, .targets = labels, .loss = loss, .dx = dx, .parameter = 1.0});
+      check();
+    }
+    gpu().fill(totals, 0.0);
+    gpu().classification_metrics({logits, labels, totals});
+    CHECK(std::isnan(to_numbers(totals)[0]));
+    CHECK(to_numbers(totals)[2] == 2.0);  // all of the other rows' labels are among the 5 largest of 5
+    CHECK(to_numbers(totals)[3] == 3.0);
+    const Tensor counts(gpu(), {5, 6}, DType::kFloat64);
+    gpu().fill(counts, 0.0);
+    gpu().confusion_counts({logits, labels, counts});
+    double sum = 0.0;
+    for (const double count : to_numbers(counts)) sum += count;
+    CHECK(sum == 2.0);
+  }
+}
+
+TEST_CASE("cuda/operations: the statistics of a large mean do not cancel, and a constant has no variance") {
+  constexpr std::int64_t kRows = 3000, kChannels = 5;
+  const Shape shape{kRows, kChannels};
+  Numbers x = random_numbers(kRows * kChannels, 3);
+  double sum = 0, squares = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<double>(static_cast<float>(1000.0 + x[i]));
+    if (i % kChannels == 3) x[i] = 1000.1;
+    if (i % kChannels == 2) sum += x[i];
+  }
+  const double mean = sum / kRows;
+  for (std::size_t i = 2; i < x.size(); i += kChannels) squares += (x[i] - mean) * (x[i] - mean);
+  const auto vector = [] { return Tensor(gpu(), {kChannels}, DType::kFloat32); };
+  const Tensor in = to_tensor(gpu(), x, shape, DType::kFloat32), y(gpu(), shape, DType::kFloat32);
+  const BatchNormForward whole{.x = in, .y = y, .saved_mean = vector(), .saved_inv_std = vector()};
+  gpu().batch_norm_forward(whole);
+  CHECK(to_numbers(whole.saved_mean)[2] == doctest::Approx(mean).epsilon(1e-7));
+  CHECK(to_numbers(whole.saved_inv_std)[2] == doctest::Approx(1.0 / std::sqrt(squares / kRows + 1e-5)).epsilon(1e-5));
+  CHECK(to_numbers(whole.saved_inv_std)[3] == doctest::Approx(1.0 / std::sqrt(1e-5)).epsilon(1e-3));
+  // In steps the squares are less exact, but the variance is not below zero.
+  const ChannelSums sums{in, vector(), vector()};
+  gpu().channel_sums(sums);
+  const BatchNormFinish finish{.sum = sums.sum,
+                               .square_sum = sums.square_sum,
+                               .saved_mean = vector(),
+                               .saved_inv_std = vector(),
+                               .scale = vector(),
+                               .shift = vector(),
+                               .count = kRows};
+  gpu().batch_norm_finish(finish);
+  CHECK(to_numbers(finish.saved_inv_std)[3] <= 1.0 / std::sqrt(1e-5) * (1.0 + 1e-6));  // false for NaN
+}
+
+TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU refuses them") {
+  for (Backend* backend : {static_cast<Backend*>(&gpu()), &plain_cpu()}) {
+    Backend& b = *backend;
+    CAPTURE(b.description());
+    const auto tensor = [&](const Shape& shape, DType dtype = DType::kFloat32) { return Tensor(b, shape, dtype); };
+    const Tensor four = tensor({4}), table = tensor({4, 4}), image = tensor({1, 9, 9, 4}), whole = tensor({4}, DType::kInt32);
+    const Tensor small = tensor({1, 4, 4, 2}), half = tensor({1, 2, 2, 2}), totals = tensor({2}, DType::kFloat64);
+    const Tensor bytes = tensor({2, 4, 4, 3}, DType::kUInt8), floats = tensor({2, 4, 4, 3}), filters = tensor({4, 3, 3, 4});
+    const auto conv = [&](const Window2d& of) { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = of}); };
+    const std::function<void()> calls[] = {
+        [&] { b.add({.a = whole, .b = whole, .y = whole}); },
+        [&] { b.add({.b = four, .y = four}); },
+        [&] { b.cast({.x = whole, .y = four}); },
+        [&] { b.dropout({.x = four, .y = four, .p = 1.5}); },
+        [&] { b.weighted_sum({.terms = 9, .out = four}); },
+        [&] { b.sum_rows({.x = four, .y = four}); },
+        [&] { b.squared_distance({.x = four, .totals = totals, .index = 2}); },
+        [&] { b.gradient_control({.totals = totals, .first = 1, .count = 2, .control = totals}); },
+        [&] { b.layer_norm_forward({.x = table}); },
+        [&] { b.batch_norm_forward({.x = table, .y = table, .training = false}); },
+        [&] { b.batch_norm_backward({.x = table, .dy = table, .saved_mean = four, .saved_inv_std = four, .relu = true}); },
+        [&] {
+          b.batch_norm_finish(
+              {.sum = four, .square_sum = four, .saved_mean = four, .saved_inv_std = four, .scale = four, .shift = four, .count = 0});
+        },
+        [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual_scale = four, .residual_shift = four, .y = table}); },
+        [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual = table, .residual_scale = four, .y = table}); },
+        [&] {
+          b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor({1, 2, 2, 4}), .window = window(8, 1, 0)});
+        },
+        [&] {
+          b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor({1, 5, 5, 4}), .window = window(3, 1, 0, 2)});
+        },
+        [&] { b.pool2d_forward({.x = small, .y = half, .window = window(2, 0, 0)}); },
+        [&] { b.pool2d_forward({.x = small, .window = window(2, 2, 0)}); },
+        [&] { b.pool2d_backward({.dy = half, .dx = small, .window = window(2, 2, 0)}); },
+        [&] {
+          b.subsample_pad_forward({.x = small, .y = tensor({1, 2, 2, 3}), .stride = 2, .pad_before = 2});
+        },
+        [&] { b.subsample_pad_backward({.dy = half, .dx = small, .stride = 0}); },
+        [&] {
+          b.augment_images({.x = tensor({1, 4, 4, 5}, DType::kUInt8), .y = tensor({1, 4, 4, 5})});
+        },
+        [&] {
+          b.augment_images({.x = bytes, .y = floats, .boxes = tensor({2, 5, 4}, DType::kInt32)});
+        },
+        [&] {
+          b.change_pixels({.x = bytes, .steps = tensor({2, 1, 9}, DType::kInt32), .y = bytes});
+        },
+        [&] { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = window(3, 1, 1), .square_sum = four}); },
+        [&] {
+          b.matmul({.a = table, .b = table, .c = tensor({4, 4}), .accumulate = true, .relu = true});
+        },
+        [&] { conv(window(3, 1, 0)); },
+        [&] { conv(window(3, 0, 1)); },
+        [&] { conv(window(3, 1, 1, 1, 3)); },
+    };
+    const std::shared_ptr<OptimizerRule> rule = test::make_rule("adamw", nlohmann::json::object());
+    const std::function<void(UpdateArgs&)> changes[] = {
+        [](UpdateArgs& args) { args.x = Tensor(); },
+        [](UpdateArgs& args) { args.states.pop_back(); },
+        [](UpdateArgs& args) { args.weights.clear(); },
+        [](UpdateArgs& args) { args.decay = Tensor(); },
+        [](UpdateArgs& args) { args.step = 0; },
+        [](UpdateArgs& args) { args.low = args.x; },
+        [](UpdateArgs& args) { args.gradient_low = args.x; },
+    };
+    const auto update = [&](const std::function<void(UpdateArgs&)>& change) {
+      const Tensor x = tensor({64});
+      UpdateArgs args{.x = x, .x_out = x, .gradient = x, .states = {x, x}, .received = {x}, .weights = {0.5}};
+      args.decay = tensor({2}, DType::kUInt8);
+      b.fill(args.decay, 1.0);
+      b.fill(x, 1.0);
+      change(args);
+      b.update({*rule, args});
+    };
+    update([](UpdateArgs&) {});
+    for (const auto& change : changes) {
+      CAPTURE(&change - changes);
+      CHECK_THROWS_AS(update(change), Error);
+    }
+    for (const auto& call : calls) {
+      CAPTURE(&call - calls);
+      CHECK_THROWS_AS(call(), Error);
+    }
+  }
+}
+
+}  // namespace starling::tests
