@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# Slow, cut and stalled links, ports and lost hosts too.
+STARLING_NIGHTLY=1 exec bash "$(dirname "${BASH_SOURCE[0]}")/../cli/netlab_test.sh"
