@@ -134,6 +134,8 @@ has cut/checkpoints/step-4/DONE
 2 2 | at the last step | ^rank 1: .*1.jpg: cannot be decoded | run.json --output last | data.path=bad | checkpoint.best=true
 has last/checkpoints/step-12/DONE
 lacks last/checkpoints/best
+2 2 | where no checkpoint is due | ^rank 1: .*1.jpg | run.json --output undue | $tests | checkpoint.every_steps=5
+lacks undue/checkpoints/step-4 undue/checkpoints/step-5
 2 1 | one rank | 1.jpg: cannot be decoded | run.json --output alone | $tests
 has alone/checkpoints/step-4/DONE
 2 2 | of two ranks' averages | ^rank 1: .*1.jpg | run.json --output ema | $tests | ema.decay=0.9
