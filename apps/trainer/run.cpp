@@ -99,7 +99,8 @@ void print_names(const std::string& kind) {
   fail(ExitCode::kUsage, "arguments", "--list: unknown kind '{}'{}; known: {}", kind, suggestion(kind, kinds), fmt::join(kinds, ", "));
 }
 
-/// What needs neither ranks nor a config that holds. True if that was all that was asked for.
+}  // namespace
+
 bool answer_question(const TrainOptions& options) {
   if (!options.help && !options.version && !options.describe_config && options.list.empty()) return false;
   if (!is_first_rank()) return true;
@@ -119,6 +120,8 @@ bool answer_question(const TrainOptions& options) {
   }
   return true;
 }
+
+namespace {
 
 /// What a config's errors name: the config, or the model file that has it.
 std::string source_of(const TrainOptions& options) { return options.config.empty() ? evaluated_file(options.evaluate) : options.config; }
@@ -284,8 +287,9 @@ struct Heritage {
   bool trains = false;                   ///< the present world has begun
 };
 
+/// `recorded`: whether this process is one rank, which leaves a flight record.
 ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayout& site, const ShapeTrace& planned, Backend& backend,
-               Transport& transport, Heritage& heritage) {
+               Transport& transport, Heritage& heritage, bool recorded) {
   RunFolder folder;
   together(transport, [&] {
     if (!config.trace.empty()) check_trace_file(config.trace);
@@ -302,7 +306,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   heritage.folder = folder.path;
-  open_flight_recorder(config, folder, transport);
+  if (recorded) open_flight_recorder(config, folder, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   if (folder.resume) {
@@ -372,7 +376,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     device_trace->finish();
     Tracer::install(nullptr);
   }
-  if (config.flight_recorder == "end")
+  if (recorded && config.flight_recorder == "end")
     FlightRecorder::instance().write(FlightRecorder::Reason::kEnd, static_cast<int>(result), "the end of the run");
   if (any_traces > 0.0) write_trace(config.trace, tracing ? tracer.events(origin) : std::string(), transport);
   if (transport.rank() == 0) {
@@ -415,13 +419,15 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
   }
 }
 
-ExitCode run_ranks(const TrainOptions& options, MpiSession& session, Heritage& heritage) {
+/// `session`: where the ranks are processes.
+ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport, MpiSession* session, Heritage& heritage) {
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
-  std::unique_ptr<Transport> transport = session.make_transport(300.0);
-  log::configure(transport->rank(), transport->size());
+  std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
-  if (const std::string warning = session.binding_warning(); !warning.empty() && session.rank() == 0) log::warning("{}", warning);
+  if (session && session->rank() == 0) {
+    if (const std::string warning = session->binding_warning(); !warning.empty()) log::warning("{}", warning);
+  }
   const RankLayout site{transport->size(), transport->world().local_size()};
   if (heritage.first_ranks == 0) heritage.first_ranks = site.ranks;
   TrainConfig config;
@@ -436,15 +442,15 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session, Heritage& h
     if (transport->rank() == 0) answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
-  session.expect_heartbeats(config.heartbeat_s);
+  if (session) session->expect_heartbeats(config.heartbeat_s);
   if (config.timeout_s != 300.0) {
     transport.reset();
-    transport = session.make_transport(config.timeout_s);
+    transport = make_transport(config.timeout_s);
   }
   together(*transport, [&] { open_data(config, source_of(options), site); });
   agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
   backend = choose_backend(config, *transport);
-  if (config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, session);
+  if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
   const bool expected = config.defer_norms;
   const bool other_format = choose_precision(config, *backend, *transport);
@@ -454,7 +460,7 @@ ExitCode run_ranks(const TrainOptions& options, MpiSession& session, Heritage& h
   if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)
     (void)agree_on_graphs(config, site, *backend, *transport);  // an error before there is a folder
-  return train(options, config, site, trace, *backend, *transport, heritage);
+  return train(options, config, site, trace, *backend, *transport, heritage, session != nullptr);
 }
 
 /// Runs, and after a lost rank again on those that are left, where the config and MPI allow it.
@@ -462,8 +468,10 @@ ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
   Heritage heritage;
   while (true) {
     heritage.trains = false;
+    log::configure(session.rank(), session.size());
     try {
-      return run_ranks(options, session, heritage);
+      return run_world(
+          options, [&](double timeout_seconds) { return session.make_transport(timeout_seconds); }, &session, heritage);
     } catch (const AgreedError& error) {
       if (!heritage.loss || heritage.trains || error.code() != ExitCode::kUsage) throw;
       // What the config cannot have on so few ranks.
@@ -491,6 +499,11 @@ void print_failure(const std::string& message, int rank) {
 }
 
 }  // namespace
+
+ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transport) {
+  Heritage heritage;
+  return run_world(options, make_transport, nullptr, heritage);
+}
 
 int train_main(int argc, char** argv) {
   take_standard_files();

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -13,7 +12,6 @@
 #include "apps/trainer/training_run.h"
 #include "kernels/open_backend.h"
 #include "tests/fakes/transport/fake_transport.h"
-#include "tests/support/errors.h"
 #include "tests/support/folder.h"
 #include "tests/support/soon.h"
 
@@ -79,50 +77,6 @@ TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one befor
   const nlohmann::json summary = nlohmann::json::parse(folder.read("summary.json"));
   CHECK(summary["algorithm"] == "async");
   CHECK(summary["steps"] == 60);
-}
-
-TEST_CASE("trainer/asynchronous: switches into it and out of it, tests and checkpoints between averages") {
-  register_builtins();
-  nlohmann::json config = asynchronous_run();
-  config["sync"]["algorithm"] = "allreduce";
-  config["sync"]["switch"] = nlohmann::json::parse(R"([
-    {"step": 8, "algorithm": {"type": "async", "interval_ms": 0, "warmup": 3}}, {"step": 30, "algorithm": "gossip"},
-    {"step": 40, "algorithm": {"type": "async", "interval_ms": 1}}])");
-  config["evaluate"] = {{"every_steps", 7}};
-  config["checkpoint"] = {{"every_steps", 9}};
-  config["log_every"] = 5;
-  const test::Folder folder;
-  FakeWorld world(3, {30.0, 0.001, 2});
-  world.run([&](Transport& transport) { train_here(config, transport, folder.path(), [](std::int64_t) {}); });
-  std::istringstream lines(folder.read("metrics.jsonl"));
-  double first = 0.0, last = 0.0;
-  for (std::string line; std::getline(lines, line);) {
-    const nlohmann::json fields = nlohmann::json::parse(line);
-    if (!fields.contains("loss")) continue;
-    last = fields["loss"];
-    if (first == 0.0) first = last;
-  }
-  CHECK(first > 0.0);
-  CHECK(last < 0.9 * first);
-}
-
-TEST_CASE("trainer/asynchronous: a config that asks for the same bits in every run is refused, in a switch too") {
-  register_builtins();
-  const auto message = [](const nlohmann::json& patch) {
-    nlohmann::json config = asynchronous_run();
-    config.erase("deterministic");
-    config.merge_patch(patch);
-    return test::error_text(ExitCode::kUsage, [&] { read_train_config(config, "test.json", {4, 4}); });
-  };
-  const nlohmann::json switched =
-      nlohmann::json::parse(R"({"sync": {"algorithm": "gossip", "switch": [{"step": 3, "algorithm": "async"}]}})");
-  CHECK(test::contains(message({{"deterministic", true}}), "sync.algorithm: asynchronous averaging"));
-  CHECK(test::contains(message(nlohmann::json::object()), "allowed: \"deterministic\": false"));
-  CHECK(test::contains(message(switched), "sync.switch[0].algorithm: asynchronous averaging"));
-  CHECK(message({{"deterministic", false}}) == "");
-  const nlohmann::json resolved = read_train_config(asynchronous_run(), "test.json", {4, 4}).resolved;
-  CHECK(resolved["deterministic"] == false);
-  CHECK(resolved["sync"]["algorithm"] == nlohmann::json{{"type", "async"}, {"interval_ms", 0}, {"warmup", 0}});
 }
 
 }  // namespace

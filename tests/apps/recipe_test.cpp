@@ -145,31 +145,6 @@ TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all
   }
 }
 
-TEST_CASE("recipe/bad sample: the checkpoint that is due behind the test is saved all the same") {
-  const nlohmann::json json = recipe_config(R"({"checkpoint": {"every_steps": 4, "best": true}})");
-  for (const bool due : {true, false}) {
-    CAPTURE(due);
-    const Folder folder;
-    FakeWorld world(2);
-    world.run([&](Transport& transport) {
-      WithBadSample* sample = nullptr;
-      TrainerRun run(json, transport, with_bad_sample(sample));
-      run.steps(due ? 2 : 0);  // so that the first test comes after 4 steps, or 2
-      if (transport.rank() == 1) sample->bad = 31;
-      const std::string text = error_of(ExitCode::kUsage, [&] { TrainingRun(*run.trainer, folder.path()).run(); });
-      CHECK(contains(text, "sample 31 cannot be read"));
-    });
-    const CheckpointFolder checkpoints(folder.path());
-    CHECK(checkpoints.newest().value_or(-1) == (due ? 4 : -1));
-    CHECK_FALSE(checkpoints.best().has_value());
-    if (!due) continue;
-    const Folder whole;
-    CHECK(train_to_end(json, folder.path(), 2, true) == ExitCode::kOk);
-    CHECK(train_to_end(json, whole.path(), 2) == ExitCode::kOk);
-    CHECK(test::read_text(folder / "model.safetensors") == test::read_text(whole / "model.safetensors"));
-  }
-}
-
 TEST_CASE("recipe/ema: the average is the plain recursion over each rank's parameters and statistics") {
   for (const int ranks : {1, 2}) {
     for (const std::int64_t every : {1, 3}) {

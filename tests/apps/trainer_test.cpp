@@ -111,20 +111,13 @@ void register_test_algorithms() {
 TEST_CASE("trainer: a config's mistakes are named by path") {
   register_builtins();
   refuses(R"({"optimizer": {"lrr": 1}})", {"test.json", "optimizer.lrr", "optimizer.lr"});
-  refuses(R"({"optimizer": {"lr": -1}})", {"optimizer.lr", "-1", ">= 0"});
   refuses(R"({"optimizer": "sgd"})", {"optimizer", "object"});
-  refuses(R"({"model": {"type": "resnet21"}})", {"model.type", "resnet21", "resnet20"});
   refuses(R"({"model": {"num_classes": 3}})", {"model.num_classes", "4"});
   refuses(R"({"batch_size": 33})", {"batch_size", "32"});
   refuses(R"({"accumulate": 9})", {"accumulate", "8"});
-  refuses(R"({"epochs": 2})", {"steps", "epochs"});
-  refuses(R"({"clip_norm": 1, "sync": {"update": "in_backward"}})", {"sync.update", "after_backward"});
   refuses(R"({"sync": {"topology": {"type": "Ring"}}})", {"sync.topology.type", "'ring'"});
-  refuses(R"({"sync": {"algorithm": "gosip"}})", {"sync.algorithm", "'gossip'"});
   refuses(R"({"sync": {"algorithm": {"type": "gossip", "ordr": 1}}})", {"sync.algorithm.ordr", "unknown key"});
   refuses(R"({"sync": {"algorithm": "allreduce", "exchange": "bf16"}})", {"sync.exchange", "all-reduce", "fp32", "gossip"});
-  refuses(R"({"precision": "bf32"})", {"precision", "bf16"});
-  refuses(R"({"precision": "fp16", "sync": {"update": "in_backward"}})", {"sync.update", "fp16", "after_backward"});
   refuses(R"({"cuda_graphs": 3})", {"cuda_graphs", "auto"});
   refuses(R"({"cuda_graphs": "false"})", {"cuda_graphs", "auto, true, false"});
   // Known beforehand to be impossible, for a GPU alone.
@@ -133,7 +126,6 @@ TEST_CASE("trainer: a config's mistakes are named by path") {
   refuses(R"({"cuda_graphs": true, "device": "cuda", "sync": {"transport": "staged"}})", {"cuda_graphs", "staged", "through the host"});
   refuses(R"({"cuda_graphs": true, "device": "cuda", "optimizer": {"type": "accum_adamw", "accum_iter": 65}})",
           {"cuda_graphs", "130 graphs", "64"});
-  refuses(R"({"precision": "fp16", "device": "cpu"})", {"precision", "fp16 needs a GPU"});
   refuses(R"({"data": {"augment": {"crop_padding": 8}}})", {"data.augment.crop_padding", "8"});
   refuses(R"({"schedule": {"type": "cosine", "warmup": 3}})", {"schedule.warmup", "'warmup_steps'"});
   CHECK(message(R"({"cuda_graphs": false})").empty());

@@ -8,7 +8,7 @@ config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "plugins": ["./libfaulty.so"],
   "optimizer": {"type": "sgd", "lr": 0.001},
   "checkpoint": {"every_epochs": 0},
-  "sync": {"timeout_s": 4, "bucket_mb": 0.001, "transport": "mpi"},' >faulty.json
+  "sync": {"timeout_s": 2, "bucket_mb": 0.001, "transport": "mpi"},' >faulty.json
 check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -g -fPIC -shared -I"$root" "$root/tests/cli/faulty_plugin.cpp" -o libfaulty.so
 
 faulty() { # NAME RANKS FAULT OPTION...: trains with the fault on rank 1 in step 25
@@ -34,11 +34,11 @@ check "the doctor names it" 0 "^cause: rank 1 on host .* crashed at .*nobody cat
 check "alone, too" 139 "\[crash\] SIGSEGV" "$train" faulty.json --set 'sync.algorithm={"type": "faulty", "fault": "null", "rank": 0, "at": 3}' --output alone
 check "an error" 5 "rank 1: \[faulty\] the disk of rank 1 is full" faulty error 3 error
 check "the doctor tells it" 0 "^cause: rank 1 on host .* failed at .*the disk of rank 1 is full" blame error
-check "a rank that hangs" 3 "waited 4 s" faulty hang 3 hang
+check "a rank that hangs" 3 "waited 2 s" faulty hang 3 hang
 check "the doctor says who waits for it" 0 "^waits: .*rank.* for rank 1 since .* \(.*step 25" blame hang
 verify "and that it is the cause" bash -c 'cat .stdout; grep -qE "^cause: rank 1\\b" .stdout'
 verify "in three lines" three_lines hang
-check "a rank that calls what others do not" 3 "waited 4 s" faulty call 2 call
+check "a rank that calls what others do not" 3 "waited 2 s" faulty call 2 call
 check "the doctor says what each issued" 0 "^order: ranks part at .*rank [01] (waits for|called) .* where rank [01] (waits for|called) .*" blame call
 verify "and that they wait for each other" grep -q "^cause: ranks 0 and 1 wait for each other, as they issued different things" .stdout
 check "a rank that issues another exchange" "1|3" "" faulty order 2 order
@@ -51,7 +51,7 @@ process_of() { # FOLDER RANK
 }
 signalled() { # NAME SIGNAL: a run of 3, whose rank 2 gets the signal
   local pid
-  ranks 3 "$train" faulty.json --set sync.timeout_s=3 --set sync.algorithm=gossip --set sync.transport=direct --output "$1" >"$1.log" 2>&1 &
+  ranks 3 "$train" faulty.json --set sync.timeout_s=2 --set sync.algorithm=gossip --set sync.transport=direct --output "$1" >"$1.log" 2>&1 &
   wait_for_lines "$1" 5 || failed "$1: trains"
   pid=$(process_of "$1" 2)
   kill -"$2" "$pid"

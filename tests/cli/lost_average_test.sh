@@ -49,18 +49,23 @@ faulty() { # ALGORITHM KEYS FAULT STEP: the algorithm with the fault, KEYS being
 }
 
 # Averages are after steps 5, 11 and 17, counted from 0.
+if nightly; then
 lose local-before --set "$(faulty local_sgd '"period": 6,' kill_before_average 17)"
+fi
 lose local-in --set "$(faulty local_sgd '"period": 6, "states": "average",' kill_in_average 17)"
+if nightly; then
 lose slow-before --set "$(faulty slowmo '"period": 6, "inner": "gossip",' kill_before_average 17)"
 lose slow-in --set "$(faulty slowmo '"period": 6,' kill_in_average 17)"
 lose outer-in --set "$(faulty diloco '"period": 6,' kill_in_average 17)"
 # Sums start at step 15, and are used after 17.
 lose streaming-in --set "$(faulty diloco '"period": 6, "delay": 2,' kill_in_average 15)"
 
+fi
+
 # At a switch in step 18: before the old algorithm has finished what was in flight; then, before its numbers become means; in the new one's first step.
 to_local='sync.switch=[{"step": 18, "algorithm": {"type": "local_sgd", "period": 2}}]'
-lose switch-before --set "$(faulty diloco '"period": 10, "delay": 3,' kill_before_conclude 0)" --set "$to_local"
+nightly && lose switch-before --set "$(faulty diloco '"period": 10, "delay": 3,' kill_before_conclude 0)" --set "$to_local"
 lose switch-in --set "$(faulty gossip '' kill_after_conclude 0)" --set "$to_local"
-lose switch-after --set sync.algorithm=gossip \
+nightly && lose switch-after --set sync.algorithm=gossip \
   --set 'sync.switch=[{"step": 18, "algorithm": {"type": "faulty", "as": "local_sgd", "period": 2, "fault": "kill", "rank": 1, "at": 0}}]'
 finish

@@ -73,6 +73,7 @@ check "samples of one rank alone cannot be shared out" 2 "data.sampler.type: is 
 check "between GPUs it is refused" 2 "sync.transport: is throttled, which is between CPUs" throttled --device cuda --dry-run
 cd "$work" || exit 1
 
+nightly || finish
 # The same from the build folder, without installing.
 check "configure against the build folder" 0 "Build files" "$cmake" -S mine -B mine/build2 -Dstarling_DIR="$build" -DSTARLING_CUDA=OFF
 verify "the GPU side can be switched off" grep -q "sign.cu left out, as STARLING_CUDA=OFF says" .stdout

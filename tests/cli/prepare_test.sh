@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shards: from folders of pictures, through interruptions and damage, to training with the numbers of the folders themselves.
+# Shards: from folders of pictures, through interruptions and damage. Training on them is tests/apps/data_program_test.cpp's.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 golden=$root/tests/golden/pictures
 prepare=$build/bin/starling-prepare
@@ -26,30 +26,6 @@ verify "is smaller by its quality" bash -c '[ "$(cat anew/*.shard | wc -c)" -lt 
 verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
 check "other threads" 0 "" "$prepare" images pets raw2 --size 24 --raw --shard-pictures 4 --threads 3
 verify "change no byte" diff -r raw raw2
-
-cat >folder.json <<END
-{
-  "model": {"type": "resnet20"},
-  "data": {"type": "image_folder", "path": "$work/pets", "image_size": 16, "test_resize": 24, "test_crop": 20,
-           "augment": {"random_resized_crop": {"scale": [0.3, 1]}, "flip": true}},
-  "batch_size": 4, "steps": 12, "optimizer": {"type": "adamw", "lr": 5e-3}, "sync": {"topology": {"type": "ring"}}, "log_every": 1
-}
-END
-sed "s/image_folder/shards/; s,$work/pets,$work/shards," folder.json >shards.json
-check "training on folders, on 2 ranks" 0 "test accuracy" ranks 2 "$train" folder.json --output folder
-check "training on shards" 0 "test accuracy" ranks 2 "$train" shards.json --output run --set data.threads=2
-verify "has the same losses" same_losses folder run
-verify "and the same model" same_model folder/model.safetensors run/model.safetensors
-check "a run that stops in the midst" 0 "" ranks 2 "$train" shards.json --output half --set steps=7
-check "and goes on" 0 "continuing after step 7" ranks 2 "$train" shards.json --output half --resume latest
-verify "has the bits of one that did not stop" same_model run/model.safetensors half/model.safetensors
-check "the test of the model file" 0 '"test_accuracy"' "$train" --evaluate run --confusion confusion.csv
-verify "its confusion matrix has the classes' names" grep -q "^true class,ant,bee" confusion.csv
-check "training on pixels of the pictures' own size" 0 "test accuracy" ranks 2 "$train" shards.json --output own-run --set data.path="$work/own"
-check "training on pixels" 0 "test accuracy" ranks 2 "$train" shards.json --output pixels --set data.path="$work/raw"
-check "--list knows shards" 0 "^shards$" "$train" --list data
-check "a plan without files" 0 "12 classes" "$train" shards.json --dry-run --set data.path=nowhere --set data.classes=12
-check "training needs them" 2 "there is no nowhere/shards.index; needed: a folder that starling-prepare images SRC DEST has made" "$train" shards.json --output none --set data.path=nowhere
 
 # Interrupted: 3,000 names of one picture, 30 in a shard.
 python3 - "$golden/444.jpg" <<'END'
@@ -98,16 +74,9 @@ cp -r shards damaged
 flip damaged/train-00000.shard 800
 check "a flipped byte is found and named" 2 "^starling-prepare: \[shards\] damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" "$prepare" check damaged
 verify "and counted" grep -q "1 fault in the 2 shards of damaged; delete the files that are named" .stderr
-check "training ends by its name" 2 "damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" ranks 2 "$train" shards.json --output bad --set data.path="$work/damaged"
-check "or another stands in for it" 0 "record 0 \(ant/1.jpg\): is damaged.*the next of its class stands in for it" ranks 2 "$train" shards.json --output skipped --set data.path="$work/damaged" --set data.on_bad_image=skip
 rm damaged/train-00000.shard
-check "a shard that is missing" 2 "cannot open .*damaged/train-00000.shard" "$train" shards.json --output missing --set data.path="$work/damaged"
 check "it is made again" 0 "1 shards were made now" "$prepare" images pets damaged
 verify "as it was" diff -r shards damaged
-truncate -s -5 damaged/val-00000.shard
-check "a shard that is cut off" 2 "damaged/val-00000.shard is cut off or damaged" "$train" shards.json --output cut --set data.path="$work/damaged"
-verify "none of these made a folder" bash -c '! ls -d bad/model.safetensors missing cut none 2>/dev/null'
-
 printf '\xff\xd8\xff\xe0 no more' >pets/train/ant/9.jpg
 check "a bad picture ends it by name" 2 "pets/train/ant/9.jpg: cannot be decoded as JPEG" "$prepare" images pets strict
 check "or is named and left out" 0 "^29 pictures of 2 classes .* 1 pictures left out" "$prepare" images pets strict --on-bad-image skip

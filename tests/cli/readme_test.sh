@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands that README.md and docs/*.md show. A line before each ```sh block says what is to be done with it:
 #   <!-- test: run -->            run it in a scratch folder that looks like the repository's root
-#   <!-- test: try -->            run it so; exit status 77 is a skip: this machine cannot
+#   <!-- test: night -->          the same at night alone (long; other tests do it too); exit status 77 is a skip: this machine cannot
 #   <!-- test: skip REASON -->    do not (network, long, another machine)
 # A ```sh block without such a line fails.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -26,7 +26,7 @@ for file in "$root"/README.md "$root"/CONTRIBUTING.md "$root"/docs/*.md; do
     line=$(basename "$block" | cut -d- -f2)
     case $block in
       *-run) check "$(basename "$file") line $line: $(head -1 "$block")" 0 "" bash -eu "$block" ;;
-      *-try) check "$(basename "$file") line $line: $(head -1 "$block")" "0|77" "" bash -eu "$block" ;;
+      *-night) nightly && check "$(basename "$file") line $line: $(head -1 "$block")" "0|77" "" bash -eu "$block" ;;
       *-skip) echo "skipped $(basename "$file") line $line" ;;
       *) verify "$(basename "$file") line $line: the block is marked <!-- test: run -->, try or skip REASON" false ;;
     esac

@@ -56,20 +56,12 @@ check "two ranks without stop" 0 "" ranks 2 "$train" small.json --set steps=$ste
 verify "the losses are the same to the bit on two ranks" same_losses two-straight two
 verify "the model too" same_model two-straight/model.safetensors two/model.safetensors
 
-OMPI_MCA_odls_base_sigkill_timeout=5 mpirun --oversubscribe -n 2 "$train" small.json --output term >term.log 2>&1 &
+OMPI_MCA_odls_base_sigkill_timeout=3 mpirun --oversubscribe -n 2 "$train" small.json --output term >term.log 2>&1 &
 pid=$!
 wait_for_lines term 5 || failed "two ranks run"
 kill -TERM $pid
 ended term "1|75|143" $pid
 verify "SIGTERM to mpirun leaves a checkpoint" bash -c 'ls term/checkpoints/*/DONE'
-
-check "another number of ranks is refused" 2 "rank" "$train" small.json --set steps=$steps --output two --resume latest
-check "another batch size is refused" 2 "batch_size" ranks 2 "$train" small.json --set steps=$steps --set batch_size=32 --output two --resume latest
-check "another log interval is not" 0 "" ranks 2 "$train" small.json --set steps=$((steps + 2)) --set log_every=2 --output two --resume latest
-check "latest without a checkpoint starts afresh" 0 "no checkpoint|afresh|from the start" "$train" small.json --set steps=3 --output fresh --resume latest
-check "a folder without checkpoint cannot be resumed" 2 "nowhere" "$train" small.json --set steps=3 --output fresh2 --resume nowhere
-truncate -s 100 "alone-INT/checkpoints/step-$(newest alone-INT)/rank-0.safetensors"
-check "a damaged checkpoint is refused" 2 "rank-0\.safetensors" "$train" small.json --output alone-INT --resume latest
 
 mpirun --oversubscribe -n 3 "$train" small.json --output killed >killed.log 2>&1 &
 pid=$!

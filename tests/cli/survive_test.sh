@@ -27,7 +27,6 @@ check "nothing is lost on one rank" 0 "done: model" "$train" run.json --set step
 verify "and nothing said" bash -c "! grep -q 'elastic\.survive' .stderr"
 check "without the key" 0 "done: model" ranks 2 "$train" run.json --set steps=4 --set elastic.survive=false --output quiet
 verify "neither" bash -c "! grep -q 'elastic\.survive' .stderr"
-check "it is yes or no" 2 "elastic\.survive: expected true or false" "$train" run.json --dry-run --set elastic.survive=2
 NAME=$work/ends mpirun --oversubscribe -n 3 -x NAME ./rank.sh "$train" run.json --set steps=10000000 --output ends >ends.log 2>&1 &
 job=$!
 wait_for_lines ends 5 || failed "ends: trains"

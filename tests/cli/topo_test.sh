@@ -9,7 +9,7 @@ check "spectral gap" 0 '^spectral gap: 0\.292893218813$' "$topo" show ring -n 8
 check "a rate" 0 '^consensus: disagreement × 0\.707107 a round' "$topo" show ring -n 8
 check "nodes" 0 '^round 0: \[0 1\] \[2 3\] weight 1/2; \[4-7\] weight 1/4$' "$topo" show alternating-exp-ring -n 8 --ranks-per-node 2
 check "one rank" 0 '^consensus: exact after 0 rounds$' "$topo" show base-2 -n 1
-check "one line a round, whatever n" 0 '^round 9: .{20,800}$' "$topo" show one-peer-exp -n 4096
+verify "one line a round, whatever n" bash -c '"$topo" show one-peer-exp -n 4096 | awk "/^round 9: / { found = length < 810 } END { exit !found }"'
 check "a seed" 0 'no period' "$topo" show random-matching -n 5 --set seed=3
 check "a custom topology" 0 '^spectral gap: 0\.5$' "$topo" show custom -n 3 --set 'rounds=[[{"ranks": [0, 1]}], [{"ranks": [1, 2]}]]'
 check "the product of a period" 0 '^  2/3  1/6  1/6$' "$topo" show static-ring -n 3 --set 'weights=[0.6666666666666666, 0.1666666666666667, 0.1666666666666667]'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The ImageNet configs from end to end on a tree of 100 classes of drawn JPEG pictures of ordinary size: training, tests, resuming, predicting. Images,
 # batches and epochs are few; all else is the configs' own.
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 prepare=$build/bin/starling-prepare
 predict=$build/bin/starling-predict
 export prepare predict

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ctest: alone
 # Links, disks and clocks that misbehave on emulated hosts (scripts/link_faults), each once.
-source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export STARLING_BUILD=$build
 check "a fault that is not there" 2 "invalid choice: 'none'" "$root/scripts/link_faults" --faults none
 "$root/scripts/link_faults" --trials 1 --seed 2 --faults cut >cut.log 2>&1

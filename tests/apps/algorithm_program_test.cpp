@@ -1,0 +1,145 @@
+// sync.algorithm as a user meets it: what is refused before training, what a plan says, and that tests, checkpoints and a resume change no
+// bit.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/apps/program.h"
+
+namespace starling {
+namespace {
+
+using test::Program;
+
+/// 24 steps on four or fewer ranks, in buckets of some hundred numbers.
+std::string algorithm_config() {
+  return test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 24,
+    "optimizer": {"type": "sgd", "lr": 0.02, "momentum": 0.9}, "sync": {"bucket_mb": 0.001},)");
+}
+
+TEST_CASE("algorithms: what a plan says, and what is refused") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.check("all are listed", 1, 0, "^push_sum$", "--list algorithms");
+  program.check("the ring that low_precision has by itself", 4, 0, "topology: static-ring, 4 ranks", "run.json --dry-run",
+                {"sync.algorithm=low_precision"});
+  program.play(R"table(
+2 4 | what grows is refused | DecentLaM makes the ranks' disagreement 1\.[0-9]+ times as large in every step on 'complete'.*topologies that fit|not for the algorithm DecentLaM | {"type":"decentlam"} | one-peer-exp
+2 6 | D2 on a graph that mixes too fast | D2 makes the ranks' disagreement 1\.[0-9]+ times .*'base-2' for 6 ranks.*algorithms that fit this one: exact_diffusion, gossip | {"type":"exact_diffusion","lazy":false} | base-2
+0 4 | what does not is told with its rate | disagreement × 0\.[0-9]* a step | {"type":"qgm"} | one-peer-exp
+2 2 | an optimizer that does not fit | sync\.algorithm: quasi-global momentum does not go with the optimizer adamw; allowed: sgd | {"type":"qgm"} | ring | optimizer={"type":"adamw"}
+2 2 | momentum that is not there | momentum tracking does not go with this optimizer: it needs a momentum above 0 | {"type":"momentum_tracking"} | ring | optimizer.momentum=0
+2 2 | a key of another type | sync\.algorithm\.outer_lr: is not a key of local_sgd, but of diloco | {"type":"local_sgd","outer_lr":1} | ring
+2 2 | a period beyond the run | sync\.algorithm\.period: is 500, but the run has 24 steps | {"type":"diloco"} | ring
+2 2 | an interval whose mix would come after the end | sync\.algorithm\.interval: is 24, but the run has 24 steps, and what an exchange brings is used in the step after it; allowed: <= 23 | {"type":"gossip","interval":24} | ring
+0 2 | which atc uses in its own step | topology: ring | {"type":"gossip","interval":24,"order":"atc"} | ring
+2 2 | a mean of all that would come after the end | sync\.algorithm\.global_every: is 6 exchanges of 4 steps, but the run has 24 steps, and .*; allowed: <= 5 | {"type":"gossip","interval":4,"global_every":6} | ring
+2 2 | states that would be mixed after the end | sync\.algorithm\.mix_states: is 24, but the run has 24 steps, and .*; allowed: <= 23 | {"type":"gossip","mix_states":24} | ring
+0 2 | a period that does not divide it | sync\.algorithm\.period: 7 steps do not divide | {"type":"local_sgd","period":7} | ring
+2 2 | fragments that do not divide the period | fragments: is 4, which does not divide the period of 6 | {"type":"diloco","period":6,"fragments":4} | ring
+2 2 | a delay as long as a fragment's turn | delay: is 3, but outer steps are 3 steps apart; allowed: < 3 | {"type":"diloco","period":6,"fragments":2,"delay":3} | ring
+2 2 | more fragments than buckets | run\.json: sync\.algorithm\.fragments: is 12, but the model has [0-9]+ buckets?; allowed | {"type":"diloco","period":12,"fragments":12} | ring
+2 2 | states that are reset in fp16 | algorithm: local SGD does not go with fp16: states is reset, but in fp16 each rank | {"type":"local_sgd","states":"reset"} | ring | precision=fp16
+2 2 | a scale of the rate where gradients are means | sync\.lr_scale: is .* but all-reduce averages the gradients | allreduce | ring | sync.lr_scale=2
+2 2 | a correction for noise where gradients are means | noise_correction is for a rank | allreduce | ring | optimizer={"type":"adamw","noise_correction":"ranks"}
+2 2 | one-way rows are for push_sum | must sum to 1, but for algorithms that weigh what they received \(push_sum\) | gossip | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
+0 2 | which takes them | custom, 2 ranks | push_sum | custom | sync.topology.rounds=[{"rows":[[[0,0.5]],[[0,0.5],[1,1.0]]]},{"rows":[[[0,1.0],[1,0.5]],[[1,0.5]]]}]
+2 2 | error feedback of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.error_feedback is about numbers that are encoded; allowed: bf16, int8 | {"type":"gossip","error_feedback":true} | ring
+2 2 | a block that is no multiple of 32 | sync\.algorithm\.block: is 48; allowed: multiples of 32 | {"type":"choco","block":48} | static-ring
+2 2 | an encoded exchange of averages | sync\.exchange: is int8, but local SGD exchanges in full precision; allowed: fp32, or one of these algorithms: gossip, qgm | local_sgd | ring | sync.exchange=int8
+2 4 | choco wants one symmetric round | run\.json: sync\.topology\.type: 'one-peer-exp' for 4 ranks is not for the algorithm Choco: its rounds differ; these are: .*static-ring | choco | one-peer-exp
+2 3 | a topology that does not take the ranks | run\.json: sync\.topology\.type: ring needs an even number of ranks, not 3; for 3 ranks: base-2 | gossip | ring
+0 4 | how choco mixes | disagreement × 0\.9 a step | {"type":"choco"} | static-ring
+0 4 | a part of a mix is in that number | disagreement × 0\.9933 a step | {"type":"gossip","mixing":0.01} | static-ring
+2 2 | an outer step that leaves ranks as they are | sync\.algorithm\.blend: is 1, so that ranks keep | {"type":"diloco","period":8,"blend":1} | ring
+2 4 | nesterov where the formulas are without | DecentLaM does not go with this optimizer: .*; allowed: "nesterov": false | decentlam | static-ring | optimizer.nesterov=true
+2 2 | slowmo has gossip's periods too | sync\.algorithm\.interval: is 5000, but the run has 24 steps | {"type":"slowmo","period":8,"inner":"gossip","interval":5000} | ring
+2 2 | averages that begin when the run ends | sync\.algorithm\.start: is 24, but the run has 24 steps; allowed: <= 23 | {"type":"local_sgd","period":4,"start":24} | ring
+2 2 | a period longer than what is left | sync\.algorithm\.period: is 8, but the run has 4 steps from step 20 on; allowed: <= 4 | {"type":"local_sgd","period":8,"start":20} | ring
+0 2 | a period that does not divide what is left | period: 8 steps do not divide the run.s 20 from step 4 on: its last 4 | {"type":"local_sgd","period":8,"start":4} | ring
+2 2 | blocks of what is not encoded | sync\.exchange: is fp32, but sync\.algorithm\.block is about numbers that are encoded | {"type":"gossip","block":64} | ring
+2 2 | a look at nothing | sync\.algorithm\.check_every: is how often global_above is looked at | {"type":"gossip","check_every":5} | ring
+2 2 | nodes that nobody goes by | sync\.algorithm\.ranks_per_node: is for hierarchical, which is false | {"type":"allreduce","ranks_per_node":2} | ring
+2 2 | nodes without their gradients | sync\.algorithm\.ranks_per_node: is for .gradients.: .node., and they are local | {"type":"local_sgd","ranks_per_node":2} | ring
+2 2 | states to mix that are not there | sync\.algorithm: gossip mixes the optimizer.s states too, and sgd keeps none | {"type":"gossip","mix_states":1} | ring | optimizer.momentum=0
+2 2 | qadam wants adam | QAdam does not go with the optimizer sgd; allowed: adam, adamw | {"type":"qadam","warmup":3} | ring
+2 2 | qadam's warm-up beyond the run | sync\.algorithm\.warmup: is 100, but the run has 24 steps | qadam | ring | optimizer={"type":"adamw"}
+0 2 | a switch is told | from step 12: local SGD$ | gossip | ring | sync.switch=[{"step":12,"algorithm":"local_sgd"}]
+2 2 | switches out of order | sync\.switch\[1\]: begins at step 5, but the one before at step 12, and the run has 24; allowed: ascending | gossip | ring | sync.switch=[{"step":12,"algorithm":"local_sgd"},{"step":5,"algorithm":"gossip"}]
+2 2 | a switch beyond the run | sync\.switch\[0\]: begins at step 24 | gossip | ring | sync.switch=[{"step":24,"algorithm":"local_sgd"}]
+2 2 | a switch without a time | sync\.switch\[0\]\.step: or epoch must say when | gossip | ring | sync.switch=[{"algorithm":"local_sgd"}]
+2 2 | a switch whose time is misspelt | sync\.switch\[0\]\.stepp: unknown key; did you mean 'step' | gossip | ring | sync.switch=[{"stepp":3,"algorithm":"local_sgd"}]
+2 2 | a switch to what does not fit | sync\.switch\[0\]\.algorithm: QAdam does not go with the optimizer sgd | gossip | ring | sync.switch=[{"step":3,"algorithm":"qadam"}]
+2 4 | a switch to what grows | run\.json: sync\.switch\[0\]\.algorithm: D2 makes | gossip | ring | sync.switch=[{"step":3,"algorithm":{"type":"exact_diffusion","lazy":false},"topology":{"type":"base-2"}}]
+2 2 | a period beyond its part | sync\.switch\[0\]\.algorithm\.period: is 8, but its part of the run has 4 steps | gossip | ring | sync.switch=[{"step":20,"algorithm":"local_sgd"}]
+2 2 | a switch after states that are reset | sync\.switch\[1\]\.algorithm: follows local SGD with states reset | gossip | ring | sync.switch=[{"step":2,"algorithm":{"type":"local_sgd","states":"reset"}},{"step":12,"algorithm":"gossip"}]
+2 2 | fragments beyond the buckets of a later part | sync\.switch\[0\]\.algorithm\.fragments: is 12, but the model has | gossip | ring | sync.switch=[{"step":2,"algorithm":{"type":"diloco","period":12,"fragments":12}}]
+0 2 | the topology of an algorithm that needs none is for those that follow | from step 12: gossip over ring | allreduce | ring | sync.switch=[{"step":12,"algorithm":"gossip"}]
+2 4 | a later part whose topology is that of the one before | run\.json: sync\.switch\[0\]\.topology: is not given, and the one before does not fit: 'ring' for 4 ranks is not for .*; give one here \(these are: .*static-ring | gossip | ring | sync.switch=[{"step":3,"algorithm":"low_precision"}]
+2 4 | nodes of the topology that do not divide the ranks | run\.json: sync\.topology\.ranks_per_node: is 3 for 4 ranks, and all-reduce takes it; allowed: what divides them | {"type":"allreduce","hierarchical":true} | hierarchical | sync.topology.ranks_per_node=3
+2 2 | an unknown algorithm is told with the file | run\.json: sync\.algorithm\.type: unknown algorithm 'gosip' | gosip | ring
+2 4 | ranks a node that do not divide the ranks | sync\.algorithm\.ranks_per_node: is 3 for 4 ranks; allowed: what divides them | {"type":"allreduce","hierarchical":true,"ranks_per_node":3} | ring
+2 2 | averages by the clock are not repeatable | sync\.algorithm: asynchronous averaging adds a mean when it arrives.*allowed: "deterministic": false, or another algorithm | async | ring
+2 2 | nor is a later part that has them | sync\.switch\[0\]\.algorithm: asynchronous averaging | gossip | ring | sync.switch=[{"step":12,"algorithm":"async"}]
+0 2 | where that is allowed they are told | asynchronous averaging | {"type":"async","interval_ms":1} | ring | deterministic=false
+2 2 | their warm-up beyond the run | sync\.algorithm\.warmup: is 25, but the run has 24 steps | {"type":"async","warmup":25} | ring | deterministic=false
+0 2 | what it keeps is counted | of the algorithm | {"type":"gradient_tracking"} | ring
+)table",
+               "run.json --dry-run", {"sync.algorithm=", "sync.topology.type="});
+}
+
+TEST_CASE("algorithms: tests, checkpoints and a resume change no bit of what they keep") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  // A run that nothing interrupts; one that is tested and saved all the time; and that one resumed from step 20.
+  const auto check_same = [&](const std::string& settings) {
+    const std::string often = settings + " | evaluate.every_steps=3 | checkpoint.every_steps=5\n";
+    program.play("0 4 | a run | step 24/24 | run.json --output straight | " + settings + " | checkpoint.every_epochs=0\n" +
+                 "0 4 | tested and saved | step 24/24 | run.json --output often | " + often +
+                 "same straight often\nforget often 24\n"
+                 "0 4 | resumed | continuing after step 20 | run.json --output often --resume latest | " +
+                 often + "same straight often\nremove straight often");
+  };
+  const std::string ring = "sync.topology.type=ring | ", fixed = "sync.topology.type=static-ring | ",
+                    peers = "sync.topology.type=one-peer-exp | ";
+  check_same(ring + R"(sync.algorithm={"type":"gossip","global_above":0.001,"check_every":3,"interval":2})");
+  check_same(peers + "sync.algorithm=gradient_tracking");
+  check_same(ring + R"(sync.algorithm={"type":"diloco","period":6,"fragments":2,"delay":2})");
+  check_same(ring + R"(sync.algorithm={"type":"slowmo","period":5,"inner":"gossip"})");
+  check_same(ring + R"(sync.exchange=int8 | sync.algorithm={"type":"gossip","error_feedback":true,"consensus_step":0.7,"block":32})");
+  check_same(fixed + R"(sync.algorithm={"type":"choco","block":32,"consensus_step":0.5})");
+  check_same(fixed + R"(sync.algorithm={"type":"low_precision","interval":2})");
+  check_same(ring + "sync.algorithm=bytegrad");
+  check_same(ring + R"(optimizer={"type":"adamw"} | sync.algorithm={"type":"qadam","warmup":6,"error_feedback":true})");
+  // An optimizer that is tested elsewhere than it trains.
+  const std::string free = ring + R"(optimizer={"type":"schedule_free_adamw","lr":0.02,"weight_decay":0.1,"warmup_steps":3} | )";
+  check_same(free + "accumulate=2 | clip_norm=1.0");
+  check_same(free + R"(optimizer.groups=[{"match":"bias","lr_scale":0.1,"weight_decay":0}])");
+  check_same(free + R"(sync.algorithm={"type":"gossip","mix_states":1})");
+  check_same(free + R"(sync.algorithm=allreduce | sync.switch=[{"step":3,"algorithm":"gossip"}])");
+  check_same(free + R"(sync.algorithm={"type":"local_sgd","period":3,"states":"reset"})");
+  // Into and out of what keeps most; the second at a checkpoint.
+  check_same(peers + R"(sync.algorithm=gradient_tracking | sync.switch=[{"step":7,"algorithm":{"type":"diloco","period":4,"delay":2}},)" +
+             R"({"step":20,"algorithm":"gossip","topology":{"type":"ring"}}])");
+  check_same(
+      ring +
+      R"(sync.algorithm=allreduce | sync.exchange=int8 | sync.switch=[{"step":7,"algorithm":{"type":"gossip","error_feedback":true}},)" +
+      R"({"step":18,"algorithm":"choco","topology":{"type":"static-ring"}}])");
+}
+
+TEST_CASE("algorithms: averages by the clock, where there are no bits to compare") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.play(R"table(
+let clock = sync.algorithm={"type":"async","interval_ms":0,"warmup":3} | sync.topology.type=ring | deterministic=false | checkpoint.every_steps=5 | evaluate.every_steps=3
+0 4 | averages by the clock | step 24/24 | run.json --output clock | $clock
+forget clock 24
+0 4 | resumed | step 24/24 | run.json --output clock --resume latest | $clock
+0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm=async | deterministic=false
+0 4 | into them and out of them | step 24/24 | run.json --output switched | $clock | sync.switch=[{"step":7,"algorithm":"gossip"},{"step":15,"algorithm":{"type":"async","interval_ms":1}}]
+)table");
+}
+
+}  // namespace
+}  // namespace starling

@@ -1,0 +1,203 @@
+// What a user can get wrong in arguments and config: exit status 2 and one line that says what, where, and what would be right. And what a
+// dry run says of configs that are right.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <string>
+
+#include "tests/apps/program.h"
+
+namespace starling {
+namespace {
+
+using test::Program;
+
+const char* const kSmallKeys =
+    R"("batch_size": 16, "steps": 12, "optimizer": {"type": "sgd", "lr": 0.02}, "checkpoint": {"every_epochs": 0},)";
+std::string small() { return test::short_config(R"({"type": "mlp", "hidden": [32]})", kSmallKeys); }
+
+TEST_CASE("refusals: arguments") {
+  const Program program;
+  program.write("small.json", small());
+  program.check("no config", 1, 2, "[Cc]onfig", "");
+  program.check("a folder as config", 1, 2, "configs", program.root() + "/configs");
+  program.play(R"table(
+2 1 | a config that is not there | no-such\.json | no-such.json
+2 1 | an unknown option | --no-such | small.json --no-such
+2 1 | a misspelt option | did you mean '--output'.*see starling-train --help | small.json --ouput x
+2 1 | an unknown kind of --list | models | --list modles
+2 1 | --confusion needs --evaluate | confusion | small.json --confusion x.csv
+2 1 | --elastic alone | given without --resume | small.json --elastic
+2 1 | a missing GPU | cuda|GPU | small.json --device cuda --output gpu | steps=1
+2 2 | a missing GPU on two ranks, told once | \[cuda\] | small.json --device cuda --output gpu
+2 1 | fp16 on a CPU | precision: fp16 needs a GPU; use (bf16 or )?fp32 | small.json --device cpu --output refused | precision=fp16
+2 1 | fp16 on a CPU, planned | precision: fp16 needs a GPU | small.json --device cpu --dry-run | precision=fp16
+2 2 | fp16 on a CPU, 2 ranks | precision: fp16 needs a GPU | small.json --device cpu --output refused | precision=fp16
+2 1 | fp16 where auto finds no GPU | precision: fp16 needs a GPU | small.json --device auto --output refused | precision=fp16
+2 1 | init that is not there | none\.safetensors | small.json --output refused | init=none.safetensors
+2 1 | init of something else | small\.json | small.json --output refused | init=small.json
+)table");
+  program.write("huge.safetensors", std::string("\377\377\377\377\377\377\377\177{}", 10));
+  program.check("init with a header of 2^63", 1, 2, R"(huge\.safetensors)", "small.json --output refused", {"init=huge.safetensors"});
+  program.play("lacks refused gpu");
+}
+
+TEST_CASE("refusals: names, types and ranges of a config") {
+  const Program program;
+  program.write("small.json", small());
+  program.write("libempty.so", "");
+  program.play(R"table(
+2 1 | --set without a value | steps | steps
+2 1 | unknown key | batchsize.*batch_size | batchsize=4
+2 1 | unknown key inside | optimizer\.learning_rate|optimizer.*learning_rate | optimizer.learning_rate=1
+2 1 | unknown key in another case | Batch_Size.*batch_size | Batch_Size=4
+2 1 | unknown model | model\.type.*resnet21.*resnet20 | model={"type": "resnet21"}
+2 1 | unknown topology | topology\.type.*rnig.*ring | sync.topology.type=rnig
+2 1 | unknown optimizer | optimizer\.type.*adamww.*adamw | optimizer={"type": "adamww"}
+2 1 | unknown schedule | schedule\.type.*cosin.*cosine | schedule.type=cosin
+2 1 | unknown algorithm | algorithm.*gosip.*gossip | sync.algorithm=gosip
+2 1 | unknown data | data\.type.*cifar11.*cifar10 | data={"type": "cifar11"}
+2 1 | unknown layer | layers\[0\]\.type.*conv2.*conv2d | model={"type": "sequential", "layers": [{"type": "conv2"}]}
+2 1 | unknown key of a layer | layers\[1\]\.bais.*bias | model={"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 10, "bais": false}]}
+2 1 | a misspelt key that is required | layers\[1\]\.out_features | model={"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_feature": 10}]}
+2 1 | a text for a number | batch_size.*(number|integer) | batch_size="many"
+2 1 | a fraction for an integer | batch_size.*integer | batch_size=1.5
+2 1 | a number for an object | model.*object | model=3
+2 1 | an object given as text | data.*object | data=synthetic
+2 1 | zero batch size | batch_size.*>= *1|batch_size.*1 | batch_size=0
+2 1 | negative learning rate | optimizer\.lr.*>= 0.*-1 | optimizer.lr=-1
+2 1 | an infinite number | 1e999|optimizer\.lr|finite | optimizer.lr=1e999
+2 1 | a list's bad value | optimizer\.betas | optimizer={"type": "adamw", "betas": [0.9, 1.5]}
+2 1 | label smoothing of 1 | label_smoothing | loss.label_smoothing=1
+2 1 | bucket_mb of 0 | bucket_mb | sync.bucket_mb=0
+2 1 | an absurd batch | batch_size | batch_size=1000000
+2 1 | accumulate above an epoch | accumulate | accumulate=100
+2 1 | too few classes | num_classes | model.num_classes=5
+2 1 | a global clip_norm in the backward pass | update.*(after_backward|clip) | clip_norm=1 | sync.update=in_backward
+2 1 | a precision that does not exist | precision.*bf32.*bf16 | precision=bf32
+2 1 | a layer that does not fit | 1|conv | model={"type": "sequential", "layers": [{"type": "flatten"}, {"type": "conv2d", "out_channels": 4, "kernel_size": 3}]}
+2 1 | a plug-in that is not there | plugins.*libnone\.so | plugins=["./libnone.so"]
+2 1 | a plug-in that is no library | plugins.*libempty\.so | plugins=["./libempty.so"]
+2 3 | a world size that does not fit | one-peer-exp.*3.*base-2 | sync.topology.type=one-peer-exp
+2 1 | fp16 checks the whole gradient | sync\.update.*fp16.*after_backward | precision=fp16 | sync.update=in_backward
+2 1 | an unknown precision | precision.*fp8.*bf16 | precision=fp8
+2 1 | a loss's key that is out of range is named | loss\.gamma: expected .* found -1 | loss.type=focal | loss.gamma=-1
+2 1 | an unknown loss has a near name | did you mean 'focal' | loss.type=vocal
+2 1 | a momentum of 1e-320 | optimizer\.momentum: .*too small | optimizer.momentum=1e-320
+0 1 | a momentum of 0 is one | "momentum": 0 | optimizer.momentum=0
+2 1 | an unknown way to go on | elastic\.keep: .*global_batch, rank_batch | elastic.keep=batch
+2 1 | yes or no | elastic\.survive: expected true or false | elastic.survive=2
+)table",
+               "small.json --dry-run");
+}
+
+TEST_CASE("refusals: what is no config") {
+  const Program program;
+  const auto refuses = [&](const char* name, const std::string& pattern, const std::string& text) {
+    program.write("given.json", text);
+    program.check(name, 1, 2, pattern, "given.json --dry-run");
+  };
+  refuses("the same key twice", R"(given\.json.*batch_size)", R"({"batch_size": 1, "batch_size": 2})");
+  refuses("malformed JSON names the line", R"(given\.json.*(line )?2)", "{\"steps\": 1,\n \"batch_size\": }");
+  refuses("an empty file", R"(given\.json)", "");
+  refuses("a list at the top", R"(given\.json.*object)", "[1]");
+  refuses("a hundred thousand levels", R"(given\.json)", std::string(100'000, '['));
+  refuses("epochs and steps", "steps.*epochs|epochs.*steps",
+          R"({"model": {"type": "mlp"}, "data": {"type": "synthetic"}, "steps": 1, "epochs": 1})");
+  refuses("neither epochs nor steps", "epochs.*steps|steps.*epochs", R"({"model": {"type": "mlp"}, "data": {"type": "synthetic"}})");
+  refuses("no model", "model", R"({"data": {"type": "synthetic"}, "steps": 1})");
+  refuses("no data", "data", R"({"model": {"type": "mlp"}, "steps": 1})");
+}
+
+TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen by measurement") {
+  const Program program;
+  program.write("small.json", small());
+  program.play(R"table(
+2 1 | no regular expression | groups\[0\]\.match: 'bn\(' is no regular expression .*e\.g\. bn\|bias | optimizer.groups=[{"match":"bn("}]
+2 1 | a name that is not there | groups\[0\]\.match: 'conv' is in the name of no parameter; names are  | optimizer.groups=[{"match":"conv"}]
+2 1 | a key that groups do not have | groups\[0\]\.momentum | optimizer.type=adamw | optimizer.groups=[{"match":"bias","momentum":0.5}]
+2 1 | without a pattern | groups\[0\]\.match | optimizer.groups=[{"lr_scale":0.5}]
+2 1 | an algorithm that has the optimizer's formulas | quasi-global momentum has the optimizer | optimizer.groups=[{"match":"bias"}] | sync.algorithm=qgm | sync.topology.type=complete
+2 1 | a key that changes the states | groups\[0\]\.match: 'bias' changes which tensors | optimizer.groups=[{"match":"bias","momentum":0.5}]
+2 1 | an unknown sampler | data.sampler.type: unknown sampler 'balancd'; did you mean 'balanced' | data.sampler=balancd
+2 1 | a misspelt key of a sampler | data.sampler.rndom_level: unknown key; did you mean 'random_level' | data.sampler={"type": "balanced", "rndom_level": 0.1}
+2 1 | a key of balanced with shuffle | data.sampler.random_level: unknown key | data.sampler.random_level=0.1
+2 1 | too much noise | data.sampler.random_level: expected a number 0 … 1 | data.sampler={"type": "balanced", "complexity": "measured", "random_level": 2}
+2 1 | a data set that says no cost | data.sampler.complexity: is declared, but the samples of synthetic say no cost; allowed: measured | data.sampler=balanced
+2 1 | ranks that have samples of their own | data.sampler.type: is balanced.*data.partition.type is dirichlet; allowed: shuffle | data.sampler={"type": "balanced", "complexity": "measured"} | data.partition.type=dirichlet
+2 1 | an unknown cache | data.cache.type: unknown value 'disk'; allowed: none, memory | data.cache=disk
+2 1 | a misspelt key of a cache | data.cache.limt_mib: unknown key; did you mean 'limit_mib' | data.cache={"type": "memory", "limt_mib": 1}
+2 1 | a limit of nothing | data.cache.limit_mib: expected a number > 0 | data.cache={"type": "memory", "limit_mib": 0}
+2 1 | a limit below a sample | data.cache.limit_mib: is 0.001.*needed: >= 0.003 | data.cache={"type": "memory", "limit_mib": 0.001}
+0 1 | a text is a type, and its keys can be set | "limit_mib": 3 | data.cache=memory | data.cache.limit_mib=3
+0 2 | a cache is counted | cache: 1280 of 1280 samples, 3.0 KiB each; 1.9 MiB of host memory a rank, 3.8 MiB a host | data.cache=memory
+0 2 | and is in the memory of a rank | 3.8 MiB cached samples;|1.9 MiB cached samples; | data.cache=memory
+2 1 | a batch of one has no neighbour | batch_size: is 1, but data.augment.* mixes the images of a batch; needed: >= 2 | batch_size=1 | data.augment.mixup=0.2
+2 1 | grey images have no hue | data.augment.color_jitter.hue: is for colours, the images are grey .28×28×1.; leave it out | data={"type": "fashion_mnist", "augment": {"color_jitter": {"hue": 0.1}}}
+2 1 | an unknown flip | data.augment.flip: .*"alternating" | data.augment.flip=often
+2 1 | an unknown padding | data.augment.padding_mode: .*zero, reflect | data.augment={"crop_padding": 2, "padding_mode": "edge"}
+2 1 | auto chooses the topology too | sync.topology.type: is ring, but sync.algorithm auto chooses the topology too; allowed: auto, or a sync.algorithm | sync.algorithm=auto | sync.topology.type=ring
+2 1 | and has no keys | interval | sync.algorithm={"type": "auto", "interval": 2}
+2 1 | a topology is chosen where all-reduce would do as well | may choose all-reduce, but DecentLaM computes something else | sync.topology.type=auto | sync.algorithm=decentlam | optimizer={"type": "sgd", "momentum": 0.9}
+0 1 | a dry run leaves the choice open | topology: auto \(chosen at the start, by measurement\) | sync.topology.type=auto | sync.bucket_mb=auto
+)table",
+               "small.json --dry-run");
+}
+
+TEST_CASE("dry runs: every config of configs/, alone and on 4 ranks, without data files") {
+  const Program program;
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(program.root() + "/configs")) {
+    if (entry.path().extension() != ".json") continue;
+    ++count;
+    for (const int ranks : {1, 4}) program.check(entry.path().filename(), ranks, 0, "parameters", entry.path().string() + " --dry-run");
+  }
+  CHECK(count >= 10);
+  CHECK(std::filesystem::is_empty("."));  // nothing is left behind
+}
+
+TEST_CASE("dry runs: what a report says") {
+  const Program program;
+  program.write("small.json", small());
+  const auto report = [&](int ranks, const std::string& arguments, std::initializer_list<const char*> patterns) {
+    const test::Ended ended = program.check(arguments, ranks, 0, "bucket", arguments + " --dry-run");
+    for (const char* pattern : patterns) CHECK_MESSAGE(test::matches(ended.out, pattern), pattern);
+  };
+  const std::string configs = program.root() + "/configs/";
+  report(4, configs + "cifar10_resnet18.json", {"11,?173,?962", "one-peer-exp", "spectral gap", "[Mm]emory", R"("batch_size": 128)"});
+  report(4, configs + "imagenet_resnet50.json --device cuda",
+         {"25,?557,?032", "^devices: ", "local rank 3 → GPU 3", "precision bf16", "low-precision parameters", "receive buffers",
+          "activations", "GiB in all", "^floor on one H200", "images/s a rank", "bound by", "NCCL: [0-9]+ communicators? a rank",
+          "an estimate, not measured"});
+  report(8, configs + "imagenet_resnet50.json --device cuda --set sync.topology.type=alternating-exp-ring --set sync.max_ctas=4",
+         {R"(NCCL: 3 communicators a rank, the world's and 2 of groups; .*4 channels \(sync.max_ctas\))"});
+  report(1, configs + "imagenet_resnet50.json --device cuda --set precision=fp16",
+         {R"(issued \(convolutions carry out batch norms\): [0-9.]+ ms)", "with batch norms by themselves: [0-9.]+ ms"});
+  report(2, "small.json --device cuda --set precision=fp16", {R"("update": "after_backward")"});
+  for (const std::string precision : {"fp32", "fp64", "bf16", "fp16", "auto"})
+    program.check(precision, 1, 0, R"("precision": ")" + precision + '"', "small.json --dry-run", {"precision=" + precision});
+}
+
+TEST_CASE("--list names what there is") {
+  const Program program;
+  program.play(R"table(
+0 1 | models | ^resnet20( |$) | --list models
+0 1 | layers | ^conv2d( |$) | --list layers
+0 1 | topologies | ^one-peer-exp( |$) | --list topologies
+0 1 | algorithms | ^gossip( |$) | --list algorithms
+0 1 | optimizers | ^accum_adamw( |$) | --list optimizers
+0 1 | schedules | ^cosine( |$) | --list schedules
+0 1 | data | ^fashion_mnist( |$) | --list data
+0 1 | data | ^shards$ | --list data
+0 1 | samplers | ^balanced( |$) | --list samplers
+0 1 | tasks | ^classification( |$) | --list tasks
+0 1 | losses | ^cross_entropy( |$) | --list losses
+0 1 | metrics | ^loss( |$) | --list metrics
+)table");
+  for (const std::string name : {"color_jitter", "crop_padding", "cutmix", "cutout", "flip", "mixup", "rand_augment", "random_erasing",
+                                 "random_resized_crop", "trivial_augment"})
+    program.check(name, 1, 0, "^" + name + "$", "--list augmentations");
+}
+
+}  // namespace
+}  // namespace starling
