@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "tests/core/host_backend.h"
 #include "tests/support/errors.h"
@@ -39,4 +40,22 @@ TEST_CASE("core/operations: bytes and arithmetic are those of the tensors that a
   CHECK(finish.bytes == 4 * 4 * 8);
   CHECK(finish.reads.size() == 3);
   CHECK(finish.writes.size() == 3);
+}
+
+TEST_CASE("core/operations: pixels are changed in pictures of up to 2^31 - 1 of them") {
+  const auto meta = make_meta_backend();
+  const auto takes = [&](std::int64_t height, std::int64_t width) {
+    const Tensor x(*meta, {1, height, width, 1}, DType::kUInt8), steps(*meta, {1, 1, kPixelStepNumbers}, DType::kInt32);
+    try {
+      check_change_pixels({.x = x, .steps = steps, .scratch = x, .y = x});
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  const std::int64_t most = (std::int64_t{1} << 31) - 1;
+  CHECK(takes(1, most));
+  CHECK(takes(most, 1));
+  CHECK(!takes(1, most + 1));
+  CHECK(!takes(most + 1, 1));
 }

@@ -9,6 +9,7 @@
 #include <limits>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "core/error.h"
 #include "core/philox.h"
@@ -228,6 +229,15 @@ TEST_CASE("kernels/cpu: activations at their ends") {
   CHECK(std::isnan(y.span<float>()[9]));
 }
 
+TEST_CASE("kernels/cpu: a message of int8, byte by byte") {
+  CpuBackend backend(1);
+  const Tensor x = tensor_of<float>(backend, {-254.0f, 2.0f, 5.0f, 0.0f}, {4});  // s = 2; 2.5 goes to the even 2
+  const Tensor message(backend, {message_bytes(Code::kInt8, DType::kFloat32, 4, 0)}, DType::kUInt8);
+  backend.encode({.x = x, .message = message, .code = Code::kInt8});
+  const auto bytes = message.span<std::uint8_t>();
+  CHECK(std::vector<int>(bytes.begin(), bytes.end()) == std::vector<int>{0x81, 1, 2, 0, 0, 0, 0, 0x40});
+}
+
 TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CpuBackend backend(1);
   const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32), whole(backend, {2, 3}, DType::kInt32);
@@ -239,6 +249,8 @@ TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   CHECK(code_of([&] { backend.classification_metrics({x, label, totals}); }) == ExitCode::kUsage);
   const Tensor image(backend, {1, 4, 4, 3}, DType::kFloat32);
   CHECK(code_of([&] { backend.conv2d_forward({.x = image, .weight = x, .y = image, .window = {}}); }) == ExitCode::kInternal);
+  const Tensor row(backend, {3}, DType::kFloat32);
+  CHECK(code_of([&] { backend.sum_rows({.x = row, .y = row}); }) == ExitCode::kInternal);
   CHECK(code_of([] { CpuBackend none(0); }) == ExitCode::kUsage);
   backend.fill(half, 1.5);
   const Tensor other(backend, {2, 3}, DType::kBFloat16);
