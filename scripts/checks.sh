@@ -63,8 +63,9 @@ sanitized() {
     case $name in fuzz_*) targets+=("$name") ;; *) targets+=("test_$name") ;; esac
     pattern+="${pattern:+|}$name"
   done
-  cmake --preset "$preset" -DSTARLING_FUZZ_SECONDS="$seconds" >"$root/build-$preset.log" || {
-    cat "$root/build-$preset.log"
+  mkdir -p "$root/build-$preset"
+  cmake --preset "$preset" -DSTARLING_FUZZ_SECONDS="$seconds" >"$root/build-$preset/configure.log" || {
+    cat "$root/build-$preset/configure.log"
     return 1
   }
   cmake --build --preset "$preset" --parallel "$(compile_jobs)" --target "${targets[@]}"
