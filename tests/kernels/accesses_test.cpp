@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
 #include <functional>
 #include <memory>
 #include <set>
@@ -66,7 +65,7 @@ class Watching final : public ForwardingBackend {
     return result;
   }
   void restore(const std::vector<Bytes>& bytes) {
-    for (std::size_t i = 0; i < blocks_.size(); ++i) std::memcpy(blocks_[i]->data(), bytes[i].data(), bytes[i].size());
+    for (std::size_t i = 0; i < blocks_.size(); ++i) std::copy(bytes[i].begin(), bytes[i].end(), blocks_[i]->data());
   }
   /// The same as memory(), with `inside` where a tensor of the list lies, and `outside` elsewhere.
   std::vector<Bytes> map_of(const std::vector<Tensor>& list) const {
