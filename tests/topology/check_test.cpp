@@ -1,9 +1,15 @@
 // What may be trained with and what may not, and the figures.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <numbers>
+#include <sstream>
+#include <string>
+#include <vector>
 
 #include "tests/support/errors.h"
 #include "tests/topology/support.h"
@@ -376,6 +382,32 @@ TEST_CASE("topology/svg: a picture of every type is well formed") {
   CHECK(contains(draw("directed-exp"), "url(#arrow)"));
   CHECK_FALSE(contains(draw("hypercube"), "url(#arrow)"));
   CHECK(contains(draw("hierarchical"), "<title>node 3</title>"));
+  // An arrow goes from the middle of a dot to the edge of another.
+  struct Dot {
+    double x, y, r;
+  };
+  std::vector<Dot> dots;
+  std::vector<std::array<double, 4>> arrows;
+  std::istringstream svg(draw("directed-exp"));
+  for (std::string line; std::getline(svg, line);) {
+    Dot dot{};
+    std::array<double, 4> ends{};
+    const bool circle = std::sscanf(line.c_str(), R"(<circle cx="%lf" cy="%lf" r="%lf")", &dot.x, &dot.y, &dot.r) == 3;
+    if (circle && contains(line, "<title>rank ")) dots.push_back(dot);
+    const int read = std::sscanf(line.c_str(), R"(<line x1="%lf" y1="%lf" x2="%lf" y2="%lf")", &ends[0], &ends[1], &ends[2], &ends[3]);
+    if (read == 4 && contains(line, "url(#arrow)")) arrows.push_back(ends);
+  }
+  CHECK(dots.size() == 3 * 8);
+  CHECK(arrows.size() == 2 * 8);  // half a round of the three goes both ways: with the rank that is four away
+  for (const auto& [x1, y1, x2, y2] : arrows) {
+    double begins = 1e9, ends = 1e9;
+    for (const Dot& dot : dots) {
+      begins = std::min(begins, std::hypot(x1 - dot.x, y1 - dot.y));
+      ends = std::min(ends, std::abs(std::hypot(x2 - dot.x, y2 - dot.y) - dot.r));
+    }
+    CHECK(begins < 0.2);
+    CHECK(ends < 0.2);
+  }
 }
 
 TEST_CASE("topology/mixing: the curve of disagreement") {
