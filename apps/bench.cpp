@@ -1,6 +1,9 @@
 // starling-bench: what parts of Starling reach of the machine's limits.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "apps/bench/benches.h"
@@ -70,16 +73,23 @@ int run_bench(int argc, char** argv) {
   kernels->add_flag("--json", json, "one JSON object");
 
   FloorBench floor_settings;
-  std::vector<std::string> known_gpus;
-  for (const Ceilings& known : kCeilings) known_gpus.emplace_back(known.device);
+  const CLI::Validator of_known_gpu(
+      [](const std::string& name) {
+        if (known_ceilings(name)) return std::string();
+        std::vector<std::string_view> known;
+        for (const Ceilings& one : kCeilings) known.push_back(one.device);
+        return fmt::format("the ceilings of {} are not known; known: {}; others are given by --bandwidth and --flops", name,
+                           fmt::join(known, ", "));
+      },
+      "");
   CLI::App* floor = app.add_subcommand("floor", "the least time of a training step on a GPU, from shapes alone; also --floor");
   floor->add_option("config", floor_settings.config, "a config; without one, the rows that docs/gpu-proof.md has goals for");
   floor->add_option("--set", floor_settings.settings, "KEY=VALUE changes the config, as in starling-train")->allow_extra_args(false);
   floor->add_option("--batch", floor_settings.batch, "samples of a micro-batch instead of the config's")->check(CLI::Range(1, 1 << 24));
   floor->add_option("--precision", floor_settings.precision, "fp32, bf16, fp16 instead of the config's");
-  floor->add_option("--on", floor_settings.on, "the GPU whose ceilings are taken; none is asked")
+  floor->add_option("--on", floor_settings.on, "the GPU whose ceilings are taken, by a word or all of its name; none is asked")
       ->capture_default_str()
-      ->check(CLI::IsMember(known_gpus));
+      ->check(of_known_gpu);
   floor->add_option("--bandwidth", floor_settings.bandwidth, "TB/s of a copy, read and written, instead of that GPU's")
       ->check(CLI::Range(1e-6, 1e6));
   floor->add_option("--flops", floor_settings.tflops, "TFLOP/s of a matrix product instead of that GPU's")->check(CLI::Range(1e-6, 1e6));

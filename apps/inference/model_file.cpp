@@ -4,6 +4,7 @@
 #include <set>
 
 #include "core/backend.h"
+#include "core/dispatch.h"
 #include "core/error.h"
 #include "core/registry.h"
 
@@ -27,20 +28,6 @@ void convert(const std::byte* from, std::byte* to, std::size_t count) {
       result = static_cast<To>(value);
     }
     std::memcpy(to + i * sizeof(To), &result, sizeof result);
-  }
-}
-
-/// Calls fn with a value of the C++ type of a dtype.
-template <class Function>
-void dispatch(DType dtype, const Function& fn) {
-  switch (dtype) {
-    case DType::kFloat32: return fn(float{});
-    case DType::kFloat64: return fn(double{});
-    case DType::kBFloat16: return fn(BFloat16{});
-    case DType::kFloat16: return fn(Float16{});
-    case DType::kInt64: return fn(std::int64_t{});
-    case DType::kInt32: return fn(std::int32_t{});
-    case DType::kUInt8: return fn(std::uint8_t{});
   }
 }
 

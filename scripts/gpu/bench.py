@@ -16,7 +16,6 @@ import functools
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -33,8 +32,6 @@ MLP = {"batch": 8, "image": 8, "classes": 10, "stem": None}
 MODELS = {**CASES, "mlp": MLP}
 NO_PYTORCH = "no PyTorch here that sees a GPU"
 NO_TIME = "no time was left"
-# What a device reaches, in TB/s of a copy and TFLOP/s of a matrix product in 16 bits: measured on such devices. Others: as measured here.
-CEILINGS = {r"\bH100\b(?! (PCIe|NVL))": (3.0, 798), r"\bH200\b": (4.3, 790)}
 UPDATE_BYTES = 28  # a parameter's share of AdamW's update without a neighbour, as starling-topo counts it
 LINKS = (400, 100)  # Gbit/s of a host's link, assumed
 LATENCY = 20  # microseconds between hosts, assumed
@@ -139,16 +136,16 @@ class Bench:
         """The least time of each goal's step on this device, in ms by the goal's name; empty where its ceilings are not known yet."""
         ours = [one for subject in self.raw.values() if isinstance(subject, dict) for results in subject.values() for one in results]
         device = next((one["device"] for one in ours if "device" in one), "")
-        ceilings = next((found for name, found in CEILINGS.items() if re.search(name, device)), None)
-        if not ceilings and not self.rehearsed:
-            copies = [1e-3 * r["gb_per_s"] for one in ours for r in one.get("results", []) if r["name"] == "copy"]
-            rates = [one["bf16"] for one in ours if "bf16" in one]
-            ceilings = (copies[0], rates[0]) if copies and rates else None
-        return self.floors_at(*ceilings) if ceilings else {}
+        known = self.floors_at("--on", device) if device else {}
+        if known or self.rehearsed:
+            return known
+        copies = [1e-3 * r["gb_per_s"] for one in ours for r in one.get("results", []) if r["name"] == "copy"]
+        rates = [one["bf16"] for one in ours if "bf16" in one]
+        return self.floors_at("--bandwidth", f"{copies[0]:.4g}", "--flops", f"{rates[0]:.4g}") if copies and rates else {}
 
     @functools.cache
-    def floors_at(self, bandwidth, flops):
-        rows = self.run([self.bench, "floor", "--json", "--bandwidth", f"{bandwidth:.4g}", "--flops", f"{flops:.4g}"], 30)
+    def floors_at(self, *ceilings):
+        rows = self.run([self.bench, "floor", "--json", *ceilings], 30)
         return {} if "error" in rows else {row["row"]: row["ms"] for row in rows}
 
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "core/dispatch.h"
 #include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "core/philox.h"
@@ -52,19 +53,6 @@ double unit_of(DType dtype) {
   return dtype == DType::kBFloat16 ? 0x1p-8 : dtype == DType::kFloat16 ? 0x1p-11 : 0.0;
 }
 
-/// Calls f with a number of the type that `dtype` is.
-template <class F>
-void with_number(DType dtype, F f) {
-  switch (dtype) {
-    case DType::kFloat32: return f(float{});
-    case DType::kFloat64: return f(double{});
-    case DType::kBFloat16: return f(BFloat16{});
-    case DType::kFloat16: return f(Float16{});
-    case DType::kInt64: return f(std::int64_t{});
-    case DType::kInt32: return f(std::int32_t{});
-    case DType::kUInt8: return f(std::uint8_t{});
-  }
-}
 template <class T>
 constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
 
@@ -276,7 +264,7 @@ class Maker {
   bool has_spilled(const Tensor& tensor, std::int64_t offset) const {
     if (backend_.device() == DeviceType::kMeta) return false;
     bool result = false;
-    with_number(tensor.dtype(), [&](auto number) {
+    dispatch(tensor.dtype(), [&](auto number) {
       using T = decltype(number);
       const Tensor memory(tensor.storage(), 0, {offset + tensor.elements() + kMargin}, tensor.dtype());
       std::vector<T> found(static_cast<std::size_t>(memory.elements()));
@@ -404,7 +392,7 @@ std::string difference(const Operation& op, DType dtype, const Results& found, c
 Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, DType dtype, std::int64_t offset) {
   const std::int64_t elements = offset + shape.elements() + (offset > 0 ? kMargin : 0);
   const Tensor memory(backend, {elements}, dtype);
-  with_number(dtype, [&](auto number) {
+  dispatch(dtype, [&](auto number) {
     using T = decltype(number);
     std::vector<T> typed;
     typed.reserve(static_cast<std::size_t>(elements));
@@ -425,7 +413,7 @@ Tensor to_tensor(Backend& backend, const Numbers& numbers, const Shape& shape, D
 Numbers to_numbers(const Tensor& tensor) {
   Numbers result(static_cast<std::size_t>(tensor.elements()), 0.0);
   if (tensor.backend().device() == DeviceType::kMeta) return result;  // a trace on shapes has none
-  with_number(tensor.dtype(), [&](auto number) {
+  dispatch(tensor.dtype(), [&](auto number) {
     std::vector<decltype(number)> typed(result.size());
     tensor.backend().copy_to_host(tensor, typed.data());
     for (std::size_t i = 0; i < result.size(); ++i) {
