@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: alone
+# ctest: longer at night, alone
 # scripts/comm_bench: its arguments, the commands that it would run, and the rows that take seconds.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export bench=$root/scripts/comm_bench/comm_bench.py NETLAB_NAME=cb$$

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: longer at night
 # Random damages (scripts/corrupt_matrix; twenty at night), that it notices where checkpoints are not checked, and what it says to bad usage.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=$build

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: longer at night
 # Random kills (scripts/kill_matrix; twenty at night), and what that and scripts/soak say to bad usage.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 export STARLING_BUILD=$build

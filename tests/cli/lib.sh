@@ -13,7 +13,7 @@ export OMPI_MCA_orte_tmpdir_base=$work/.mpi
 checks=0
 failures=0
 
-# Whether this is the night's longer test: tests/nightly/NAME_test.sh runs cli/NAME_test.sh so.
+# Whether this is the night's longer test, nightly_NAME, of a script that says "# ctest: longer at night".
 nightly() { [ -n "${STARLING_NIGHTLY:-}" ]; }
 
 ranks() { # COUNT COMMAND...: the command under mpirun

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: longer at night
 # A rank that is lost where all wait for all: before or in the midst of an average of models, and around a switch of algorithms. The others
 # name it and end with status 3 long before sync.timeout_s, and the checkpoint before goes on to the bits of a run that lost nobody.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# ctest: longer at night
 # A rank that dies where the launcher does not end the job (mpirun --enable-recovery, srun): the others notice by themselves, name it, and end
 # with status 3, whatever they wait for. sync.timeout_s is far away, so that no wait's limit can be what ends them.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

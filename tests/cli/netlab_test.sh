@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# ctest: alone
+# ctest: longer at night, alone
 # Training across emulated hosts (scripts/netlab): bits, mismatched hosts, and that netlab cleans up; at night slow, cut and stalled links, ports and lost
 # hosts too.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
