@@ -44,7 +44,7 @@ target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wnon-v
 target_compile_options(starling_flags INTERFACE
   $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>>,$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O2>>)
 if(STARLING_SANITIZE)
-  target_compile_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_compile_options(starling_flags INTERFACE $<IF:$<STREQUAL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O0>,-O0,-O1> -g1 -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
 endif()
 

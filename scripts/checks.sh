@@ -55,7 +55,8 @@ tidy() {
 plain_layout() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
-# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each.
+# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each. With $sanitizers in place
+# of the preset's.
 sanitized() {
   local preset=$1 seconds=$2 targets=() pattern=""
   shift 2
@@ -64,13 +65,13 @@ sanitized() {
     pattern+="${pattern:+|}$name"
   done
   mkdir -p "$root/build-$preset"
-  cmake --preset "$preset" -DSTARLING_FUZZ_SECONDS="$seconds" >"$root/build-$preset/configure.log" || {
+  cmake --preset "$preset" -DSTARLING_FUZZ_SECONDS="$seconds" ${sanitizers:+-DSTARLING_SANITIZE="$sanitizers"} >"$root/build-$preset/configure.log" || {
     cat "$root/build-$preset/configure.log"
     return 1
   }
   cmake --build --preset "$preset" --parallel "$(compile_jobs)" --target "${targets[@]}"
   mpi_environment
-  plain_layout ctest --test-dir "$root/build-$preset" --output-on-failure --no-tests=error --timeout $((600 + seconds)) --parallel "$(nproc)" \
+  plain_layout ctest --test-dir "$root/build-$preset" --output-on-failure --no-tests=error --timeout $((600 + seconds)) --parallel "$(test_jobs)" \
     --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)\$"
 }
 address_sanitizer() { # FUZZ_SECONDS NAME...

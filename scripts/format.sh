@@ -17,11 +17,8 @@ formatter=${CLANG_FORMAT:-$(command -v clang-format-14 || command -v clang-forma
 
 mapfile -d '' -t files < <(git ls-files -z -- '*.h' '*.cpp' '*.cu' '*.cuh' '*.inc')
 [ ${#files[@]} -gt 0 ] || die "git lists no C++ files in $root"
-changed=()
-for file in "${files[@]}"; do
-  [ -f "$file" ] || continue
-  cmp -s "$file" <("$formatter" --style=file "$file") || changed+=("$file")
-done
+mapfile -t changed < <(printf '%s\0' "${files[@]}" | xargs -0 -P "$(nproc)" -n 50 "$formatter" --style=file --dry-run 2>&1 |
+  sed -nE 's/^(.*):[0-9]+:[0-9]+: warning: code should be clang-formatted.*/\1/p' | sort -u)
 if [ ${#changed[@]} = 0 ]; then
   say "${#files[@]} files, all formatted"
 elif [ $mode = fix ]; then

@@ -28,6 +28,9 @@ compile_jobs() {
   echo "$jobs"
 }
 
+# Tests at a time: more than cores, since most wait for ranks and threads more than they compute.
+test_jobs() { echo $((($(nproc) * 3 + 1) / 2)); }
+
 # configure [CMAKE ARGUMENT...]: configures $build once; a folder that is configured already keeps its generator, and whether files are joined.
 configure() {
   local arguments=()

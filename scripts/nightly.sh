@@ -43,15 +43,15 @@ tests() {
   export STARLING_DATA=${STARLING_DATA:-$build/data}
   [ -f "$passed/begun" ] || rm -f "$build/Testing/Temporary/CTestCheckpoint.txt" # another commit's
   : >"$passed/begun"
-  ctest --test-dir "$build" -F --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$passed/$1.xml" -L nightly "${@:2}"
+  ctest --test-dir "$build" -F --output-on-failure --no-tests=error --parallel "$(test_jobs)" --output-junit "$passed/$1.xml" -L nightly "${@:2}"
 }
 semantics() { tests semantics -LE cli -R '^(semantics|bits|comm_mpi)_'; }
 programs() { tests programs -R '^nightly_'; }
 sanitizers() {
-  (address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_checkpoint fuzz_flight)
+  (sanitizers=address,undefined address_sanitizer 5 core topology kernels layers comm apps fuzz_config fuzz_dataset fuzz_checkpoint fuzz_flight)
   (thread_sanitizer)
 }
-fuzz() { (address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_picture fuzz_shards fuzz_network fuzz_checkpoint fuzz_flight); }
+fuzz() { (sanitizers=address,undefined address_sanitizer 300 fuzz_json fuzz_config fuzz_safetensors fuzz_dataset fuzz_picture fuzz_shards fuzz_network fuzz_checkpoint fuzz_flight); }
 tidy_all() {
   local files
   mapfile -t files < <(git ls-files '*.cpp')

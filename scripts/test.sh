@@ -12,4 +12,4 @@ compile
 mpi_environment
 export STARLING_DATA=${STARLING_DATA:-$build/data}
 say "testing"
-exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(nproc)" --output-junit "$build/tests.xml" -LE nightly "$@"
+exec ctest --test-dir "$build" --output-on-failure --no-tests=error --parallel "$(test_jobs)" --output-junit "$build/tests.xml" -LE nightly "$@"
