@@ -72,7 +72,7 @@ sanitized() {
   cmake --build --preset "$preset" --parallel "$(compile_jobs)" --target "${targets[@]}"
   mpi_environment
   plain_layout ctest --test-dir "$root/build-$preset" --output-on-failure --no-tests=error --timeout $((600 + seconds)) --parallel "$(test_jobs)" \
-    --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)\$"
+    --output-junit "$root/build-$preset/tests.xml" -R "^($pattern)(_families)?\$"
 }
 address_sanitizer() { # FUZZ_SECONDS NAME...
   # MPI, oneDNN and OpenMP keep memory to the end; leaks of our own show in the tests that count allocations.

@@ -66,6 +66,7 @@ class FakeWorld::State {
         ranks_(ranks),
         stopped_(static_cast<std::size_t>(ranks)),
         heard_(static_cast<std::size_t>(ranks), std::vector<Clock::time_point>(static_cast<std::size_t>(ranks))),
+        for_rank_(static_cast<std::size_t>(ranks)),
         postman_([this] { deliver(); }) {}
 
   ~State() {
@@ -73,7 +74,7 @@ class FakeWorld::State {
       const std::scoped_lock lock(mutex_);
       closing_ = true;
     }
-    changed_.notify_all();
+    for_postman_.notify_one();
     postman_.join();
   }
 
@@ -90,7 +91,7 @@ class FakeWorld::State {
     const std::scoped_lock lock(mutex_);
     if (!first_error_) first_error_ = std::move(error);
     failure_ = why;
-    changed_.notify_all();
+    for (auto& rank : for_rank_) rank.notify_all();
   }
   /// Throws where a rank has thrown.
   void check(int rank) {
@@ -119,7 +120,7 @@ class FakeWorld::State {
       channel.receives.push_back({operation, k});
       match(peer, rank, channel);
     }
-    changed_.notify_all();
+    for_postman_.notify_one();
     return operation;
   }
 
@@ -149,7 +150,7 @@ class FakeWorld::State {
       schedule(delay, {group, gathering.members, 0, true});
       gatherings_.erase({lane, group, number});
     }
-    changed_.notify_all();
+    for_postman_.notify_one();
     return operation;
   }
 
@@ -169,7 +170,7 @@ class FakeWorld::State {
         lock.lock();
         if (operation.open == 0) break;
       }
-      changed_.wait_until(lock, operation.flow ? std::min(limit, Clock::now() + kFlowSlice) : limit);
+      of(operation.rank).wait_until(lock, operation.flow ? std::min(limit, Clock::now() + kFlowSlice) : limit);
       if (operation.open != 0 && Clock::now() >= limit) {
         lose(operation.rank, with_copies(operation.what, operation.flow.get()), operation.awaited);
       }
@@ -185,11 +186,13 @@ class FakeWorld::State {
       ++meeting.came;
       for (int j = 0; j < ranks_; ++j) hear(j, rank);
     }
-    changed_.notify_all();
+    if (meeting.came == ranks_) {
+      for (auto& other : for_rank_) other.notify_all();
+    }
     const auto limit = Clock::now() + seconds(options_.timeout_seconds);
     while (meeting.came < ranks_) {
       throw_if_failed(rank);
-      if (changed_.wait_until(lock, limit) == std::cv_status::timeout && meeting.came < ranks_) {
+      if (of(rank).wait_until(lock, limit) == std::cv_status::timeout && meeting.came < ranks_) {
         std::vector<int> awaited;
         for (int j = 0; j < ranks_; ++j) {
           if (!meeting.texts[static_cast<std::size_t>(j)]) awaited.push_back(j);
@@ -252,18 +255,19 @@ class FakeWorld::State {
 
   void schedule(double delay, Delivery delivery) { deliveries_.emplace(Clock::now() + seconds(delay), std::move(delivery)); }
 
+  std::condition_variable& of(int rank) { return for_rank_[static_cast<std::size_t>(rank)]; }
   void hear(int listener, int from) { heard_[static_cast<std::size_t>(listener)][static_cast<std::size_t>(from)] = Clock::now(); }
 
   void deliver() {
     std::unique_lock lock(mutex_);
     while (!closing_) {
       if (deliveries_.empty()) {
-        changed_.wait(lock);
+        for_postman_.wait(lock);
         continue;
       }
       const auto next = deliveries_.begin();
       if (next->first > Clock::now()) {
-        changed_.wait_until(lock, next->first);
+        for_postman_.wait_until(lock, next->first);
         continue;
       }
       Delivery delivery = std::move(next->second);
@@ -281,12 +285,12 @@ class FakeWorld::State {
       if (error) {
         if (!first_error_) first_error_ = error;
         failure_ = "a device failed";
-        changed_.notify_all();
+        for (auto& rank : for_rank_) rank.notify_all();
         continue;
       }
+      for (const int rank : delivery.ranks) of(rank).notify_all();  // they look once the lock is free
       if (!whole) {
         schedule(std::chrono::duration<double>(kFlowLook).count(), std::move(delivery));
-        changed_.notify_all();
         continue;
       }
       if (delivery.sum) {
@@ -301,7 +305,6 @@ class FakeWorld::State {
       for (const int a : delivery.ranks) {
         for (const int b : delivery.ranks) hear(a, b);
       }
-      changed_.notify_all();
     }
   }
 
@@ -356,9 +359,10 @@ class FakeWorld::State {
   const FakeWorldOptions options_;
   const int ranks_;
   std::mutex mutex_;
-  std::condition_variable changed_;
   std::vector<bool> stopped_;
   std::vector<std::vector<Clock::time_point>> heard_;  ///< [listener][from]
+  std::condition_variable for_postman_;
+  std::vector<std::condition_variable> for_rank_;
   std::map<std::tuple<Lane, int, int>, Channel> channels_;
   std::map<std::tuple<Lane, std::vector<int>, int>, std::uint64_t> group_counts_;
   std::map<std::tuple<Lane, std::vector<int>, std::uint64_t>, Gathering> gatherings_;
