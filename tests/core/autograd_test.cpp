@@ -86,13 +86,6 @@ TEST_CASE("core/autograd: a chain's gradients, and parameters ready in reverse o
   CHECK(graph.tape.nodes() == 0);
 }
 
-TEST_CASE("core/autograd: the seed scales every gradient") {
-  Graph graph;
-  Parameter& a = graph.parameter("a", 2);
-  graph.tape.backward(graph.scale(Variable(graph.scalar(3)), a), 0.25);
-  CHECK(value(a.grad) == 0.75f);
-}
-
 TEST_CASE("core/autograd: a shared parameter sums over its uses and is reported once, after its last use") {
   Graph graph;
   Parameter &shared = graph.parameter("shared", 2), &middle = graph.parameter("middle", 3);

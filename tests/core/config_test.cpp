@@ -97,22 +97,6 @@ TEST_CASE("core/config: values, defaults, and the resolved config") {
       "derived": "yes"})"));
 }
 
-TEST_CASE("core/config: reading the resolved config gives the same again") {
-  const auto read = [](ConfigSection& c) {
-    ConfigSection optimizer = c.section("optimizer", "");
-    optimizer.number("lr", 0.1, Range::positive(), "");
-    optimizer.numbers("betas", {0.9, 0.999}, Range::half_open(0, 1), "");
-    optimizer.finish();
-    c.pair("kernel", {3}, Range::at_least(1), "");
-    c.finish();
-    return c.resolved();
-  };
-  ConfigSection first = config("{}");
-  const json resolved = read(first);
-  ConfigSection second(resolved, "again");
-  CHECK(read(second) == resolved);
-}
-
 TEST_CASE("core/config: numbers that are wrong") {
   const auto number = [](ConfigSection& c) { c.section("optimizer", "").number("lr", 0.1, Range::positive(), "learning rate"); };
   CHECK(contains(config_error(R"({"optimizer": {"lr": -1}})", "optimizer.lr", number), "expected a number > 0, found -1"));

@@ -1,9 +1,7 @@
 #include <doctest/doctest.h>
-#include <fmt/format.h>
 
 #include <unistd.h>
 #include <array>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -12,6 +10,7 @@
 #include <vector>
 
 #include "core/flight_recorder.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 using nlohmann::json;
@@ -20,18 +19,14 @@ namespace {
 
 /// A recorder that writes to a folder of its own.
 struct RecorderInFolder {
-  RecorderInFolder() : folder(fmt::format("{}/starling-flight-{}", std::filesystem::temp_directory_path().string(), ::getpid())) {
-    std::filesystem::remove_all(folder);
-    recorder->open(2, 4, "a\"host", folder);
-  }
-  ~RecorderInFolder() { std::filesystem::remove_all(folder); }
+  RecorderInFolder() { recorder->open(2, 4, "a\"host", folder / "flight"); }
   std::vector<json> lines() const {
-    std::ifstream file(folder + "/rank-2.jsonl");
+    std::ifstream file(folder / "flight/rank-2.jsonl");
     std::vector<json> all;
     for (std::string line; std::getline(file, line);) all.push_back(json::parse(line));
     return all;
   }
-  std::string folder;
+  test::Folder folder;
   std::unique_ptr<FlightRecorder> recorder = std::make_unique<FlightRecorder>();
 };
 
@@ -115,5 +110,5 @@ TEST_CASE("a recorder that is off, or has no folder yet, writes nothing") {
   in.recorder->note(FlightEvent::kStep, {.step = 1});
   CHECK(in.recorder->step() == -1);
   CHECK_FALSE(in.recorder->write(FlightRecorder::Reason::kError, 1, ""));
-  CHECK_FALSE(std::filesystem::exists(in.folder));
+  CHECK(in.folder.files() == 0);
 }

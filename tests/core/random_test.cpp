@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <numeric>
-#include <set>
 #include <vector>
 
 #include "core/random.h"
@@ -42,11 +41,6 @@ TEST_CASE("core/random: uniform integers below a bound") {
   CHECK(uniform_below(highest, 1) == 0);
   CHECK(uniform_below(highest, ~0ull) == ~0ull - 1);
   CHECK(uniform_below({{0, 0x80000000u, 0, 0}}, 6) == 3);
-  std::array<int, 7> counts{};
-  for (std::uint64_t i = 0; i < 70'000; ++i) ++counts[uniform_below(random_bits(1, RandomStream::kSynthetic, 0, i), 7)];
-  double chi_squared = 0;
-  for (const int count : counts) chi_squared += (count - 10'000.0) * (count - 10'000.0) / 10'000.0;
-  CHECK(chi_squared < 22.5);  // 6 degrees of freedom, p = 0.001
   CHECK_THROWS_AS(uniform_below(lowest, 0), Error);
 }
 
@@ -72,64 +66,24 @@ TEST_CASE("core/random: permutations are permutations, differ by seed, epoch and
   CHECK(base != random_permutation(2, RandomStream::kPermutation, 0, 100));
   CHECK(base != random_permutation(1, RandomStream::kPermutation, 1, 100));
   CHECK(base != random_permutation(1, RandomStream::kPartition, 0, 100));
-  // Every order of 4 comes about equally often.
-  std::vector<int> counts(256);
-  for (std::uint32_t epoch = 0; epoch < 24'000; ++epoch) {
-    const auto p = random_permutation(3, RandomStream::kPermutation, epoch, 4);
-    ++counts[static_cast<std::size_t>(p[0] * 64 + p[1] * 16 + p[2] * 4 + p[3])];
-  }
-  double chi_squared = 0;
-  int orders = 0;
-  for (const int count : counts) {
-    if (count == 0) continue;
-    ++orders;
-    chi_squared += (count - 1000.0) * (count - 1000.0) / 1000.0;
-  }
-  CHECK(orders == 24);
-  CHECK(chi_squared < 49.7);  // 23 degrees of freedom, p = 0.001
 }
 
+// Means and deviations: tests/layers/init_test.cpp.
 TEST_CASE("core/random: initial values") {
   constexpr std::int64_t kCount = 100'001;
-  const auto moments = [](const std::vector<double>& x) {
-    double mean = 0, square = 0, fourth = 0;
-    for (const double v : x) mean += v;
-    mean /= static_cast<double>(x.size());
-    for (const double v : x) {
-      square += (v - mean) * (v - mean);
-      fourth += std::pow(v - mean, 4);
-    }
-    square /= static_cast<double>(x.size());
-    return std::array{mean, std::sqrt(square), fourth / static_cast<double>(x.size()) / square / square};
-  };
   std::vector<double> x(kCount);
   fill_random(Init::constant(0.25), 1, 0, kCount, x.data());
   CHECK(std::all_of(x.begin(), x.end(), [](double v) { return v == 0.25; }));
-
   fill_random(Init::uniform(0.5), 1, 0, kCount, x.data());
   CHECK(std::all_of(x.begin(), x.end(), [](double v) { return v >= -0.5 && v < 0.5; }));
-  auto [mean, deviation, kurtosis] = moments(x);
-  CHECK(std::fabs(mean) < 0.004);
-  CHECK(deviation == doctest::Approx(1 / std::sqrt(12.0)).epsilon(0.01));
-  CHECK(kurtosis == doctest::Approx(1.8).epsilon(0.02));
-
   fill_random(Init::normal(2.0), 1, 0, kCount, x.data());
   CHECK(std::all_of(x.begin(), x.end(), [](double v) { return std::isfinite(v); }));
-  std::tie(mean, deviation, kurtosis) = std::tuple_cat(moments(x));
-  CHECK(std::fabs(mean) < 0.03);
-  CHECK(deviation == doctest::Approx(2.0).epsilon(0.01));
-  CHECK(kurtosis == doctest::Approx(3.0).epsilon(0.05));
   // Neighbours, which share a block, are not correlated.
   double correlation = 0;
   for (std::size_t i = 0; i + 1 < x.size(); i += 2) correlation += x[i] * x[i + 1];
   CHECK(std::fabs(correlation / (kCount / 2) / 4.0) < 0.02);
-
-  // Number i does not depend on how many are asked for; another tensor or seed gives others.
-  std::vector<double> some(7), other(7);
+  // Number i does not depend on how many are asked for.
+  std::vector<double> some(7);
   fill_random(Init::normal(2.0), 1, 0, 7, some.data());
   CHECK(std::equal(some.begin(), some.end(), x.begin()));
-  fill_random(Init::normal(2.0), 1, 1, 7, other.data());
-  CHECK(some != other);
-  fill_random(Init::normal(2.0), 2, 0, 7, other.data());
-  CHECK(some != other);
 }
