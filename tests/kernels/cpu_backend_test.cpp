@@ -14,6 +14,7 @@
 #include "core/error.h"
 #include "core/philox.h"
 #include "kernels/open_backend.h"
+#include "tests/kernels/instruction_sets.h"
 #include "tests/operations/operation_table.h"
 
 namespace starling::tests {
@@ -60,31 +61,6 @@ TEST_CASE("kernels/cpu: sums have the same bits on any number of threads") {
       CHECK(found == expected);
     }
   }
-}
-
-TEST_CASE("kernels/cpu: the allocator's steady state asks the system for nothing") {
-  CpuBackend backend(1);
-  const auto step = [&] {
-    std::vector<Tensor> live;
-    for (const Index n : {1, 100, 5000, 700000, 1 << 20}) live.emplace_back(backend, Shape{n}, DType::kFloat32);
-    Tensor x = to_tensor(backend, random_numbers(4 * 8 * 8 * 16, 1), {4, 8, 8, 16}, DType::kFloat32);
-    Tensor w = to_tensor(backend, random_numbers(16 * 9 * 16, 2), {16, 3, 3, 16}, DType::kFloat32);
-    Tensor y(backend, {4, 8, 8, 16}, DType::kFloat32), vector(backend, {16}, DType::kFloat32), dw(backend, {16, 3, 3, 16}, DType::kFloat32);
-    const Window2d window{{3, 3}, {1, 1}, {1, 1}};
-    backend.conv2d_forward({.x = x, .weight = w, .y = y, .window = window});
-    backend.conv2d_backward_data({.dy = y, .weight = w, .dx = x, .window = window});
-    backend.conv2d_backward_weights({.x = x, .dy = y, .dweight = dw, .window = window});
-    backend.sum_rows({.x = y.reshaped({256, 16}), .y = vector});
-  };
-  step();
-  const MemoryStats before = backend.memory_stats();
-  for (int i = 0; i < 3; ++i) step();
-  const MemoryStats after = backend.memory_stats();
-  CHECK(after.system_allocations == before.system_allocations);
-  CHECK(after.reserved == before.reserved);
-  CHECK(after.allocations > before.allocations);
-  CHECK(after.in_use == 0);
-  CHECK(after.peak_in_use <= after.reserved);
 }
 
 TEST_CASE("kernels/cpu: memory is aligned, counted, shared by threads, and its end is an error") {
@@ -149,8 +125,7 @@ TEST_CASE("kernels/cpu: the statistics of a large mean do not cancel") {
 
 TEST_CASE("kernels/cpu: batch norm of large tensors, and in place, gives the bits of small pieces") {
   // Large results are written past the caches, results over an input are not.
-  for (const cpu::Isa isa : {cpu::Isa::kScalar, cpu::Isa::kAvx2, cpu::Isa::kAvx512}) {
-    if (isa > cpu::hardware_isa()) continue;
+  for (const cpu::Isa isa : instruction_sets()) {
     for (const auto& [dtype, channels] : std::initializer_list<std::pair<DType, Index>>{
              {DType::kFloat32, 16}, {DType::kFloat32, 3}, {DType::kFloat32, 160}, {DType::kBFloat16, 16}, {DType::kBFloat16, 3}}) {
       CAPTURE(name_of(dtype));
@@ -243,14 +218,8 @@ TEST_CASE("kernels/cpu: what it cannot do is one clear error") {
   const Tensor half(backend, {2, 3}, DType::kBFloat16), x(backend, {2, 3}, DType::kFloat32), whole(backend, {2, 3}, DType::kInt32);
   CHECK(code_of([&] { backend.add({whole, whole, whole}); }) == ExitCode::kUsage);
   CHECK(code_of([&] { backend.add({half, x, half}); }) == ExitCode::kInternal);
-  CHECK(code_of([&] { backend.add({x, Tensor(backend, {7}, DType::kFloat32), x}); }) == ExitCode::kInternal);
-  CHECK(code_of([&] { backend.matmul({.a = x, .b = x, .c = x}); }) == ExitCode::kInternal);
   const Tensor label = tensor_of<std::int32_t>(backend, {3, 0}, {2}), totals(backend, {4}, DType::kFloat64);
   CHECK(code_of([&] { backend.classification_metrics({x, label, totals}); }) == ExitCode::kUsage);
-  const Tensor image(backend, {1, 4, 4, 3}, DType::kFloat32);
-  CHECK(code_of([&] { backend.conv2d_forward({.x = image, .weight = x, .y = image, .window = {}}); }) == ExitCode::kInternal);
-  const Tensor row(backend, {3}, DType::kFloat32);
-  CHECK(code_of([&] { backend.sum_rows({.x = row, .y = row}); }) == ExitCode::kInternal);
   CHECK(code_of([] { CpuBackend none(0); }) == ExitCode::kUsage);
   backend.fill(half, 1.5);
   const Tensor other(backend, {2, 3}, DType::kBFloat16);

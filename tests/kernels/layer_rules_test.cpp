@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -137,18 +136,7 @@ void check_measured(const Rule& rule) {
   for (int terms = 0; terms <= 3; ++terms) {
     rule.template step<T>(0.01, 3, [&](const auto& step) {
       using Step = std::remove_cvref_t<decltype(step)>;
-      Bucket<T> bucket(1024, Step::kStates);
-      bucket.x = normal_numbers<T>(1024, 1);
-      bucket.gradient = normal_numbers<T>(1024, 2);
-      for (auto& state : bucket.states) {
-        state = normal_numbers<T>(1024, 3);
-        for (T& value : state) value = std::abs(value);
-      }
-      for (int k = 0; k < terms; ++k) {
-        bucket.received.push_back(normal_numbers<T>(1024, 20 + static_cast<unsigned>(k)));
-        bucket.weights.push_back(static_cast<T>(1.0 / (3.0 + k)));
-      }
-      bucket.self_weight = static_cast<T>(0.37);
+      Bucket<T> bucket = filled_bucket<T>(1024, Step::kStates, terms);
       std::vector<const T*> pointers;
       const UpdateSpan<T> span = bucket.span(0, 1024, pointers);
       std::vector<double> scalar(2 * kLayerLanes), wide(2 * kLayerLanes);
@@ -182,9 +170,7 @@ TEST_CASE("kernels/layers: every rule agrees with its plain definition, for 0 to
 }
 
 TEST_CASE("kernels/layers: parity with timm and torch in fp64, with a layer of zeros and one without gradient") {
-  std::ifstream file("golden/layer_optimizers.json");
-  REQUIRE_MESSAGE(file.good(), "golden/layer_optimizers.json is read from the folder tests/");
-  const nlohmann::json document = nlohmann::json::parse(file);
+  const nlohmann::json document = read_json_file("golden/layer_optimizers.json");
   const auto backend = open_backend(DeviceType::kCpu, 1);
   std::vector<LayerExtent> layers;
   for (const auto& shape : document["shapes"]) {
@@ -325,7 +311,7 @@ TEST_CASE("kernels/layers: every instruction set measures the same bits") {
   }
 }
 
-TEST_CASE("kernels/layers: adafactor's steps are as long as it says, and it keeps a row and a column of a matrix") {
+TEST_CASE("kernels/layers: adafactor keeps a row and a column of a matrix") {
   const auto backend = open_backend(DeviceType::kCpu, 2);
   const auto rule = make_rule("adafactor", {{"d", 1.0}});
   const std::vector<LayerExtent> layers{{0, 4096, true, 64, 64}, {4096, 32, false, 0, 0, 12}};
@@ -333,29 +319,9 @@ TEST_CASE("kernels/layers: adafactor's steps are as long as it says, and it keep
   CHECK(rule->state_elements({0, 64, true, 5, 9, 19}) == 64);
   CHECK(rule->state_elements(layers[1]) == 0);
   CHECK(rule->state_names() == std::vector<std::string>{"variance"});
-  LayerBucket<double> bucket(*backend, *rule, 0, layers);
+  const LayerBucket<double> bucket(*backend, *rule, 0, layers);
   CHECK(bucket.args.states[0].elements() == 128 + 32);
   CHECK(bucket.args.layers.workspace.elements() == 4128 + 160 + 2 * 64 + 32);
-  for (const double scale : {1e-6, 1.0, 1e6}) {
-    bucket.args.x = bucket.args.x_out = bucket.put(bucket.random(1));
-    backend->fill(bucket.args.states[0], 0.0);
-    bucket.args.gradient_scale = scale;
-    const std::vector<double> before = bucket.numbers(bucket.args.x);
-    bucket.step(*rule, 1, 0.1);
-    const std::vector<double> after = bucket.numbers(bucket.args.x);
-    // The vector's gradients are all of the size that the average says, at the first step: signs, times lr and its root mean square.
-    double square = 0;
-    for (std::size_t i = 4096; i < 4116; ++i) square += before[i] * before[i];
-    for (std::size_t i = 4096; i < 4116; ++i)
-      CHECK(std::abs(after[i] - before[i]) == doctest::Approx(0.1 * std::sqrt(square / 20)).epsilon(1e-12));
-    double size = 0, moved = 0;
-    for (std::size_t i = 0; i < 4096; ++i) {
-      size += before[i] * before[i];
-      moved += (after[i] - before[i]) * (after[i] - before[i]);
-    }
-    CHECK(moved <= 0.1 * 0.1 * size * (1 + 1e-12));
-    CHECK(moved > 0.5 * 0.1 * 0.1 * size);
-  }
 }
 
 TEST_CASE("kernels/layers: adafactor refuses states and layers of another bucket") {
@@ -417,32 +383,6 @@ TEST_CASE("kernels/layers: layers without weights, without gradients and without
       CHECK(after[i] == doctest::Approx(type == "lars" ? 0.95 : 0.5).epsilon(1e-6));
       CHECK(after[64 + i] == doctest::Approx(-0.5).epsilon(1e-6));
       CHECK(after[128 + i] == 0.0f);
-    }
-  }
-}
-
-TEST_CASE("kernels/layers: muon's step has singular values near one, however skewed the gradient") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  for (const bool tall : {false, true}) {
-    const std::int64_t rows = tall ? 64 : 4, columns = tall ? 4 : 64;
-    const auto rule = make_rule("muon", {{"weight_decay", 0.0}, {"adjust_lr", "spectral_unclamped"}});
-    LayerBucket<double> bucket(*backend, *rule, 0, {{0, 256, true, rows, columns}});
-    // Four orthogonal directions of lengths 1, 1/2, 1/4, 1/8.
-    std::vector<double> gradient(256, 0.0);
-    for (std::int64_t k = 0; k < 4; ++k) gradient[static_cast<std::size_t>(tall ? k * 4 + k : k * 64 + k)] = std::pow(0.5, k);
-    const std::vector<double> before = bucket.numbers(bucket.args.x);
-    bucket.args.gradient = bucket.put(gradient);
-    bucket.args.lr = 1.0;
-    run_update(*backend, *rule, bucket.args);
-    const std::vector<double> after = bucket.numbers(bucket.args.x);
-    for (std::size_t i = 0; i < 256; ++i) {
-      const double moved = (before[i] - after[i]) / std::sqrt(static_cast<double>(rows) / static_cast<double>(columns));
-      if (gradient[i] == 0.0) {
-        CHECK(std::abs(moved) < 1e-12);
-      } else {
-        CHECK(moved > 0.65);
-        CHECK(moved < 1.25);
-      }
     }
   }
 }

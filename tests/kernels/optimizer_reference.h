@@ -1,5 +1,7 @@
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -243,6 +245,49 @@ std::vector<T> normal_numbers(std::size_t n, unsigned seed) {
   std::vector<T> result(n);
   for (T& value : result) value = static_cast<T>(normal(generator));
   return result;
+}
+
+/// A bucket with contents in every buffer.
+template <class T>
+Bucket<T> filled_bucket(std::size_t n, std::size_t states, int terms) {
+  Bucket<T> bucket(n, states);
+  bucket.x = normal_numbers<T>(n, 1);
+  bucket.gradient = normal_numbers<T>(n, 2);
+  for (std::size_t k = 0; k < states; ++k) {
+    bucket.states[k] = normal_numbers<T>(n, 3 + static_cast<unsigned>(k));
+    for (T& value : bucket.states[k]) value = std::abs(value);
+  }
+  for (int k = 0; k < terms; ++k) {
+    bucket.received.push_back(normal_numbers<T>(n, 20 + static_cast<unsigned>(k)));
+    bucket.weights.push_back(static_cast<T>(1.0 / (3.0 + k)));
+  }
+  bucket.self_weight = static_cast<T>(0.37);
+  bucket.gradient_scale = static_cast<T>(0.77);
+  for (std::size_t i = 0; i < bucket.decay.size(); ++i) bucket.decay[i] = i % 3 != 0;
+  return bucket;
+}
+
+/// Takes a golden file's steps on its two tensors, of which the first decays, and calls check(bucket, k, row, column, place) for every
+/// number after the k-th step whose numbers the file has.
+template <class Rate, class Check>
+void follow_golden(const nlohmann::json& document, const OptimizerRule& rule, const Rate& rate, const Check& check) {
+  const std::size_t size = document["x"][0].size();
+  const auto each = [&](const auto& visit) {
+    for (std::size_t i = 0; i < 2 * size; ++i) visit(i / size, i % size, i / size * 32 + i % size);
+  };
+  Bucket<double> bucket(64, rule.state_names().size());
+  bucket.decay = {1, 0};
+  each([&](std::size_t row, std::size_t column, std::size_t place) { bucket.x[place] = document["x"][row][column]; });
+  std::size_t kept = 0;
+  for (std::size_t step = 0; step < document["gradients"].size(); ++step) {
+    const nlohmann::json& gradient = document["gradients"][step];
+    each([&](std::size_t row, std::size_t column, std::size_t place) { bucket.gradient[place] = gradient[row][column]; });
+    bucket.update(rule, rate(step), static_cast<std::int64_t>(step) + 1);
+    if (kept == document["kept_steps"].size() || document["kept_steps"][kept] != step + 1) continue;
+    each([&](std::size_t row, std::size_t column, std::size_t place) { check(bucket, kept, row, column, place); });
+    ++kept;
+  }
+  CHECK(kept == document["kept_steps"].size());
 }
 
 }  // namespace starling::test
