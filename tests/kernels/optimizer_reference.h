@@ -1,7 +1,5 @@
 #pragma once
 
-#include <doctest/doctest.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -268,9 +266,9 @@ Bucket<T> filled_bucket(std::size_t n, std::size_t states, int terms) {
 }
 
 /// Takes a golden file's steps on its two tensors, of which the first decays, and calls check(bucket, k, row, column, place) for every
-/// number after the k-th step whose numbers the file has.
+/// number after the k-th step whose numbers the file has. How many such steps there were.
 template <class Rate, class Check>
-void follow_golden(const nlohmann::json& document, const OptimizerRule& rule, const Rate& rate, const Check& check) {
+std::size_t follow_golden(const nlohmann::json& document, const OptimizerRule& rule, const Rate& rate, const Check& check) {
   const std::size_t size = document["x"][0].size();
   const auto each = [&](const auto& visit) {
     for (std::size_t i = 0; i < 2 * size; ++i) visit(i / size, i % size, i / size * 32 + i % size);
@@ -287,7 +285,7 @@ void follow_golden(const nlohmann::json& document, const OptimizerRule& rule, co
     each([&](std::size_t row, std::size_t column, std::size_t place) { check(bucket, kept, row, column, place); });
     ++kept;
   }
-  CHECK(kept == document["kept_steps"].size());
+  return kept;
 }
 
 }  // namespace starling::test

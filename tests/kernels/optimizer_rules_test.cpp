@@ -68,12 +68,13 @@ TEST_CASE("kernels/optimizer: parity with PyTorch and decent-dp in fp64") {
   const nlohmann::json document = read_json_file("golden/optimizers.json");
   CHECK(document["optimizers"].size() == 38);
   for (const auto& item : document["optimizers"]) {
-    follow_golden(
+    const std::size_t kept_steps = follow_golden(
         document, *make_rule(item["type"], item["config"]), [&](std::size_t step) { return document["rates"][step].get<double>(); },
         [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column, std::size_t place) {
           INFO(item["type"].dump(), item["config"].dump(), " kept step ", kept, " number ", row, ", ", column);
           CHECK(std::abs(bucket.x[place] - item["x"][kept][row][column].get<double>()) < 1e-13);
         });
+    CHECK(kept_steps == 3);
   }
 }
 

@@ -23,13 +23,14 @@ TEST_CASE("kernels/schedule_free: what is trained and what is evaluated are the 
     const auto rule = make_rule("schedule_free_adamw", item["config"]);
     const EvaluatedModel evaluated = rule->evaluated();
     REQUIRE(evaluated.state == 0);
-    follow_golden(
+    const std::size_t kept_steps = follow_golden(
         document, *rule, [&](std::size_t) { return document["rate"].get<double>(); },
         [&](const Bucket<double>& bucket, std::size_t kept, std::size_t row, std::size_t column, std::size_t place) {
           const double y = bucket.x[place], x = y + evaluated.weight * bucket.states[0][place];
           CHECK(std::abs(y - item["y"][kept][row][column].get<double>()) < 1e-13);
           CHECK(std::abs(x - item["x"][kept][row][column].get<double>()) < 1e-13);
         });
+    CHECK(kept_steps == 4);
   }
 }
 

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
-#include <utility>
 
 #include "core/philox.h"
 #include "tests/operations/rows.h"

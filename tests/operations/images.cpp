@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "kernels/math/pixel_steps.h"
 #include "kernels/math/resize_pictures.h"

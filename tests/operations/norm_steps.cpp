@@ -5,7 +5,7 @@
 
 #include "tests/operations/rows.h"
 
-// The steps of a batch norm, together and each alone.
+// The steps of a batch norm, each alone. Together: fused_convolution(), and tests/layers/deferred_norm_test.cpp.
 namespace starling::tests {
 
 namespace {
@@ -13,88 +13,14 @@ namespace {
 constexpr double kEps = 1e-5, kMomentum = 0.1;
 constexpr double kOldMean = 0.5, kOldVariance = 2.0;
 
-struct Moments {
-  double mean = 0, variance = 0;
-};
-Moments moments_of(const Numbers& x, Index rows, Index channels, Index c) {
-  Moments m;
-  const auto n = static_cast<double>(rows);
-  for (Index i = 0; i < rows; ++i) m.mean += x[at(i * channels + c)] / n;
-  for (Index i = 0; i < rows; ++i) m.variance += std::pow(x[at(i * channels + c)] - m.mean, 2) / n;
-  return m;
-}
-
 /// 1/sqrt of a variance: somewhat around one.
 void make_inv_std(Numbers& numbers) {
   for (double& v : numbers) v = 1.5 + v;
 }
 
-}  // namespace
+std::string text_of_ceiling(double ceiling) { return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling); }
 
-Operation batch_norm_in_steps(Index rows, Index channels) {
-  Operation op;
-  op.name = fmt::format("batch norm in steps {}x{}, relu", rows, channels);
-  op.inputs = {{rows, channels}, {channels}, {channels}};
-  op.outputs = {{rows, channels}, {channels}, {channels}};
-  op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.output_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  op.tolerance = 3e-5;
-  op.carried = 1;  // the masked gradient
-  op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors& saved) {
-    while (saved.size() < 8) saved.emplace_back(b, Shape{channels}, parameter_dtype(in[0].dtype()));
-    b.fill(out[1], kOldMean);
-    b.fill(out[2], kOldVariance);
-    b.channel_sums({.x = in[0], .sum = saved[0], .square_sum = saved[1]});
-    b.batch_norm_finish({.sum = saved[0],
-                         .square_sum = saved[1],
-                         .gamma = in[1],
-                         .beta = in[2],
-                         .running_mean = out[1],
-                         .running_var = out[2],
-                         .saved_mean = saved[2],
-                         .saved_inv_std = saved[3],
-                         .scale = saved[4],
-                         .shift = saved[5],
-                         .count = rows,
-                         .eps = kEps,
-                         .momentum = kMomentum});
-    b.scale_shift({.x = in[0], .scale = saved[4], .shift = saved[5], .y = out[0], .relu = true});
-  };
-  op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
-    const auto n = static_cast<double>(rows);
-    for (Index c = 0; c < channels; ++c) {
-      const Moments m = moments_of(in[0], rows, channels, c);
-      for (Index i = 0; i < rows; ++i) {
-        const double v = (in[0][at(i * channels + c)] - m.mean) / std::sqrt(m.variance + kEps) * in[1][at(c)] + in[2][at(c)];
-        out[0][at(i * channels + c)] = std::max(v, 0.0);
-      }
-      out[1][at(c)] = (1 - kMomentum) * kOldMean + kMomentum * m.mean;
-      out[2][at(c)] = (1 - kMomentum) * kOldVariance + kMomentum * m.variance * n / (n - 1);
-    }
-  };
-  op.backward = [=](Backend& b, const Tensors& in, const Tensors&, const Tensors& saved, const Tensor& dy, const Tensors& d) {
-    b.batch_norm_backward_sums({.x = in[0],
-                                .dy = dy,
-                                .saved_mean = saved[2],
-                                .saved_inv_std = saved[3],
-                                .gamma = in[1],
-                                .beta = in[2],
-                                .masked = d[0],
-                                .sum_dy = saved[6],
-                                .sum_dy_xhat = saved[7]});
-    b.batch_norm_backward_apply({.x = in[0],
-                                 .dy = d[0],
-                                 .gamma = in[1],
-                                 .saved_mean = saved[2],
-                                 .saved_inv_std = saved[3],
-                                 .sum_dy = saved[6],
-                                 .sum_dy_xhat = saved[7],
-                                 .dx = d[0],
-                                 .dgamma = d[1],
-                                 .dbeta = d[2]});
-  };
-  return op;
-}
+}  // namespace
 
 Operation channel_sums(Index rows, Index channels) {
   Operation op;
@@ -122,8 +48,8 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   op.input_roles.assign(op.inputs.size(), Role::kParameter);
   // mean, 1/sqrt(variance), scale, shift, running mean and variance, batches
   op.outputs.assign(6, Shape{channels});
-  op.output_roles.assign(6, Role::kParameter);
   op.outputs.push_back({});
+  op.output_roles.assign(6, Role::kParameter);
   op.output_roles.push_back(Role::kCounter);
   const std::size_t last = op.inputs.size() + 6;
   op.loose = {last};
@@ -168,10 +94,6 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   };
   return op;
 }
-
-namespace {
-std::string text_of_ceiling(double ceiling) { return ceiling == kNoCeiling ? std::string() : fmt::format(", up to {}", ceiling); }
-}  // namespace
 
 Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, double ceiling) {
   Operation op;

@@ -17,7 +17,6 @@ void add_rows_of_norm_steps(std::vector<Operation>& table) {
   table.push_back(fused_convolution({2, 8, 8, 33}, 17, window(3, 2, 1), Fused::kBoth));
   table.push_back(fused_convolution({1, 9, 5, 64}, 64, window(1, 1, 0), Fused::kBoth));
   for (const Index channels : {1, 5, 16, 130}) {
-    table.push_back(batch_norm_in_steps(77, channels));
     table.push_back(channel_sums(1100, channels));
     for (const Residual residual : {Residual::kNone, Residual::kPlain, Residual::kScaled}) {
       table.push_back(scale_shift(37, channels, residual, true));

@@ -68,8 +68,6 @@ Operation batch_norm(Index rows, Index channels, const NormCase& how);
 Operation layer_norm(Index rows, Index channels, bool affine = true);
 
 // norm_steps.cpp
-/// The steps of a batch norm with ReLU, one after the other.
-Operation batch_norm_in_steps(Index rows, Index channels);
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
 enum class Residual { kNone, kPlain, kScaled };

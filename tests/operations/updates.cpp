@@ -2,10 +2,8 @@
 
 #include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
-#include "core/config.h"
-#include "kernels/optimizer.h"
+#include "tests/kernels/optimizer_reference.h"
 #include "tests/operations/rows.h"
 
 // The fused update: mix, scale and clip, decay, rule.
@@ -13,59 +11,19 @@ namespace starling::tests {
 
 namespace {
 
-constexpr double kLr = 0.01, kBeta1 = 0.8, kBeta2 = 0.95, kRuleEps = 1e-3, kDecay = 0.1, kRuleMomentum = 0.9;
-constexpr double kSelfWeight = 0.4, kGradientScale = 0.5, kClipFactor = 0.7;
-constexpr Index kAccumulated = 3;
+constexpr double kLr = 0.01, kSelfWeight = 0.4, kGradientScale = 0.5, kClipFactor = 0.7;
 double neighbour_weight(Index k) { return 0.6 / static_cast<double>(1 + k); }
 
-nlohmann::json settings_of(const std::string& rule) {
-  if (rule == "sgd") return {{"momentum", kRuleMomentum}, {"nesterov", true}, {"weight_decay", kDecay}};
-  nlohmann::json adam{{"betas", {kBeta1, kBeta2}}, {"eps", kRuleEps}, {"weight_decay", kDecay}};
-  if (rule == "accum_adamw") adam["accum_iter"] = kAccumulated;
-  return adam;
-}
-
-std::shared_ptr<OptimizerRule> make_rule(const std::string& name) {
-  register_builtin_optimizers();
-  ConfigSection section(settings_of(name), "operation table");
-  std::shared_ptr<OptimizerRule> rule = optimizers().make(name, "optimizer.type", section);
-  section.finish();
-  return rule;
-}
-
-/// One element by the rule's definition: torch.optim's, and for accum_adamw decent-dp's.
-double plain_step(const std::string& rule, Index s, double p, double g, double* state, bool decay) {
-  if (rule == "sgd") {
-    if (decay) g += kDecay * p;
-    state[0] = kRuleMomentum * state[0] + g;
-    return p - kLr * (g + kRuleMomentum * state[0]);
-  }
-  if (decay) p -= kLr * kDecay * p;
-  const bool accumulates = rule == "accum_adamw";
-  double m = state[0] + (1 - kBeta1) * g, v = state[1] + (1 - kBeta2) * g * g;
-  Index group = s;
-  if (accumulates) {
-    group = (s + kAccumulated - 1) / kAccumulated;
-    const double sum = (s % kAccumulated == 1 ? 0.0 : state[2]) + g / static_cast<double>(kAccumulated);
-    state[2] = sum;
-    if (s % kAccumulated == 0) {
-      state[0] = kBeta1 * (state[0] + (1 - kBeta1) * sum);
-      state[1] = kBeta2 * (state[1] + (1 - kBeta2) * sum * sum);
-      state[2] = 0.0;
-    }
-  } else {
-    m = state[0] = kBeta1 * state[0] + (1 - kBeta1) * g;
-    v = state[1] = kBeta2 * state[1] + (1 - kBeta2) * g * g;
-  }
-  const auto power = static_cast<double>(group);
-  const double corrected_m = m / (1 - std::pow(kBeta1, power)), corrected_v = v / (1 - std::pow(kBeta2, power));
-  return p - kLr * corrected_m / (std::sqrt(corrected_v) + kRuleEps);
+test::Reference plain_rule(const std::string& type) {
+  if (type == "sgd") return {.type = type, .momentum = 0.9, .weight_decay = 0.1, .nesterov = true};
+  return {.type = type, .beta1 = 0.8, .beta2 = 0.95, .eps = 1e-3, .weight_decay = 0.1, .accum_iter = type == "accum_adamw" ? 3 : 1};
 }
 
 }  // namespace
 
 Operation fused_update(const UpdateRow& how) {
-  const std::shared_ptr<OptimizerRule> rule = make_rule(how.rule);
+  const test::Reference plain = plain_rule(how.rule);
+  const std::shared_ptr<OptimizerRule> rule = test::make_rule(plain);
   const std::size_t states = rule->state_names().size(), terms = static_cast<std::size_t>(how.terms);
   // Inputs: x, gradient, control, decay, the states, what the neighbours sent. Outputs: x, the low-precision copy, the states.
   constexpr std::size_t kFirstState = 4;
@@ -116,11 +74,13 @@ Operation fused_update(const UpdateRow& how) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       double p = terms > 0 ? kSelfWeight * in[0][i] : in[0][i];
       for (std::size_t k = 0; k < terms; ++k) p += neighbour_weight(static_cast<Index>(k)) * in[kFirstState + states + k][i];
-      double state[4] = {};
-      for (std::size_t k = 0; k < states; ++k) state[k] = in[kFirstState + k][i];
-      if (!how.skip) p = plain_step(how.rule, how.step, p, kGradientScale * kClipFactor * in[1][i], state, in[3][i / 32] != 0.0);
+      test::Reference::State state;
+      double* const own[] = {how.rule == "sgd" ? &state.u : &state.m, &state.v, &state.a};
+      for (std::size_t k = 0; k < states; ++k) *own[k] = in[kFirstState + k][i];
+      if (!how.skip && how.step % plain.accum_iter == 1) state.a = 0;  // a group's first step does not read it
+      if (!how.skip) p = plain.step(p, kGradientScale * kClipFactor * in[1][i], state, in[3][i / 32] != 0.0, kLr, how.step);
       out[0][i] = out[1][i] = p;
-      for (std::size_t k = 0; k < states; ++k) out[2 + k][i] = state[k];
+      for (std::size_t k = 0; k < states; ++k) out[2 + k][i] = *own[k];
     }
   };
   return op;
