@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <array>
-#include <cmath>
 #include <functional>
 #include <map>
 
@@ -102,12 +101,7 @@ std::vector<double> read(const Tensor& tensor) {
     tensor.backend().copy_to_host(tensor, &count);
     return {static_cast<double>(count)};
   }
-  Tensor wide = tensor;
-  if (tensor.dtype() != DType::kFloat64) {
-    wide = Tensor(tensor.backend(), tensor.shape(), DType::kFloat64);
-    tensor.backend().cast({.x = tensor, .y = wide});
-  }
-  return numbers_of(wide);
+  return numbers_of(tensor);
 }
 
 /// Loss of each micro-batch, all gradients and all buffers after one step, by name.
@@ -120,21 +114,10 @@ std::map<std::string, std::vector<double>> step(Model& model, DType dtype, bool 
   const auto classes = model.output_shape().back();
   for (int micro = 0; micro < micro_batches; ++micro) {
     Pass pass{.backend = cpu(), .tape = &tape, .training = true, .defer_norms = defer};
-    const Tensor wide = noise_tensor(10 + static_cast<std::uint64_t>(micro), model.input_shape().with_batch(batch));
-    Tensor x = wide;
-    if (dtype != DType::kFloat64) {
-      x = Tensor(cpu(), wide.shape(), dtype);
-      cpu().cast({.x = wide, .y = x});
-    }
+    const Tensor x = cast_to(noise_tensor(10 + static_cast<std::uint64_t>(micro), model.input_shape().with_batch(batch)), dtype);
     std::vector<std::int32_t> numbers;
     for (std::int64_t i = 0; i < batch; ++i) numbers.push_back(static_cast<std::int32_t>((i + micro) % classes));
-    const Tensor labels(cpu(), {batch}, DType::kInt32);
-    cpu().copy_from_host(numbers.data(), labels);
-    Variable loss;
-    {
-      const Variable logits = model.forward(Variable(x), pass);
-      loss = functions::cross_entropy(logits, labels, 0.1, 0.5, pass);
-    }
+    const Variable loss = functions::cross_entropy(model.forward(Variable(x), pass), labels_of(numbers), 0.1, 0.5, pass);
     result[fmt::format("loss {}", micro)] = read(loss.value());
     tape.backward(loss, 1.0, micro > 0);
   }
@@ -146,16 +129,6 @@ std::map<std::string, std::vector<double>> step(Model& model, DType dtype, bool 
 }
 
 using Numbers = std::map<std::string, std::vector<double>>;
-
-double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
-  REQUIRE(found.size() == expected.size());
-  double error = 0.0, norm = 1e-12;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    error += (found[i] - expected[i]) * (found[i] - expected[i]);
-    norm += expected[i] * expected[i];
-  }
-  return std::sqrt(error / norm);
-}
 
 void check_same(Model& model, DType dtype, int micro_batches, std::int64_t batch, double tolerance) {
   const Numbers plain = step(model, dtype, false, micro_batches, batch), deferred = step(model, dtype, true, micro_batches, batch);

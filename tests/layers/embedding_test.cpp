@@ -13,11 +13,7 @@ using namespace starling::testing;
 
 namespace {
 
-Tensor tokens_of(const std::vector<std::int32_t>& tokens, const Shape& shape) {
-  Tensor result(cpu(), shape, DType::kInt32);
-  cpu().copy_from_host(tokens.data(), result);
-  return result;
-}
+Tensor tokens_of(const std::vector<std::int32_t>& tokens, const Shape& shape) { return labels_of(tokens).reshaped(shape); }
 
 Parameter table_of(const Shape& shape) {
   Parameter table{.name = "table", .shape = shape};

@@ -126,8 +126,7 @@ TEST_CASE("layers/gradients: residual, fused and not") {
   check_layers(residual(residual(norm) + "," + relu, residual(conv + "," + norm) + "," + relu), image);
 }
 
-TEST_CASE("layers/gradients: whole models") {
-  SUBCASE("mlp") { check_gradients(*model_from(R"({"type": "mlp", "hidden": [7, 6]})", {3, 2, 3}), 4, 10); }
+TEST_CASE("layers/gradients: whole models that tests/parity does not have, or not with what is left out at random") {
   // Initial values, as noise of this size makes deep nets too rough for differences.
   const auto check_initialised = [](const std::string& json, const Shape& input, std::int64_t batch, std::size_t stride) {
     const auto model = model_from(json, input);
@@ -135,19 +134,13 @@ TEST_CASE("layers/gradients: whole models") {
     model->initialise(3);
     check_gradients(*model, batch, 10, true, stride);
   };
-  SUBCASE("resnet20") { check_initialised(R"({"type": "resnet20"})", {8, 8, 3}, 2, 1); }
-  // Two values a channel or three make batch norm too rough as well: the last stage has 2×2 pixels. Every fifth of 62 tensors.
   // Strided convolutions of 16 channels; the shortcuts have no convolution.
   SUBCASE("resnet20, blurred") { check_initialised(R"({"type": "resnet20", "blur_pool": true})", {8, 8, 3}, 2, 1); }
-  SUBCASE("resnet18, blurred") { check_initialised(R"({"type": "resnet18", "stem": "cifar", "blur_pool": true})", {16, 16, 1}, 2, 5); }
-  SUBCASE("resnet18") { check_initialised(R"({"type": "resnet18", "stem": "cifar"})", {16, 16, 1}, 2, 5); }
-  // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
-  // Only a few pixels: every twelfth of 158 tensors, every sixth of 180. Blocks are left out, and the scales are large enough to matter.
-  SUBCASE("mobilenet_v2") { check_initialised(R"({"type": "mobilenet_v2", "width_mult": 0.1})", {33, 32, 1}, 3, 12); }
+  // Blocks are left out, and the scales are large enough to matter: every 31st of 180 tensors.
   SUBCASE("convnext_tiny") {
     check_initialised(R"({"type": "convnext_tiny", "layer_scale": 0.5, "stochastic_depth": 0.5})", {32, 32, 1}, 2, 31);
   }
-  SUBCASE("airbench") { check_initialised(R"({"type": "airbench", "variant": "96"})", {25, 25, 1}, 2, 7); }
+  // Both kinds of shortcut, and dropout, whose mask stays the same from one pass to the next.
   SUBCASE("wide_resnet") { check_initialised(R"({"type": "wide_resnet", "depth": 10, "width": 1, "dropout": 0.3})", {8, 8, 2}, 3, 1); }
 }
 

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "core/config.h"
 #include "layers/functions.h"
 #include "tests/layers/support.h"
 
@@ -17,15 +17,6 @@ namespace starling::testing {
 namespace {
 
 using functions::TargetLossSettings;
-
-Tensor labels_of(const std::vector<std::int32_t>& numbers) {
-  Tensor labels(cpu(), {static_cast<std::int64_t>(numbers.size())}, DType::kInt32);
-  cpu().copy_from_host(numbers.data(), labels);
-  return labels;
-}
-
-Tensor as(const Tensor& x, DType dtype) { return functions::in_format(x, dtype, cpu()); }
-std::vector<double> wide_numbers(const Tensor& x) { return numbers_of(as(x, DType::kFloat64)); }
 
 struct Found {
   double value = 0.0;
@@ -37,9 +28,9 @@ Found loss_of(const Tensor& x, const Tensor& targets, const TargetLossSettings& 
   Pass pass{.backend = cpu(), .tape = &tape, .training = true, .loss_scale = loss_scale};
   const Variable leaf = tape.leaf(x);
   const Variable loss = functions::target_loss(leaf, targets, settings, scale, pass);
-  Found found{wide_numbers(loss.value())[0], {}};
+  Found found{numbers_of(loss.value())[0], {}};
   tape.backward(loss, seed);
-  found.gradient = wide_numbers(Tape::gradient(leaf));
+  found.gradient = numbers_of(Tape::gradient(leaf));
   return found;
 }
 
@@ -54,9 +45,7 @@ const char* const kGoldenNames[] = {
 }  // namespace
 
 TEST_CASE("layers/loss: values and gradients are PyTorch's, for class numbers and for probabilities") {
-  std::ifstream file("golden/losses.json");
-  REQUIRE_MESSAGE(file.good(), "golden/losses.json is read from the folder tests/");
-  const nlohmann::json document = nlohmann::json::parse(file);
+  const nlohmann::json document = read_json_file("golden/losses.json");
   const Shape shape{document["shape"][0].get<std::int64_t>(), document["shape"][1].get<std::int64_t>()};
   const Tensor x = tensor_of(document["outputs"].get<std::vector<double>>(), shape);
   const Tensor labels = labels_of(document["labels"].get<std::vector<std::int32_t>>());
@@ -74,9 +63,9 @@ TEST_CASE("layers/loss: values and gradients are PyTorch's, for class numbers an
       for (std::size_t k = 0; k < found.gradient.size(); ++k)
         CHECK(std::abs(found.gradient[k] - expected["gradient"][k].get<double>()) < 1e-15);
       // bf16 holds the outputs to 8 bits; the loss is fp32.
-      const Tensor low = as(x, DType::kBFloat16);
-      const Found exact = loss_of(as(low, DType::kFloat64), by_number ? labels : soft, kAllLosses[i]);
-      const Found narrow = loss_of(low, by_number ? labels : as(soft, DType::kFloat32), kAllLosses[i]);
+      const Tensor low = cast_to(x, DType::kBFloat16);
+      const Found exact = loss_of(cast_to(low, DType::kFloat64), by_number ? labels : soft, kAllLosses[i]);
+      const Found narrow = loss_of(low, by_number ? labels : cast_to(soft, DType::kFloat32), kAllLosses[i]);
       CHECK(narrow.value == doctest::Approx(exact.value).epsilon(1e-6));
       for (std::size_t k = 0; k < exact.gradient.size(); ++k)
         CHECK(std::abs(narrow.gradient[k] - exact.gradient[k]) <= 0x1p-8 * std::abs(exact.gradient[k]) + 1e-9);
@@ -117,13 +106,15 @@ TEST_CASE("layers/loss: class numbers are one-hot rows, and the plain cross entr
     CHECK(a.value == b.value);
     CHECK(a.gradient == b.gradient);
   }
+  Pass pass{cpu()};
+  CHECK(numbers_of(functions::mean_squared_error(Variable(x), tensor_of(rows, shape), 0.5, pass).value())[0] ==
+        loss_of(x, labels_of(labels), {LossKind::kSquared}, 0.5).value);
   for (const double smoothing : {0.0, 0.2}) {
-    Pass pass{cpu()};
-    const double by_number = numbers_of(functions::cross_entropy(Variable(x), labels_of(labels), smoothing, 1.0, pass).value())[0];
-    const double by_rows = numbers_of(functions::cross_entropy(Variable(x), tensor_of(rows, shape), smoothing, 1.0, pass).value())[0];
+    const double by_number = numbers_of(functions::cross_entropy(Variable(x), labels_of(labels), smoothing, 0.5, pass).value())[0];
+    const double by_rows = numbers_of(functions::cross_entropy(Variable(x), tensor_of(rows, shape), smoothing, 0.5, pass).value())[0];
     CHECK(by_number == doctest::Approx(by_rows).epsilon(1e-14));
     const TargetLossSettings focal{LossKind::kFocal, 0.0};
-    if (smoothing == 0.0) CHECK(loss_of(x, labels_of(labels), focal).value == doctest::Approx(by_number).epsilon(1e-14));
+    if (smoothing == 0.0) CHECK(loss_of(x, labels_of(labels), focal, 0.5).value == doctest::Approx(by_number).epsilon(1e-14));
   }
 }
 

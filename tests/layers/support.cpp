@@ -50,9 +50,32 @@ Tensor noise_tensor(std::uint64_t seed, const Shape& shape) { return tensor_of(n
 
 std::vector<double> numbers_of(const Tensor& tensor) {
   std::vector<double> result(static_cast<std::size_t>(tensor.elements()));
-  REQUIRE(tensor.dtype() == DType::kFloat64);
-  tensor.backend().copy_to_host(tensor, result.data());
+  tensor.backend().copy_to_host(functions::in_format(tensor, DType::kFloat64, tensor.backend()), result.data());
   return result;
+}
+
+Tensor cast_to(const Tensor& tensor, DType dtype) { return functions::in_format(tensor, dtype, tensor.backend()); }
+
+Tensor labels_of(const std::vector<std::int32_t>& numbers) {
+  Tensor labels(cpu(), {static_cast<std::int64_t>(numbers.size())}, DType::kInt32);
+  cpu().copy_from_host(numbers.data(), labels);
+  return labels;
+}
+
+Tensor spread_labels(std::int64_t batch, std::int64_t classes) {
+  std::vector<std::int32_t> numbers;
+  for (std::int64_t i = 0; i < batch; ++i) numbers.push_back(static_cast<std::int32_t>((3 * i + 1) % classes));
+  return labels_of(numbers);
+}
+
+double relative_error(const std::vector<double>& found, const std::vector<double>& expected) {
+  REQUIRE(found.size() == expected.size());
+  double error = 0.0, norm = 1e-12;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    error += (found[i] - expected[i]) * (found[i] - expected[i]);
+    norm += expected[i] * expected[i];
+  }
+  return std::sqrt(error / norm);
 }
 
 Variable weighted_total(const Variable& x, Pass& pass) {
@@ -97,13 +120,7 @@ void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, boo
     if (parameter->trainable) cpu().fill(parameter->grad, std::nan(""));  // whatever is not written shows
   }
   const Tensor input = noise_tensor(5, model.input_shape().with_batch(batch));
-  Tensor labels;
-  if (classes > 0) {
-    std::vector<std::int32_t> numbers;
-    for (std::int64_t i = 0; i < batch; ++i) numbers.push_back(static_cast<std::int32_t>((3 * i + 1) % classes));
-    labels = Tensor(cpu(), {batch}, DType::kInt32);
-    cpu().copy_from_host(numbers.data(), labels);
-  }
+  const Tensor labels = classes > 0 ? spread_labels(batch, classes) : Tensor();
   const auto loss_of = [&](Pass& pass, const Variable& x) {
     pass.training = training;
     pass.defer_norms = defer;

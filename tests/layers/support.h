@@ -26,7 +26,14 @@ std::string model_error(const std::string& json, const Shape& input);
 std::vector<double> noise(std::uint64_t seed, std::int64_t count);
 Tensor tensor_of(const std::vector<double>& numbers, const Shape& shape);
 Tensor noise_tensor(std::uint64_t seed, const Shape& shape);
+/// Of a tensor of any floating type.
 std::vector<double> numbers_of(const Tensor& tensor);
+Tensor cast_to(const Tensor& tensor, DType dtype);
+/// Class numbers, or as many as that over so many classes.
+Tensor labels_of(const std::vector<std::int32_t>& numbers);
+Tensor spread_labels(std::int64_t batch, std::int64_t classes);
+/// |found - expected| / |expected|.
+double relative_error(const std::vector<double>& found, const std::vector<double>& expected);
 
 /// A scalar: Σ weight_i · x_i with fixed pseudo-random weights, on the tape.
 Variable weighted_total(const Variable& x, Pass& pass);
