@@ -85,17 +85,13 @@ struct Norm {
     const Tensor dx(backend_, kImage, DType::kFloat32), dgamma(backend_, {kImageChannels}, DType::kFloat32),
         dbeta(backend_, {kImageChannels}, DType::kFloat32);
     backend_.batch_norm_backward({.x = args.x,
-                                  .y = {},
                                   .dy = args.y,
-                                  .dy2 = {},
                                   .gamma = args.gamma,
                                   .saved_mean = args.saved_mean,
                                   .saved_inv_std = args.saved_inv_std,
                                   .dx = dx,
-                                  .dresidual = {},
                                   .dgamma = dgamma,
-                                  .dbeta = dbeta,
-                                  .beta = {}});
+                                  .dbeta = dbeta});
   }
   BatchNormForward evaluation() const {
     BatchNormForward inference = args;
