@@ -11,7 +11,6 @@
 
 #include "core/error.h"
 #include "kernels/cuda/libraries/cudnn_graphs.h"
-#include "tests/cudnn/fusions.h"
 #include "tests/cudnn/model_calls.h"
 
 // Plans on described devices what the backend would plan on real ones, by the same functions.
@@ -24,22 +23,20 @@ namespace {
 
 struct Device {
   const char *name, *file;
-  bool ampere;
 };
-constexpr Device kDevices[] = {{"H200", "h200.json", false}, {"H100", "h100_sxm.json", false}, {"A100", "a100_80gb.json", true}};
+constexpr Device kDevices[] = {{"H200", "h200.json"}, {"H100", "h100_sxm.json"}, {"A100", "a100_80gb.json"}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
 /// The environment may ask for a row per graph, and for the first engine of every batch norm to be compiled (many minutes).
 bool whole_sweep() { return std::getenv("STARLING_CUDNN_SWEEP") != nullptr; }
 
-std::string description(const Device& device) {
+std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) {
   std::ifstream file(std::string(STARLING_CUDNN_DEVICES "/") + device.file);
   std::stringstream text;
   text << file.rdbuf();
   REQUIRE_MESSAGE(file.good(), "cannot read ", device.file);
-  return text.str();
+  return cuda::make_described_graphs(text.str());
 }
-std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) { return cuda::make_described_graphs(description(device)); }
 
 bool is_convolution(const GraphSpec& spec) { return cuda::is_convolution(spec.kind); }
 
@@ -240,20 +237,6 @@ TEST_CASE("cudnn/plans: the rules are kept") {
   const Planned wrong = plan(*maker, spec, {}, kAll);
   CHECK(wrong.candidates == 0);
   CHECK(!wrong.why.empty());
-}
-
-TEST_CASE("cudnn/plans: fusions, those too that a later version could use") {
-  // docs/cudnn.md has this table.
-  for (const Device& device : kDevices) {
-    const std::string json = description(device);
-    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      for (const Fusion& fusion : plan_fusions(json, dtype, device.ampere)) {
-        fmt::print("{:<5} {:<5} {:<52} {:2d} engines\n", device.name, name_of(dtype), fusion.name, fusion.engines);
-        const std::string row = fmt::format("{} {} {}", device.name, name_of(dtype), fusion.name);
-        CHECK_MESSAGE((fusion.engines > 0) == fusion.expected, row);
-      }
-    }
-  }
 }
 
 TEST_CASE("cudnn/plans: a device's description that is no JSON is refused") { CHECK_THROWS_AS(cuda::make_described_graphs("{"), Error); }
