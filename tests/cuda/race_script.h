@@ -54,7 +54,6 @@ class RaceScript {
   void write(cuda::StreamHandle on, const std::string& label, std::size_t at, std::size_t bytes) {
     add({.kind = CallKind::kWrite, .stream = on, .label = label, .to = memory(at), .bytes = bytes});
   }
-  void mark(const std::string& label) { add({.kind = CallKind::kMark, .label = label}); }
   void take(cuda::StreamHandle on, std::size_t at, std::size_t bytes) {
     add({.kind = CallKind::kTake, .stream = on, .to = memory(at), .bytes = bytes});
   }

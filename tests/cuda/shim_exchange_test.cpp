@@ -189,6 +189,14 @@ TEST_CASE(
         CHECK(calls[i].kind != CallKind::kFree);
         CHECK(calls[i].kind != CallKind::kCreateStream);
       }
+      // In backward an update is issued as soon as its bucket's gradients are complete, otherwise behind the pass.
+      const auto computed_after = [&](std::size_t update) {
+        return places(calls, [&](const Call& call) {
+                 return call.kind == CallKind::kLaunch && call.stream == record.compute && &call > &calls[update] && &call < &calls[let_go];
+               })
+            .size();
+      };
+      CHECK((in_backward ? computed_after(updates[0]) > 5 : computed_after(updates[buckets - 1]) == 0));
       const auto copies = [&](cuda::CopyKind kind, const void* from, const void* to, std::size_t begin, std::size_t end) {
         std::vector<std::size_t> found;
         for (std::size_t i = begin; i < end; ++i) {

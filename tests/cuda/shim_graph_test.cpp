@@ -120,34 +120,6 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
 
 }  // namespace
 
-TEST_CASE("cuda/graph: the runtime keeps work of two streams, and launches do it with the capture's addresses") {
-  Streams2 s;
-  std::vector<int> in(8, 1), middle(8, 0), out(8, 0), side(8, 0);
-  const std::size_t bytes = in.size() * sizeof(int);
-  begin_capture(s.main);
-  copy_async(middle.data(), in.data(), bytes, CopyKind::kDeviceToDevice, s.main);
-  record_event(s.fork, s.main);
-  stream_wait(s.side, s.fork);
-  copy_async(side.data(), middle.data(), bytes, CopyKind::kDeviceToDevice, s.side);
-  record_event(s.join, s.side);
-  set_async(middle.data() + 4, 0, bytes / 2, s.main);
-  stream_wait(s.main, s.join);
-  copy_async(out.data(), middle.data(), bytes, CopyKind::kDeviceToDevice, s.main);
-  const GraphHandle graph = end_capture(s.main, false);
-  CHECK(middle == std::vector<int>(8, 0));
-  CHECK(side == std::vector<int>(8, 0));
-  for (const int number : {5, 6}) {
-    std::fill(in.begin(), in.end(), number);
-    CHECK(out[0] != number);
-    launch_graph(graph, s.main);
-    CHECK(side == std::vector<int>(8, number));
-    CHECK(out == std::vector<int>{number, number, number, number, 0, 0, 0, 0});
-  }
-  destroy_graph(graph);
-  set_async(out.data(), 0, bytes, s.side);  // neither stream captures any more
-  CHECK(out == std::vector<int>(8, 0));
-}
-
 TEST_CASE("cuda/graph: a stream that was not joined is named, and works again") {
   Streams2 s;
   int number = 1;
@@ -275,36 +247,6 @@ TEST_CASE("cuda/graph: what a launch asks of the runtime") {
                                                                     CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph,
                                                                     CallKind::kRecord});
   }
-}
-
-TEST_CASE("cuda/graph: step values matter one by one") {
-  CudaBackend backend = own_backend();
-  const auto run = [&](const StepValues& values) {
-    GraphWork work(backend);
-    work.set_input(3);
-    REQUIRE(backend.begin_capture(values_of(3)));
-    work.issue(values_of(3));
-    const auto graph = backend.end_capture();
-    graph->launch(values);
-    return work.results();
-  };
-  const auto base = run(values_of(3));
-  CHECK(run(values_of(3)) == base);
-  StepValues values = values_of(3);
-  values.lr *= 2;
-  CHECK(run(values)[3] != base[3]);
-  values = values_of(3);
-  values.step += 1;
-  CHECK(run(values)[3] != base[3]);
-  values = values_of(3);
-  values.dropout_counter += 1;
-  CHECK(run(values)[0] != base[0]);
-  values = values_of(3);
-  values.loss_scale *= 2;
-  CHECK(run(values)[0] == base[0]);
-  CHECK(run(values)[4] != base[4]);  // the scaled gradient
-  CHECK(run(values)[2] == base[2]);  // the same factor of the unscaled one
-  CHECK(run(values)[3] == base[3]);
 }
 
 TEST_CASE("cuda/graph: updates of every rule and phase from the step block have the bits of eager ones") {

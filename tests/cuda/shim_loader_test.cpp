@@ -243,28 +243,6 @@ TEST_CASE("cuda/loader: views of test pictures are shifted and mirrored by the d
   CHECK(resized == 6);
 }
 
-TEST_CASE("cuda/loader: a slot is not written before the device has read it, and the thread that issues work waits for nothing") {
-  const std::unique_ptr<ImageDataset> dataset = synthetic();
-  cuda::CudaBackend backend(0, false, false, true);
-  const auto maker = make_batch_maker(*dataset, {.batch_size = 3, .crop_padding = 1}, backend);
-  BatchMaker::Slot slot = maker->make_slot();
-  const std::vector<std::int64_t> samples = {1, 2, 3};
-  CHECK(maker->writable(slot));
-  maker->fill(slot, samples, {});
-  {
-    const HeldDevice held;
-    const auto waits = cuda::runtime_counters().host_waits;
-    maker->send(slot);
-    maker->make(slot);
-    maker->release(slot);
-    CHECK(!maker->writable(slot));
-    cuda::shim::let_events(100);
-    CHECK(maker->writable(slot));
-    CHECK(cuda::runtime_counters().host_waits == waits);
-  }
-  maker->settle(slot);
-}
-
 TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind, and the race checker finds nothing") {
   const std::unique_ptr<ImageDataset> dataset = synthetic();
   cuda::shim::start_recording(true);

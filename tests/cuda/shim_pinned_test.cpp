@@ -58,41 +58,6 @@ TEST_CASE("cuda/pinned: refused memory is one clear error") {
   CHECK(test::contains(text, "ulimit -l"));
 }
 
-TEST_CASE("cuda/pinned: copies go straight to the memory, on the current stream, and the host does not wait") {
-  CudaBackend backend(0, false, false, true);
-  const tests::HeldDevice held;
-  const auto memory = backend.allocate_host(400);
-  const Tensor from(backend, Shape{100}, DType::kFloat32), to(backend, Shape{100}, DType::kFloat32);
-  backend.fill(from, 2.5);
-  const auto waits = runtime_counters().host_waits;
-  shim::start_recording();
-  {
-    const StreamScope scope(backend, StreamKind::kCommunication);
-    backend.copy_to_pinned(from, memory.get());
-    backend.copy_from_pinned(memory.get(), to);
-    CHECK(backend.native_stream() == backend.handle());
-  }
-  backend.copy_to_pinned(from.slice(0, Shape{0}), memory.get());
-  CHECK(backend.native_stream() == backend.handle());
-  const std::vector<Call> calls = shim::stop_recording();
-  CHECK(runtime_counters().host_waits == waits);
-  REQUIRE(calls.size() == 2);
-  for (const Call& call : calls) {
-    CHECK(call.kind == CallKind::kCopy);
-    CHECK(call.bytes == 400);
-    CHECK(call.stream != backend.handle());
-  }
-  CHECK(calls[0].copy == CopyKind::kDeviceToHost);
-  CHECK(calls[0].from == from.raw());
-  CHECK(calls[0].to == memory.get());
-  CHECK(calls[1].copy == CopyKind::kHostToDevice);
-  CHECK(calls[1].from == memory.get());
-  CHECK(calls[1].to == to.raw());
-  std::vector<float> found(100);
-  backend.copy_to_host(to, found.data());
-  CHECK(found == std::vector<float>(100, 2.5f));
-}
-
 TEST_CASE("cuda/events: whether an event is done is known without a wait, event by event") {
   CudaBackend backend(0, false, false, true);
   const tests::HeldDevice held;

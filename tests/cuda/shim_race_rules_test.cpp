@@ -196,34 +196,6 @@ TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited
   }
 }
 
-TEST_CASE("cuda/race: the host must not wait where a graph is captured") {
-  RaceScript s;
-  const auto event = s.event();
-  s.record(event, s.compute);
-  s.host_wait(event);
-  s.mark(cuda::shim::kBeginCapture);
-  s.write(s.compute, "a", 0, 64);
-  s.join(s.compute, s.update);
-  s.done(event);
-  s.write(s.update, "b", 0, 64);
-  const auto place = static_cast<std::ptrdiff_t>(s.calls.size());
-  s.mark(cuda::shim::kEndCapture);
-  s.host_wait(event);
-  CHECK(check_races(s.calls).empty());
-  auto calls = s.calls;
-  calls.insert(calls.begin() + place, calls.back());
-  const std::vector<Finding> found = check_races(calls);
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].kind == Kind::kWaitInCapture);
-  CHECK(found[0].other == "host wait");
-  calls = s.calls;
-  Call allocate{.kind = cuda::shim::CallKind::kAllocate, .to = s.memory(1024), .bytes = 64};
-  allocate.thread = 1;
-  calls.insert(calls.begin() + place, allocate);
-  REQUIRE(check_races(calls).size() == 1);
-  CHECK(check_races(calls)[0].other == "allocate");
-}
-
 TEST_CASE("cuda/race: what NCCL reads and writes counts from its group's end") {
   SUBCASE("an update while the bucket is sent") {
     RaceScript s;

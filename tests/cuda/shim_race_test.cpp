@@ -214,23 +214,4 @@ TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at 
   }
 }
 
-TEST_CASE("cuda/race: a step could be captured, and a host's wait in it is found") {
-  TrainingSettings settings;
-  auto calls = record_training({settings, 1, 4}, [](std::unique_ptr<Transport> end, Backend&) { return end; });
-  for (Call& call : calls) {
-    if (call.kind == CallKind::kMark && call.label == "step 3") call.label = cuda::shim::kBeginCapture;
-    if (call.kind == CallKind::kMark && call.label == "end") call.label = cuda::shim::kEndCapture;
-  }
-  CHECK(lines(check_races(calls)) == "");
-  const std::size_t begin = place_of(calls, 0, [](const Call& call) { return call.label == cuda::shim::kBeginCapture; });
-  const std::size_t record = place_of(calls, begin, [](const Call& call) { return call.kind == CallKind::kRecord; });
-  Call wait{.kind = CallKind::kHostWait, .event = calls[record].event, .recording = calls[record].recording};
-  wait.thread = calls[record].thread;
-  calls.insert(calls.begin() + static_cast<std::ptrdiff_t>(record) + 1, wait);
-  const std::vector<Finding> found = check_races(calls);
-  REQUIRE(found.size() == 1);
-  CHECK(found[0].kind == Kind::kWaitInCapture);
-  CHECK(found[0].first == begin);
-}
-
 }  // namespace starling::tests

@@ -60,8 +60,6 @@ TEST_CASE("cuda/pool: at the end of memory cached blocks go back first, then com
   CHECK(waits == 1);
   const std::string text = error_of([&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); }, ExitCode::kMemory);
   CHECK(contains(text, "out of memory on NVIDIA H200: 10.0 MiB needed, 4.0 MiB free of 141.00 GiB, 60.0 MiB in use by tensors"));
-  CHECK(contains(text, "batch_size"));
-  CHECK(contains(error_of([&] { pool.take(~std::size_t{0}, StreamKind::kCompute); }, ExitCode::kMemory), "no device has them"));
   pool.give_back(b);
   CHECK(pool.take(1, StreamKind::kCompute).data != nullptr);
 }

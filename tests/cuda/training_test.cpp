@@ -45,12 +45,14 @@ TEST_CASE("cuda/training: four steps equal those of the CPU") {
 }
 
 TEST_CASE("cuda/training: from the third step on nothing is allocated, and the host waits for the loss of the step before at most") {
-  for (const DType compute : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
-    CAPTURE(name_of(compute));
-    TrainingSettings settings;
-    settings.compute = compute;
-    settings.in_backward = compute != DType::kFloat16;
-    settings.check_overflow = compute == DType::kFloat16;
+  TrainingSettings bf16, fp16;
+  bf16.compute = DType::kBFloat16;
+  fp16.compute = DType::kFloat16;
+  fp16.in_backward = false;
+  fp16.check_overflow = true;
+  for (const TrainingSettings& settings : {TrainingSettings(), bf16, fp16, in_fp16({})}) {
+    CAPTURE(name_of(settings.compute));
+    CAPTURE(settings.defer_norms);
     const auto transport = make_single_transport();
     TrainingJob job(gpu(), *transport, settings);
     job.step();

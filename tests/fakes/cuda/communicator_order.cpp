@@ -21,40 +21,25 @@ bool is_issued(const Call& call) { return call.kind >= CallKind::kNcclInit && ca
 
 class Members {
  public:
-  explicit Members(const std::vector<std::vector<Call>>& ranks) : ranks_(ranks.size()) {
+  explicit Members(const std::vector<std::vector<Call>>& ranks) {
     for (std::size_t r = 0; r < ranks.size(); ++r) {
       for (const Call& call : ranks[r]) {
-        if ((call.kind == CallKind::kNcclInit || call.kind == CallKind::kNcclSplit) && call.communicator != 0) {
-          made_[call.communicator][call.peer] = r;
-        } else if (call.communicator != 0) {
-          seen_[call.communicator].insert(r);
-        }
+        if (call.kind == CallKind::kNcclInit || call.kind == CallKind::kNcclSplit) made_[call.communicator][call.peer] = r;
       }
     }
   }
-  /// Both are in it; of one that was made before the record begins, both use it.
+  /// Both are in it.
   bool share(int communicator, std::size_t a, std::size_t b) const {
-    const auto made = made_.find(communicator);
-    if (made == made_.end()) {
-      const auto seen = seen_.find(communicator);
-      return seen != seen_.end() && seen->second.contains(a) && seen->second.contains(b);
-    }
+    const auto& members = made_.at(communicator);
     const auto in = [&](std::size_t rank) {
-      return std::any_of(made->second.begin(), made->second.end(), [&](const auto& member) { return member.second == rank; });
+      return std::any_of(members.begin(), members.end(), [&](const auto& member) { return member.second == rank; });
     };
     return in(a) && in(b);
   }
-  std::size_t rank_of(int communicator, int peer) const {
-    if (const auto made = made_.find(communicator); made != made_.end()) {
-      if (const auto it = made->second.find(peer); it != made->second.end()) return it->second;
-    }
-    return peer < 0 ? ranks_ : static_cast<std::size_t>(peer);
-  }
+  std::size_t rank_of(int communicator, int peer) const { return made_.at(communicator).at(peer); }
 
  private:
-  std::size_t ranks_;
   std::map<int, std::map<int, std::size_t>> made_;  ///< by communicator and rank in it
-  std::map<int, std::set<std::size_t>> seen_;
 };
 
 /// What `rank` issues that `other` takes part in, in order.

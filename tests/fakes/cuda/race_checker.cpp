@@ -136,7 +136,6 @@ class Walk {
   std::map<const void*, std::size_t> blocks_;
   std::map<std::uintptr_t, Piece> pieces_;  ///< by begin; they do not overlap
   std::vector<Access> accesses_;
-  std::map<std::uint32_t, std::size_t> captures_;  ///< by thread, the mark that began it
   /// What a thread captures: done by launches alone, so it is walked by itself, and each launch does all that it touches.
   struct Captured {
     std::vector<std::pair<std::size_t, Call>> calls;  ///< with their places
@@ -416,14 +415,8 @@ void Walk::launch(const Call& call) {
 void Walk::step(const Call& call) {
   if (step_capture(call)) return;
   switch (call.kind) {
-    case CallKind::kBeginCapture:
-      captures_[call.thread] = place_;
-      graph_captures_[call.thread] = {.calls = {}, .streams = {call.stream}, .events = {}};
-      break;
-    case CallKind::kEndCapture:
-      captures_.erase(call.thread);
-      end_capture(call);
-      break;
+    case CallKind::kBeginCapture: graph_captures_[call.thread] = {.calls = {}, .streams = {call.stream}, .events = {}}; break;
+    case CallKind::kEndCapture: end_capture(call); break;
     case CallKind::kLaunchGraph: launch(call); break;
     case CallKind::kDestroyGraph:
       graphs_.erase(call.graph);
@@ -444,9 +437,6 @@ void Walk::step(const Call& call) {
     case CallKind::kDone: {
       // A question about an event that was never recorded is answered with yes, rightly.
       if (call.kind == CallKind::kDone && call.recording == 0) break;
-      if (const auto capture = captures_.find(call.thread); capture != captures_.end() && call.kind == CallKind::kHostWait) {
-        found(Kind::kWaitInCapture, capture->second, "the host waits for the device while a graph is captured", kBeginCapture, "host wait");
-      }
       const std::size_t waiter = host(call.thread);
       if (call.stream) {
         agents_[waiter].clock.join(agents_[stream(call)].clock);
@@ -458,10 +448,6 @@ void Walk::step(const Call& call) {
     }
     case CallKind::kAllocate: blocks_[call.to] = call.bytes; [[fallthrough]];
     case CallKind::kFree: {
-      if (const auto capture = captures_.find(call.thread); capture != captures_.end() && !call.relaxed) {
-        found(Kind::kWaitInCapture, capture->second, "the driver is asked for memory while a graph is captured", kBeginCapture,
-              call.kind == CallKind::kAllocate ? "allocate" : "free");
-      }
       // What comes back from the driver at this address is other memory; it waits for all work that used it.
       const auto block = blocks_.find(call.to);
       if (block != blocks_.end()) each_piece(call.to, block->second, [](Piece& piece) { piece = {.end = piece.end, .reads = {}}; });
@@ -469,10 +455,6 @@ void Walk::step(const Call& call) {
     }
     case CallKind::kTake: take(call); break;
     case CallKind::kGiveBack: give_back(call); break;
-    case CallKind::kMark:
-      if (call.label == kBeginCapture) captures_[call.thread] = place_;
-      if (call.label == kEndCapture) captures_.erase(call.thread);
-      break;
     case CallKind::kRead:
     case CallKind::kWrite:
     case CallKind::kCopy:

@@ -17,7 +17,6 @@ struct Finding {
     kUnrecordedEvent,    ///< a wait for an event that was never recorded, which waits for nothing
     kReusedMemory,       ///< the pool gives out memory that work before may still use
     kFreedMemory,        ///< an operation on memory that the pool has got back
-    kWaitInCapture,      ///< the host waits, or asks the driver for memory, where a graph is captured
     kCommunicatorOrder,  ///< two ranks issue NCCL's operations in different orders, or nothing orders those of two communicators on one
                          ///< device: each waits for the other
   };
@@ -27,17 +26,14 @@ struct Finding {
   std::string one, other;     ///< the operations' names; of a kRace, in the order of issue
 };
 
-/// Calls between these marks of a thread are to be captured into a graph. (Between the runtime's own begin and end of a capture they are:
-/// then what its streams do is walked by itself, with the order that forks and joins within the graph give it. A launch is one piece of
-/// work of the stream that it is on: other work comes before all of it, or after all of it, or races with all of it; so every launch
-/// touches all of that memory, as that stream.)
-inline constexpr const char* kBeginCapture = "begin capture";
-inline constexpr const char* kEndCapture = "end capture";
-
 /// One process's record, with answers, from before its backends were made. Findings in the order of their second call; of accesses to the
 /// same bytes the nearest pair alone. What a thread waits for, or is told to be done, comes before what it issues then. What the host does
 /// with pinned memory is taken from the copies: it writes what a copy to the device reads, and reads what a copy from it wrote, before it
 /// issues the next copy of those bytes; there, what any thread has waited for counts.
+///
+/// What is captured between the runtime's begin and end of a capture is walked by itself, with the order that forks and joins within the
+/// graph give it. A launch is one piece of work of the stream that it is on: other work comes before all of it, or after all of it, or races
+/// with all of it; so every launch touches all of that memory, as that stream.
 std::vector<Finding> check_races(const std::vector<Call>& calls);
 
 /// The calls of each thread that uses NCCL, in the order of the ranks that they have in their first communicator. What was captured stands

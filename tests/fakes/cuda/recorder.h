@@ -64,7 +64,6 @@ struct Call {
   int peer = -1;
   std::size_t bytes_to = 0;
   GraphHandle graph = nullptr;
-  bool relaxed = false;         ///< kAllocate: in a capture, but asked for so that it does it no harm
   bool dependent = false;       ///< kLaunch: may come onto the device before the launch ahead of it on the stream is done
   bool own_priorities = false;  ///< kEndCapture: kernels keep the priorities of the streams that they were captured on
 };

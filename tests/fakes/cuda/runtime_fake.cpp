@@ -287,7 +287,7 @@ void* device_allocate(std::size_t bytes) {
     world().blocks[memory] = bytes;
     world().in_use += bytes;
   }
-  world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes, .relaxed = relaxed});
+  world().note({.kind = shim::CallKind::kAllocate, .label = "device", .to = memory, .bytes = bytes});
   return memory;
 }
 void device_free(void* memory) noexcept {
@@ -311,7 +311,7 @@ void* pinned_allocate(std::size_t bytes) {
     if (world().machine.pinned != 0 && bytes > world().machine.pinned) return nullptr;
   }
   void* memory = take(bytes);
-  world().note({.kind = shim::CallKind::kAllocate, .label = "pinned", .to = memory, .bytes = bytes, .relaxed = relaxed});
+  world().note({.kind = shim::CallKind::kAllocate, .label = "pinned", .to = memory, .bytes = bytes});
   return memory;
 }
 void pinned_free(void* memory) noexcept {
