@@ -7,11 +7,13 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
 #include "comm/transport.h"
+#include "comm/transports/staged.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/run_config.h"
 #include "tests/fakes/cuda/noting_backend.h"
@@ -23,6 +25,11 @@ namespace starling::tests {
 
 /// Makes a rank's transport of its end of the fake world.
 using TransportMaker = std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>, Backend&)>;
+
+/// Several ranks exchange through host memory.
+inline std::unique_ptr<Transport> by_host(std::unique_ptr<Transport> end, Backend&) {
+  return end->size() > 1 ? make_staged_transport(std::move(end)) : std::move(end);
+}
 
 /// Runs the body on a thread for each rank, and throws what one of them threw.
 inline void run_ranks(int ranks, const TransportMaker& make, const std::function<void(int, Backend&, Transport&)>& body) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -17,6 +18,8 @@
 #include "comm/transport.h"
 #include "core/backend.h"
 #include "core/safetensors.h"
+#include "kernels/cuda/runtime/runtime.h"
+#include "layers/layer.h"
 #include "tests/cuda/run_config.h"
 #include "tests/support/folder.h"
 
@@ -37,8 +40,8 @@ struct GraphOutcome {
 /// One rank's run. `prepare` may change the config's objects; `resume_step` > 0 goes on from the folder's checkpoint.
 struct GraphJob {
   nlohmann::json config;
-  RankLayout site;
-  std::function<void(TrainConfig&)> prepare;
+  RankLayout site = {};
+  std::function<void(TrainConfig&)> prepare = {};
   std::int64_t resume_step = 0;
 };
 
@@ -77,6 +80,31 @@ inline std::vector<double> losses_in(const test::Folder& folder) {
     if (fields.contains("loss")) losses.push_back(fields["loss"].get<double>());
   }
   return losses;
+}
+
+/// The job on one rank.
+inline GraphOutcome run_alone(const GraphJob& job, Backend& backend, const test::Folder& folder = {}) {
+  register_builtins();
+  const auto transport = make_single_transport();
+  const std::uint64_t before = cuda::runtime_counters().graph_launches;
+  GraphOutcome outcome = run_graph_job(job, backend, *transport, folder / ".");
+  outcome.launches = cuda::runtime_counters().graph_launches - before;
+  outcome.losses = losses_in(folder);
+  return outcome;
+}
+
+/// The config with a layer of the test's own at this place, whose type gets this name.
+template <class Type>
+nlohmann::json with_layer(nlohmann::json config, const char* name, int place) {
+  static const bool added = [&] {
+    register_builtins();
+    layers().add(name, [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Type>(); });
+    return true;
+  }();
+  (void)added;
+  auto& list = config["model"]["layers"];
+  list.insert(list.begin() + place, nlohmann::json{{"type", name}});
+  return config;
 }
 
 /// The names of tensors whose bits differ; "" where none do.

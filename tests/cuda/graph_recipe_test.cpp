@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -13,17 +12,9 @@ namespace {
 
 using nlohmann::json;
 
-GraphOutcome train_recipe(const json& config, std::int64_t resume_step, const test::Folder& folder) {
-  register_builtins();
-  const auto transport = make_single_transport();
-  GraphOutcome outcome = run_graph_job({config, {}, {}, resume_step}, gpu(), *transport, folder / ".");
-  outcome.losses = losses_in(folder);
-  return outcome;
-}
-
 void compare_recipe(const json& config) {
-  const test::Folder on, off;
-  const GraphOutcome eager = train_recipe(with(config, {{"cuda_graphs", false}}), 0, off), replayed = train_recipe(config, 0, on);
+  const GraphOutcome eager = run_alone({.config = with(config, {{"cuda_graphs", false}})}, gpu()),
+                     replayed = run_alone({.config = config}, gpu());
   CHECK(differences(replayed, eager) == "");
   CHECK(replayed.graphs > 0);
 }
@@ -52,20 +43,14 @@ TEST_CASE("cuda/graph_recipe: a moving average follows replayed steps, and stati
     const json config = with(recipe, {{"precision", precision}});
     compare_recipe(config);
     // Whatever is measured, training goes its way; and a run that is resumed goes on to the bit.
-    const test::Folder one, two;
-    const GraphOutcome straight = train_recipe(config, 0, one);
+    const GraphOutcome straight = run_alone({.config = config}, gpu());
     CHECK(straight.tensors.count("ema.5.weight") == 1);
     CHECK(straight.tensors.at("ema.5.weight").bytes != straight.tensors.at("model.5.weight").bytes);
-    json first = config;
-    first["steps"] = 7;
-    train_recipe(first, 0, two);
-    CHECK(differences(train_recipe(config, 7, two), straight) == "");
-    json plain = config;
-    plain.erase("ema");
-    plain["sync"].erase("batch_norm");
-    plain["sync"].erase("recalibrate_batches");
-    const test::Folder three;
-    const GraphOutcome without = train_recipe(plain, 0, three);
+    const test::Folder folder;
+    run_alone({.config = with(config, {{"steps", 7}})}, gpu(), folder);
+    CHECK(differences(run_alone({.config = config, .resume_step = 7}, gpu(), folder), straight) == "");
+    const json nothing{{"ema", nullptr}, {"sync", {{"batch_norm", nullptr}, {"recalibrate_batches", nullptr}}}};
+    const GraphOutcome without = run_alone({.config = with(config, nothing)}, gpu());
     CHECK(without.losses == straight.losses);
     for (const auto& [name, tensor] : without.tensors) CHECK(straight.tensors.at(name).bytes == tensor.bytes);
   }

@@ -2,12 +2,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "core/error.h"
-#include "kernels/cuda/runtime/runtime.h"
 #include "layers/layer.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/support.h"
@@ -19,19 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-GraphOutcome train_in(const test::Folder& folder, const json& config, const std::function<void(TrainConfig&)>& prepare = {},
-                      std::int64_t resume_step = 0) {
-  register_builtins();
-  const auto transport = make_single_transport();
-  const std::uint64_t before = cuda::runtime_counters().graph_launches;
-  GraphOutcome outcome = run_graph_job({config, {}, prepare, resume_step}, gpu(), *transport, folder / ".");
-  outcome.launches = cuda::runtime_counters().graph_launches - before;
-  outcome.losses = losses_in(folder);
-  return outcome;
-}
 GraphOutcome train(const json& config, const std::function<void(TrainConfig&)>& prepare = {}) {
-  const test::Folder folder;
-  return train_in(folder, config, prepare);
+  return run_alone({.config = config, .prepare = prepare}, gpu());
 }
 
 /// Runs it with and without graphs; returns the run with.
@@ -103,8 +90,8 @@ TEST_CASE("cuda/graph_training: tests, checkpoints, an epoch's end and a resume 
   const json stops = with(plain, {{"evaluate", {{"every_steps", 2}}}, {"checkpoint", {{"every_steps", 5}, {"keep", 9}}}});
   CHECK(differences(train(stops), wanted) == "");
   const test::Folder folder;
-  train_in(folder, with(stops, {{"steps", 10}}));
-  const GraphOutcome resumed = train_in(folder, stops, {}, 5);
+  run_alone({.config = with(stops, {{"steps", 10}})}, gpu(), folder);
+  const GraphOutcome resumed = run_alone({.config = stops, .resume_step = 5}, gpu(), folder);
   CHECK(resumed.launches == 3 * (14 - 5 - static_cast<std::uint64_t>(resumed.warm_up)));
   CHECK(differences(resumed, wanted) == "");
 }
@@ -113,10 +100,6 @@ namespace {
 
 /// Passes on what it gets; through its linear layer in the first passes alone.
 class Forgetful final : public Layer {
- public:
-  explicit Forgetful(int passes) : passes_(passes) {}
-
- private:
   Shape build(const Shape& input) override {
     ConfigSection section(json{{"out_features", input[0]}}, "test");
     inner_ = &add_child("inner", layers().make("linear", "type", section), input);
@@ -124,24 +107,14 @@ class Forgetful final : public Layer {
   }
   Variable compute(const Variable& x, Pass& pass) override { return passes_-- > 0 ? inner_->forward(x, pass) : x; }
 
-  int passes_;
+  int passes_ = 4;  ///< one to trace shapes, and three steps
   Layer* inner_ = nullptr;
 };
 
 }  // namespace
 
 TEST_CASE("cuda/graph_training: a parameter that gets no gradient in the captured pass is named") {
-  register_builtins();
-  static const bool added = [] {
-    layers().add("test_forgetful", [](ConfigSection& c) -> std::unique_ptr<Layer> {
-      return std::make_unique<Forgetful>(static_cast<int>(c.integer("passes", 4, Range::at_least(0), "")));
-    });
-    return true;
-  }();
-  (void)added;
-  json config = graph_config(8);
-  auto& layer_list = config["model"]["layers"];
-  layer_list.insert(layer_list.begin() + 5, json{{"type", "test_forgetful"}});  // a pass to trace shapes, and three steps
+  const json config = with_layer<Forgetful>(graph_config(8), "test_forgetful", 5);
   const std::string text = test::error_of(ExitCode::kUsage, [&] { train(config); });
   CHECK(test::contains(text, "step 3"));
   CHECK(test::contains(text, "'5.inner.weight' got no gradient"));

@@ -291,12 +291,6 @@ class WaitingHere final : public Layer {
 }  // namespace
 
 TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on all, and the same exchanges go on in the same order") {
-  register_builtins();
-  static const bool added = [] {
-    layers().add("test_waiting_here", [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<WaitingHere>(); });
-    return true;
-  }();
-  (void)added;
   struct Case {
     json patch;
     Way way = Way::kNccl;
@@ -311,9 +305,8 @@ TEST_CASE("nccl/training: a capture that fails on one rank alone is given up on 
                         {kAllReduce, Way::kNccl, true},
                         {pairs, Way::kPeers, true}};
   for (const Case& one : cases) {
-    json config = with(with(graph_config(9), {{"data", {{"limit", 48}}}}), one.patch);
-    auto& list = config["model"]["layers"];
-    list.insert(list.begin() + 3, json{{"type", "test_waiting_here"}});
+    const json base = with(with(graph_config(9), {{"data", {{"limit", 48}}}}), one.patch);
+    const json config = with_layer<WaitingHere>(base, "test_waiting_here", 3);
     const std::vector<GraphOutcome> issued = train(2, eager(config));
     for (const int alone : {0, 1}) {
       CAPTURE(one.patch.dump());

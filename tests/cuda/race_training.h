@@ -94,6 +94,15 @@ inline std::vector<cuda::shim::Call> without_waits_for(const std::vector<cuda::s
   return result;
 }
 
+/// How many races of two operations there are.
+inline int races(const std::vector<cuda::shim::Call>& calls, const std::string& one, const std::string& other) {
+  const std::vector<cuda::shim::Finding> findings = cuda::shim::check_races(calls);
+  return static_cast<int>(std::count_if(findings.begin(), findings.end(), [&](const cuda::shim::Finding& found) {
+    return found.kind == cuda::shim::Finding::Kind::kRace &&
+           ((found.one == one && found.other == other) || (found.one == other && found.other == one));
+  }));
+}
+
 /// How many races of two operations come when the streams do not wait for what the call at `place` recorded. From there on nobody asks
 /// whether an event is done: the fake device, which is never late, would answer yes, and the wait would not be missed.
 inline int missed(const std::vector<cuda::shim::Call>& calls, std::size_t place, const std::string& one, const std::string& other) {
@@ -101,15 +110,7 @@ inline int missed(const std::vector<cuda::shim::Call>& calls, std::size_t place,
   for (std::size_t i = place; i < calls.size(); ++i) {
     if (calls[i].kind != cuda::shim::CallKind::kDone) silent.push_back(calls[i]);
   }
-  const auto races = [&](const std::vector<cuda::shim::Call>& record) {
-    int count = 0;
-    for (const cuda::shim::Finding& finding : cuda::shim::check_races(record)) {
-      count += finding.kind == cuda::shim::Finding::Kind::kRace &&
-               ((finding.one == one && finding.other == other) || (finding.one == other && finding.other == one));
-    }
-    return count;
-  };
-  return races(without_waits_for(silent, place)) - races(silent);
+  return races(without_waits_for(silent, place), one, other) - races(silent, one, other);
 }
 
 /// What was found, a line each: "" where nothing was.

@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "comm/bucket.h"
-#include "comm/transports/staged.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -84,23 +83,21 @@ Trained train(const std::string& algorithm, bool tracing) {
       {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"sync", {{"algorithm", algorithm}}}, {"cuda_graphs", false}, {"log_every", 1000}});
   Trained result;
   cuda::shim::start_recording();
-  train_ranks(
-      kRanks, config_json, [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); },
-      [&](int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& run) {
-        const auto origin = Tracer::Clock::now();
-        Tracer tracer(rank);
-        struct Installed {
-          explicit Installed(Tracer& tracer) { Tracer::install(&tracer); }
-          ~Installed() { Tracer::install(nullptr); }
-        } const installed(tracer);
-        std::optional<DeviceTrace> device_trace;
-        if (tracing) device_trace.emplace(tracer, backend);
-        run();
-        if (device_trace) device_trace->finish();
-        result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
-        const ShapeTrace trace = trace_shapes(config);
-        if (rank == 0) result.buckets = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size();
-      });
+  train_ranks(kRanks, config_json, by_host, [&](int rank, Backend& backend, const TrainConfig& config, const std::function<void()>& run) {
+    const auto origin = Tracer::Clock::now();
+    Tracer tracer(rank);
+    struct Installed {
+      explicit Installed(Tracer& tracer) { Tracer::install(&tracer); }
+      ~Installed() { Tracer::install(nullptr); }
+    } const installed(tracer);
+    std::optional<DeviceTrace> device_trace;
+    if (tracing) device_trace.emplace(tracer, backend);
+    run();
+    if (device_trace) device_trace->finish();
+    result.lanes[static_cast<std::size_t>(rank)] = lanes_of(tracer, origin);
+    const ShapeTrace trace = trace_shapes(config);
+    if (rank == 0) result.buckets = plan_buckets(trace.ready_order, trace.unused, config.dtype, config.bucket_bytes).buckets.size();
+  });
   result.records = count_records(cuda::shim::stop_recording());
   for (const Lanes& lanes : result.lanes) {
     for (const auto& [lane, spans] : lanes) result.timed += lane.ends_with("(device)") ? spans.size() : 0;

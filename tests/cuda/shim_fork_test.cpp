@@ -194,17 +194,13 @@ TEST_CASE("cuda/fork: where a capture with the branch fails, it is captured with
       ForwardingBackend::wait(event);
     }
   };
-  register_builtins();
   const auto run = [&](const char* fork, bool refuses, std::vector<std::string>& said) {
     const ForkSwitch forks(fork);
     GraphOutcome outcome;
     said = stderr_lines([&] {
-      const test::Folder folder;
       cuda::CudaBackend gpu(0, false, false, true);
       Refusing refusing(gpu);
-      const auto transport = make_single_transport();
-      outcome = run_graph_job({config, {}, {}, 0}, refuses ? static_cast<Backend&>(refusing) : gpu, *transport, folder / ".");
-      outcome.losses = losses_in(folder);
+      outcome = run_alone({.config = config}, refuses ? static_cast<Backend&>(refusing) : gpu);
     });
     return outcome;
   };

@@ -7,13 +7,11 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/agreement.h"
-#include "comm/transports/staged.h"
 #include "core/device_trace.h"
 #include "core/trace.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -23,10 +21,6 @@
 #include "layers/layer.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/graph_job.h"
-#include "tests/cuda/held_device.h"
-#include "tests/cuda/race_training.h"
-#include "tests/fakes/cuda/noting_backend.h"
-#include "tests/fakes/cuda/race_checker.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/errors.h"
 #include "tests/support/stderr_lines.h"
@@ -43,7 +37,7 @@ using nlohmann::json;
 
 /// A trainer on a GPU of its own, whose steps the test takes one by one.
 struct Steps {
-  explicit Steps(const json& json_config, Backend* in_front = nullptr) : backend(in_front ? *in_front : gpu) {
+  explicit Steps(const json& json_config) {
     register_builtins();
     config = read_gpu_config(json_config, {});
     const ShapeTrace trace = trace_shapes(config);
@@ -59,8 +53,7 @@ struct Steps {
     for (std::int64_t i = 0; i < steps; ++i) trainer->step();
   }
 
-  cuda::CudaBackend gpu{0, false, false, true};
-  Backend& backend;
+  cuda::CudaBackend backend{0, false, false, true};
   std::unique_ptr<Transport> transport = make_single_transport();
   TrainConfig config;
   std::unique_ptr<Trainer> trainer;
@@ -125,31 +118,6 @@ TEST_CASE("cuda/graph_trainer: while steps are issued, and with cuda_graphs fals
   CHECK(cuda::runtime_counters().graph_launches == before.graph_launches + 1);
 }
 
-TEST_CASE("cuda/graph_trainer: the race checker finds nothing in runs with graphs") {
-  for (const std::string precision : {"fp32", "fp16"}) {
-    for (const bool held : {false, true}) {
-      CAPTURE(precision);
-      CAPTURE(held);
-      register_builtins();
-      cuda::shim::start_recording(true);
-      {
-        cuda::CudaBackend gpu(0, false, false, true);
-        cuda::shim::NotingBackend noting(gpu);
-        Steps steps(long_lines({{"precision", precision}, {"accumulate", 2}, {"clip_norm", 1.0}, {"ema", json::object()}}), &noting);
-        {
-          std::optional<LaggingDevice> device;
-          if (held) device.emplace();
-          steps.take(8);
-        }
-        CHECK(steps.trainer->graphs().graphs() == 2);
-        noting.synchronize();
-      }
-      const std::vector<Call> calls = cuda::shim::stop_recording();
-      CHECK(lines(cuda::shim::check_races(calls)) == "");
-    }
-  }
-}
-
 TEST_CASE("cuda/graph_trainer: the timeline has one span of the device for a replayed step, and those of buckets for issued ones") {
   Tracer tracer(0);
   const auto origin = Tracer::Clock::now();
@@ -158,9 +126,8 @@ TEST_CASE("cuda/graph_trainer: the timeline has one span of the device for a rep
     struct Uninstall {
       ~Uninstall() { Tracer::install(nullptr); }
     } const uninstall;
-    cuda::CudaBackend gpu(0, false, false, true);
-    Steps steps(long_lines(json::object()), &gpu);
-    DeviceTrace trace(tracer, gpu);
+    Steps steps(long_lines(json::object()));
+    DeviceTrace trace(tracer, steps.backend);
     steps.take(8);
     trace.finish();
   }
@@ -193,18 +160,7 @@ class Offending final : public Layer {
   }
 };
 
-json offending(const json& config) {
-  static const bool added = [] {
-    register_builtins();
-    layers().add("test_offending", [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Offending>(); });
-    return true;
-  }();
-  (void)added;
-  json result = config;
-  auto& list = result["model"]["layers"];
-  list.insert(list.begin() + 3, json{{"type", "test_offending"}});
-  return result;
-}
+json offending() { return with_layer<Offending>(graph_config(6), "test_offending", 3); }
 
 struct Fallback {
   GraphOutcome outcome;
@@ -214,13 +170,8 @@ struct Fallback {
 Fallback train_alone(const json& config) {
   Fallback result;
   result.lines = stderr_lines([&] {
-    const test::Folder folder;
     cuda::CudaBackend gpu(0, false, false, true);
-    const auto transport = make_single_transport();
-    const std::uint64_t before = cuda::runtime_counters().graph_launches;
-    result.outcome = run_graph_job({config, {}, {}, 0}, gpu, *transport, folder / ".");
-    result.outcome.launches = cuda::runtime_counters().graph_launches - before;
-    result.outcome.losses = losses_in(folder);
+    result.outcome = run_alone({.config = config}, gpu);
   });
   return result;
 }
@@ -263,7 +214,7 @@ TEST_CASE("cuda/graph_trainer: a layer that waits or copies to the host is found
         CAPTURE(accumulate);
         CAPTURE(choice);
         Offending::deed = deed;
-        const json config = with(offending(graph_config(6)), {{"accumulate", accumulate}});
+        const json config = with(offending(), {{"accumulate", accumulate}});
         const Fallback eager = train_alone(with(config, {{"cuda_graphs", false}}));
         CHECK(eager.lines.empty());
         json graphs = config;
@@ -284,7 +235,7 @@ TEST_CASE("cuda/graph_trainer: a later micro-batch that cannot be captured is is
   Offending::deed = [&captures](Backend& backend, const Tensor&) {
     if (backend.capturing() && ++captures == 3) backend.synchronize();
   };
-  const json config = with(offending(graph_config(6)), {{"accumulate", 3}});
+  const json config = with(offending(), {{"accumulate", 3}});
   const Fallback eager = train_alone(with(config, {{"cuda_graphs", false}}));
   const Fallback fallen = train_alone(config);
   check_line(fallen.lines, "synchronize");
@@ -328,11 +279,9 @@ TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one 
   const auto train = [](const json& config) {
     std::vector<GraphOutcome> outcomes(2);
     const test::Folder folder;
-    run_ranks(
-        2, [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); },
-        [&](int rank, Backend& backend, Transport& transport) {
-          outcomes[static_cast<std::size_t>(rank)] = run_graph_job({config, {2, 2}, {}, 0}, backend, transport, folder / ".");
-        });
+    run_ranks(2, by_host, [&](int rank, Backend& backend, Transport& transport) {
+      outcomes[static_cast<std::size_t>(rank)] = run_graph_job({config, {2, 2}}, backend, transport, folder / ".");
+    });
     return outcomes;
   };
   std::vector<GraphOutcome> with_auto;
@@ -345,13 +294,7 @@ TEST_CASE("cuda/graph_trainer: exchanges through host memory are issued, in one 
 
 TEST_CASE("cuda/graph_trainer: on a CPU auto says nothing, and true one line") {
   const auto run = [](const json& config) {
-    return stderr_lines([&] {
-      register_builtins();
-      const auto backend = open_backend(DeviceType::kCpu, 1);
-      const auto transport = make_single_transport();
-      const test::Folder folder;
-      run_graph_job({config, {}, {}, 0}, *backend, *transport, folder / ".");
-    });
+    return stderr_lines([&] { run_alone({.config = config}, *open_backend(DeviceType::kCpu, 1)); });
   };
   CHECK(run(graph_config(2)).empty());
   check_line(run(with(graph_config(2), {{"cuda_graphs", true}})), "the device is no GPU");

@@ -1,9 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -22,9 +20,9 @@ using nlohmann::json;
 /// Two convolutions of one weight, which is therefore a sum's, and one that every other pass in training leaves out.
 class Irregular final : public Layer {
  public:
-  static void reset() { passes = 0; }
+  static inline int passes = 0;
 
- protected:
+ private:
   Shape build(const Shape& input) override {
     const std::int64_t channels = input[2];
     const auto weight = [&](const char* name) {
@@ -45,33 +43,15 @@ class Irregular final : public Layer {
     return y;
   }
 
- private:
-  static inline int passes = 0;
   Parameter *shared_ = nullptr, *now_and_then_ = nullptr;
 };
 
 GraphOutcome train(const json& config, bool low, const test::Folder& folder, std::int64_t resume_step = 0,
                    const std::function<void(TrainConfig&)>& prepare = {}) {
-  cuda::shim::set_libraries(cuda::shim::FakeLibraries{.on = true});
-  setenv("STARLING_LOW_GRADIENTS", low ? "1" : "0", 1);
-  struct Back {
-    ~Back() {
-      cuda::shim::set_libraries({});
-      unsetenv("STARLING_LOW_GRADIENTS");
-    }
-  } const back;
-  register_builtins();
-  static const bool registered = [] {
-    layers().add("test_irregular", [](ConfigSection&) -> std::unique_ptr<Layer> { return std::make_unique<Irregular>(); });
-    return true;
-  }();
-  (void)registered;
-  Irregular::reset();
+  const cuda::shim::UsingLibraries libraries(true, low);
+  Irregular::passes = 0;
   cuda::CudaBackend gpu(0, false, false, true);
-  const auto transport = make_single_transport();
-  GraphOutcome outcome = run_graph_job({config, {}, prepare, resume_step}, gpu, *transport, folder / ".");
-  outcome.losses = losses_in(folder);
-  return outcome;
+  return run_alone({config, {}, prepare, resume_step}, gpu, folder);
 }
 
 /// Runs it both ways; returns the run with gradients in low precision.
@@ -108,8 +88,8 @@ TEST_CASE("cuda/low gradients of runs: the same checkpoints, issued and as graph
 TEST_CASE("cuda/low gradients of runs: a weight that is read twice, and one that some passes leave out") {
   for (const std::string precision : {"bf16", "fp16"}) {
     CAPTURE(precision);
-    json config = with(config_of(precision, 6), {{"cuda_graphs", false}, {"unused_parameters", "allow"}});
-    config["model"]["layers"].insert(config["model"]["layers"].begin() + 3, json{{"type", "test_irregular"}});
+    const json base = with(config_of(precision, 6), {{"cuda_graphs", false}, {"unused_parameters", "allow"}});
+    const json config = with_layer<Irregular>(base, "test_irregular", 3);
     compare(config);
     compare(with(config, {{"accumulate", 2}}));
   }

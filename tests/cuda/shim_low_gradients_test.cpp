@@ -1,16 +1,14 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "comm/low_gradients.h"
-#include "comm/transports/staged.h"
 #include "layers/functions.h"
 #include "tests/cuda/fake_ranks.h"
 #include "tests/cuda/training_job.h"
@@ -25,21 +23,7 @@ namespace {
 
 using cuda::shim::Call;
 using cuda::shim::CallKind;
-
-/// Backends opened meanwhile have convolutions by stand-ins, whose gradients stay low or not.
-class Libraries {
- public:
-  explicit Libraries(bool low) {
-    cuda::shim::set_libraries(cuda::shim::FakeLibraries{.on = true});
-    setenv("STARLING_LOW_GRADIENTS", low ? "1" : "0", 1);
-  }
-  ~Libraries() {
-    cuda::shim::set_libraries({});
-    unsetenv("STARLING_LOW_GRADIENTS");
-  }
-  Libraries(const Libraries&) = delete;
-  Libraries& operator=(const Libraries&) = delete;
-};
+using cuda::shim::UsingLibraries;
 
 /// Kernels that a step's gradients cost beside their sums, by kind.
 struct Widenings {
@@ -65,7 +49,7 @@ struct Outcome {
 constexpr int kLowSteps = 5;
 
 Outcome train_alone(const TrainingSettings& settings, bool low) {
-  const Libraries libraries(low);
+  const UsingLibraries libraries(true, low);
   cuda::CudaBackend gpu(0, false, false, true);
   const auto transport = make_single_transport();
   TrainingJob job(gpu, *transport, settings);
@@ -82,11 +66,10 @@ Outcome train_alone(const TrainingSettings& settings, bool low) {
 }
 
 Outcome train_together(const TrainingSettings& settings, bool low) {
-  const Libraries libraries(low);
+  const UsingLibraries libraries(true, low);
   Outcome outcome;
-  const auto staged = [](std::unique_ptr<Transport> inner, Backend&) { return make_staged_transport(std::move(inner)); };
   cuda::shim::start_recording();
-  run_ranks(2, staged, [&](int rank, Backend& backend, Transport& transport) {
+  run_ranks(2, by_host, [&](int rank, Backend& backend, Transport& transport) {
     TrainingJob job(backend, transport, settings);
     for (int i = 0; i < kLowSteps; ++i) job.step();
     job.finish();
@@ -120,12 +103,12 @@ struct Four {
 
   explicit Four(Backend& backend) : parameters(4) {
     std::vector<Parameter*> order;
-    for (int i = 0; i < 4; ++i) {
-      parameters[static_cast<std::size_t>(i)].name = "p" + std::to_string(i);
-      parameters[static_cast<std::size_t>(i)].shape = Shape{kElements[i], 1};
-      parameters[static_cast<std::size_t>(i)].index = i;
-      parameters[static_cast<std::size_t>(i)].product = true;
-      order.push_back(&parameters[static_cast<std::size_t>(i)]);
+    for (Parameter& parameter : parameters) {
+      parameter.index = static_cast<int>(order.size());
+      parameter.name = "p" + std::to_string(parameter.index);
+      parameter.shape = Shape{kElements[parameter.index], 1};
+      parameter.product = true;
+      order.push_back(&parameter);
     }
     plan = plan_buckets(order, {}, DType::kFloat32, 1e9);
     buckets = make_buckets(plan, backend, DType::kFloat32, 0, false, DType::kBFloat16);
@@ -214,7 +197,7 @@ TEST_CASE("cuda/low gradients: ranks that gossip have the same bits, and ranks t
 }
 
 TEST_CASE("cuda/low gradients: the update finds each gradient where it lies, whatever the pattern and however often it changes") {
-  const Libraries libraries(true);
+  const UsingLibraries libraries(true);
   cuda::CudaBackend gpu(0, false, false, true);
   Four four(gpu);
   REQUIRE(static_cast<bool>(four.buckets[0].low_gradients.numbers));
@@ -233,7 +216,7 @@ TEST_CASE("cuda/low gradients: the update finds each gradient where it lies, wha
 }
 
 TEST_CASE("cuda/low gradients: a capture that finds no table widens each gradient, and its replays do so too") {
-  const Libraries libraries(true);
+  const UsingLibraries libraries(true);
   cuda::CudaBackend gpu(0, false, false, true);
   Four four(gpu);
   const StepValues values{.lr = 1.0};
@@ -254,10 +237,12 @@ TEST_CASE("cuda/low gradients: a capture that finds no table widens each gradien
 }
 
 TEST_CASE("cuda/low gradients: only a parameter's sole contribution stays low; a sum of several is fp32's") {
-  // A weight that is read twice in a pass, once, in micro-batches of a group, and again after a pass that ended one.
-  const auto gradient = [](bool low, const std::function<void(const std::function<void(int uses, bool add, bool report)>&)>& passes,
-                           bool& in_low) {
-    const Libraries libraries(low);
+  struct OnePass {
+    int uses;  ///< of the weight
+    bool add, report;
+  };
+  const auto gradient = [](bool low, const std::vector<OnePass>& passes, bool& in_low) {
+    const UsingLibraries libraries(true, low);
     cuda::CudaBackend gpu(0, false, false, true);
     Parameter weight;
     weight.name = "weight";
@@ -278,7 +263,7 @@ TEST_CASE("cuda/low gradients: only a parameter's sole contribution stays low; a
     Tape tape(gpu);
     tape.set_ready_observer([](Parameter&) {});
     unsigned seed = 2;
-    passes([&](int uses, bool add, bool report) {
+    for (const auto& [uses, add, report] : passes) {
       Pass pass{.backend = gpu, .tape = &tape, .training = true};
       const Window2d window{.kernel = {3, 3}, .padding = {1, 1}};
       Variable x(filled({2, 4, 4, 8}, seed++));
@@ -287,50 +272,36 @@ TEST_CASE("cuda/low gradients: only a parameter's sole contribution stays low; a
       const std::int32_t classes[2] = {3, 1};
       gpu.copy_from_host(classes, labels);
       tape.backward(functions::cross_entropy(functions::global_avg_pool(x, pass), labels, 0.0, 1.0, pass), 1.0, add, report);
-    });
+    }
     in_low = weight.grad_in_low;
     widen_gradients(gpu, buckets[0]);
     std::vector<float> result(static_cast<std::size_t>(weight.grad.elements()));
     gpu.copy_to_host(weight.grad, result.data());
     return result;
   };
-  using Passes = std::function<void(const std::function<void(int, bool, bool)>&)>;
   struct Variant {
     const char* name;
     bool low;
-    Passes passes;
+    std::vector<OnePass> passes;
   };
-  for (const Variant& variant : {Variant{"once", true, [](const auto& pass) { pass(1, false, true); }},
-                                 {"twice in a pass", false, [](const auto& pass) { pass(2, false, true); }},
-                                 {"two micro-batches", false,
-                                  [](const auto& pass) {
-                                    pass(1, false, false);
-                                    pass(1, true, true);
-                                  }},
-                                 {"a group that goes on", false,
-                                  [](const auto& pass) {
-                                    pass(1, false, true);
-                                    pass(1, true, true);
-                                  }},
-                                 {"once again", true, [](const auto& pass) {
-                                    pass(2, false, true);
-                                    pass(1, false, true);
-                                  }}}) {
+  for (const Variant& variant : {Variant{"once", true, {{1, false, true}}},
+                                 {"twice in a pass", false, {{2, false, true}}},
+                                 {"two micro-batches", false, {{1, false, false}, {1, true, true}}},
+                                 {"a group that goes on after it was reported", false, {{1, false, true}, {1, true, true}}},
+                                 {"once again", true, {{2, false, true}, {1, false, true}}}}) {
     CAPTURE(variant.name);
     bool low = false, wide = false;
     const std::vector<float> found = gradient(true, variant.passes, low), expected = gradient(false, variant.passes, wide);
     CHECK(found == expected);
     CHECK(low == variant.low);
     CHECK(!wide);
-    bool any = false;
-    for (const float number : found) any = any || number != 0.0f;
-    CHECK(any);
+    CHECK(std::any_of(found.begin(), found.end(), [](float number) { return number != 0.0f; }));
   }
 }
 
 TEST_CASE("cuda/low gradients: there is memory for them where cuDNN is, training is in low precision, and nobody has turned them off") {
   const auto has = [](bool low, DType compute) {
-    const Libraries libraries(low);
+    const UsingLibraries libraries(true, low);
     cuda::CudaBackend gpu(0, false, false, true);
     return gpu.low_precision_gradients(compute);
   };
@@ -338,9 +309,8 @@ TEST_CASE("cuda/low gradients: there is memory for them where cuDNN is, training
   CHECK(has(true, DType::kFloat16));
   CHECK(!has(true, DType::kFloat32));
   CHECK(!has(false, DType::kBFloat16));
-  cuda::shim::set_libraries(cuda::shim::FakeLibraries{.on = false});
+  const UsingLibraries none(false);
   CHECK(!cuda::CudaBackend(0, false, false, true).low_precision_gradients(DType::kBFloat16));
-  cuda::shim::set_libraries({});
 }
 
 }  // namespace starling::tests

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "comm/transports/staged.h"
 #include "tests/cuda/held_device.h"
 #include "tests/cuda/race_training.h"
 #include "tests/fakes/cuda/race_checker.h"
@@ -23,63 +21,43 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using cuda::shim::Finding;
 
-std::vector<Call> record(const std::string& algorithm, const std::string& precision, int ranks, bool held, bool graphs = false) {
+std::vector<Call> record(int ranks, const nlohmann::json& config, bool held = false) {
   std::optional<LaggingDevice> device;
   if (held) device.emplace();
-  return record_run(ranks, race_config(algorithm, precision, graphs), [&](std::unique_ptr<Transport> end, Backend&) {
-    return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);
-  });
+  return record_run(ranks, config, by_host);
 }
 
 }  // namespace
 
-TEST_CASE("cuda/race: whole runs have none") {
+TEST_CASE("cuda/race: whole runs have none, issued or replayed, with moving averages, slow numbers and averages by the clock") {
+  const auto check = [](int ranks, const nlohmann::json& config, bool held = false) {
+    CAPTURE(ranks);
+    CAPTURE(config.dump());
+    CAPTURE(held);
+    const std::vector<Call> calls = record(ranks, config, held);
+    CHECK((count(calls, CallKind::kLaunchGraph) > 0) == config["cuda_graphs"].get<bool>());
+    CHECK(lines(cuda::shim::check_races(calls)) == "");
+  };
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {
-    CAPTURE(precision);
     for (const bool held : {false, true}) {
-      CAPTURE(held);
-      CHECK(lines(cuda::shim::check_races(record("gossip", precision, 1, held))) == "");
-      const std::vector<Call> replayed = record("gossip", precision, 1, held, true);
-      CHECK(std::any_of(replayed.begin(), replayed.end(), [](const Call& call) { return call.kind == CallKind::kLaunchGraph; }));
-      CHECK(lines(cuda::shim::check_races(replayed)) == "");
+      check(1, race_config("gossip", precision, false), held);
+      check(1, race_config("gossip", precision, true), held);
+      check(1, with(race_config("gossip", precision, true), {{"ema", nlohmann::json::object()}}), held);
     }
     for (const char* algorithm : {"gossip", "allreduce"}) {
-      CAPTURE(algorithm);
-      CHECK(lines(cuda::shim::check_races(record(algorithm, precision, 2, false))) == "");
+      const nlohmann::json config = race_config(algorithm, precision, false), lookahead = with(config, {{"lookahead", {{"every", 2}}}});
+      check(2, config);
+      check(1, lookahead);
+      check(2, lookahead);
     }
-  }
-}
-
-TEST_CASE("cuda/race: whole runs that go back to slow numbers have none, on one rank and on several") {
-  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
-    CAPTURE(precision);
-    for (const char* algorithm : {"gossip", "allreduce"}) {
-      CAPTURE(algorithm);
-      for (const int ranks : {1, 2}) {
-        auto config = race_config(algorithm, precision, false);
-        config["lookahead"] = {{"every", 2}};
-        const std::vector<Call> calls = record_run(ranks, config, [&](std::unique_ptr<Transport> end, Backend&) {
-          return ranks > 1 ? make_staged_transport(std::move(end)) : std::move(end);
-        });
-        CHECK(!calls.empty());
-        CHECK(lines(cuda::shim::check_races(calls)) == "");
-      }
-    }
-  }
-}
-
-TEST_CASE("cuda/race: whole runs with averages by the clock have none") {
-  const auto staged = [](std::unique_ptr<Transport> end, Backend&) { return make_staged_transport(std::move(end)); };
-  for (const std::string precision : {"fp32", "bf16", "fp16"}) {
-    CAPTURE(precision);
-    CHECK(lines(cuda::shim::check_races(record_run(3, asynchronous_config(precision), staged))) == "");
+    check(3, asynchronous_config(precision));
   }
 }
 
 TEST_CASE("cuda/race: a batch that goes up without waiting for the work on the one before it is found") {
   for (const bool graphs : {false, true}) {
     CAPTURE(graphs);
-    const std::vector<Call> calls = record("gossip", "bf16", 1, false, graphs);
+    const std::vector<Call> calls = record(1, race_config("gossip", "bf16", graphs));
     const auto upload = std::find_if(calls.begin(), calls.end(),
                                      [](const Call& call) { return call.kind == CallKind::kCreateStream && call.label == "upload"; });
     REQUIRE(upload != calls.end());

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime/runtime.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/held_device.h"
 #include "tests/support/errors.h"
@@ -24,22 +23,17 @@ struct Outcome {
 };
 
 Outcome train(const json& config, bool chooses, bool lags) {
-  register_builtins();
   setenv("STARLING_CHOOSE_SCALE", chooses ? "1" : "0", 1);
   Outcome outcome;
-  const test::Folder folder;
-  const auto transport = make_single_transport();
   cuda::CudaBackend gpu(0, false, false, true);
   // Grows until it overflows, again and again.
   const auto prepare = [](TrainConfig& read) { read.loss_scale = {.initial = 65536.0, .growth_interval = 2}; };
-  const std::uint64_t before = cuda::runtime_counters().graph_launches, waits = cuda::runtime_counters().host_waits;
+  const std::uint64_t waits = cuda::runtime_counters().host_waits;
   {
     std::optional<LaggingDevice> device;
     if (lags) device.emplace();
-    outcome.run = run_graph_job({config, {}, prepare, 0}, gpu, *transport, folder / ".");
+    outcome.run = run_alone({.config = config, .prepare = prepare}, gpu);
   }
-  outcome.run.launches = cuda::runtime_counters().graph_launches - before;
-  outcome.run.losses = losses_in(folder);
   outcome.host_waits = cuda::runtime_counters().host_waits - waits;
   unsetenv("STARLING_CHOOSE_SCALE");
   return outcome;
