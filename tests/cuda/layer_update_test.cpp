@@ -12,6 +12,7 @@
 #include "kernels/gpu_update.h"
 #include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
+#include "tests/cuda/update_side.h"
 #include "tests/kernels/layer_reference.h"
 
 // The update of rules that measure layers, on a GPU against the CPU's: the same bits.
@@ -24,139 +25,50 @@ using test::LayerReference;
 using test::make_rule;
 using test::normal_numbers;
 
-struct LayerCase {
-  int terms = 1;
-  bool in_place = true;
-  std::int64_t offset = 0;               ///< elements by which all buffers start off an aligned address
-  DType low = DType::kFloat32;           ///< of the copy
-  DType low_gradient = DType::kFloat32;  ///< the second layer's gradient lies in this precision on a GPU
-  bool controlled = false;
-};
-
+/// With states as long as the bucket, or as the rule's own steps have them.
 template <class T>
-struct LayerSide {
-  /// With the states that the rule's own steps have.
-  LayerSide(Backend& to, const LayerCase& how, const OptimizerRule& rule, const std::vector<LayerExtent>& extents)
-      : LayerSide(to, how, 0, extents) {
-    std::int64_t state = 0;
-    for (const LayerExtent& layer : extents) state += state_elements_of(rule, layer);
-    for (std::size_t s = 0; s < rule.state_names().size(); ++s)
-      args.states.push_back(put(std::vector<T>(static_cast<std::size_t>(state), T(0))));
-  }
-  LayerSide(Backend& to, const LayerCase& how, std::size_t states, const std::vector<LayerExtent>& extents = layer_extents())
-      : backend(to), layers(extents), offset(how.offset) {
-    const std::int64_t elements = elements_of(layers);
-    const auto n = static_cast<std::size_t>(elements);
-    args.x = args.x_out = put(random(1));
-    if (!how.in_place) args.x_out = put(random(2));
-    args.gradient = put(random(3));
-    for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(std::vector<T>(n, T(0))));
-    for (int k = 0; k < how.terms; ++k) {
-      args.received.push_back(put(random(10 + static_cast<unsigned>(k))));
-      args.weights.push_back(1.0 / (how.terms + 1.5 + k));
-    }
-    args.self_weight = 0.37;
-    args.gradient_scale = 0.77;
-    std::vector<std::uint8_t> decay(n / 32, kDecays);
-    for (std::size_t i = static_cast<std::size_t>(layers[2].first) / 32; i < decay.size(); ++i) decay[i] = 0;
-    if (how.low_gradient != DType::kFloat32) {
-      rounded_from = static_cast<std::size_t>(layers[1].first);
-      rounded_to = rounded_from + static_cast<std::size_t>(layers[1].elements);
-      rounding = how.low_gradient;
-      if (backend.device() == DeviceType::kCuda) {
-        args.gradient_low = Tensor(backend, Shape{elements + offset}, rounding).slice(offset, Shape{elements});
-        for (std::size_t i = rounded_from / 32; i < rounded_to / 32; ++i) decay[i] |= kGradientIsLow;
-      }
-    }
-    args.decay = Tensor(backend, Shape{elements / 32}, DType::kUInt8);
-    backend.copy_from_host(decay.data(), args.decay);
-    if (how.low != DType::kFloat32) args.low = Tensor(backend, Shape{elements + offset}, how.low).slice(offset, Shape{elements});
-    if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
-    args.layers = make_update_layers(backend, layers, elements);
-    args.lr = 0.3;
-  }
-
-  /// The padding is zero.
-  std::vector<T> random(unsigned seed) const {
-    std::vector<T> result = normal_numbers<T>(static_cast<std::size_t>(elements_of(layers)), seed);
+UpdateSide<T> layer_side(Backend& to, const UpdateCase& how, const OptimizerRule& rule, bool own_states = false,
+                         const std::vector<LayerExtent>& layers = layer_extents()) {
+  const std::int64_t elements = elements_of(layers);
+  const auto random = [layers, elements](unsigned seed) {
+    std::vector<T> result = normal_numbers<T>(static_cast<std::size_t>(elements), seed);
+    // The padding is zero.
     for (const LayerExtent& layer : layers) std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding, T(0));
     return result;
-  }
-  Tensor put(const std::vector<T>& values) const {
-    const auto n = static_cast<std::int64_t>(values.size());
-    const Tensor tensor = Tensor(backend, Shape{n + offset}, DTypeOf<T>::value).slice(offset, Shape{n});
-    backend.copy_from_host(values.data(), tensor);
-    return tensor;
-  }
-  void set_step(std::int64_t step) {
-    args.step = step;
-    std::vector<T> gradient = random(100 + static_cast<unsigned>(step));
-    if (args.control) {
-      const double control[2] = {1.0 / (0.9 + static_cast<double>(step)), step == 2 ? 1.0 : 0.0};
-      backend.copy_from_host(control, args.control);
-    }
-    std::vector<std::uint16_t> low(gradient.size(), 0xffff);  // NaN
-    for (std::size_t i = rounded_from; i < rounded_to; ++i) {
-      const auto number = static_cast<float>(gradient[i]);
-      const bool bf16 = rounding == DType::kBFloat16;
-      low[i] = bf16 ? BFloat16(number).bits : Float16(number).bits;
-      gradient[i] = static_cast<T>(bf16 ? static_cast<float>(BFloat16(number)) : static_cast<float>(Float16(number)));
-      if (args.gradient_low) gradient[i] = static_cast<T>(1e30);  // must not be read
-    }
-    if (args.gradient_low) backend.copy_from_host(low.data(), args.gradient_low);
-    backend.copy_from_host(gradient.data(), args.gradient);
-  }
-  std::vector<std::byte> bytes_of(const Tensor& tensor) const {
-    std::vector<std::byte> result(tensor.bytes());
-    backend.copy_to_host(tensor, result.data());
-    return result;
-  }
-
-  Backend& backend;
-  std::vector<LayerExtent> layers;
-  std::int64_t offset;
-  UpdateArgs args;
-  std::size_t rounded_from = 0, rounded_to = 0;
-  DType rounding = DType::kFloat32;
-};
+  };
+  UpdateSide<T> side(to, how, random, [&](std::size_t block) {
+    const auto at = static_cast<std::int64_t>(32 * block);
+    return (at < layers[2].first ? kDecays : 0) | (at >= layers[1].first && at < layers[2].first ? kGradientIsLow : 0);
+  });
+  std::int64_t own = 0;
+  for (const LayerExtent& layer : layers) own += state_elements_of(rule, layer);
+  side.add_states(rule.state_names().size(), own_states ? own : elements);
+  side.args.layers = make_update_layers(to, layers, elements);
+  side.args.lr = 0.3;
+  return side;
+}
 
 template <class T>
-void compare_sides(const LayerReference& reference, const LayerCase& how) {
+void compare_sides(const LayerReference& reference, UpdateCase how) {
   CAPTURE(reference.type);
   CAPTURE(how.terms);
   CAPTURE(sizeof(T));
+  how.steps = 3;
   const auto rule = make_rule(reference.type, reference.config());
   CHECK(runs_on_gpu(*rule));
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  const std::size_t states = rule->state_names().size();
-  LayerSide<T> expected(*cpu, how, states), found(gpu(), how, states);
-  for (std::int64_t step = 1; step <= 3; ++step) {
-    CAPTURE(step);
-    const auto before = expected.bytes_of(expected.args.x_out);
-    for (LayerSide<T>* side : {&expected, &found}) {
-      side->set_step(step);
-      side->backend.update({*rule, side->args});
-    }
-    const bool stands_still = how.controlled && step == 2 && how.terms == 0 && how.in_place;
-    CHECK((expected.bytes_of(expected.args.x_out) == before) == stands_still);
-    CHECK(found.bytes_of(found.args.x_out) == expected.bytes_of(expected.args.x_out));
-    if (!how.controlled || step != 2) CHECK(found.bytes_of(found.args.layers.factors) == expected.bytes_of(expected.args.layers.factors));
-    for (std::size_t s = 0; s < states; ++s) CHECK(found.bytes_of(found.args.states[s]) == expected.bytes_of(expected.args.states[s]));
-    if (how.low != DType::kFloat32) CHECK(found.bytes_of(found.args.low) == expected.bytes_of(expected.args.low));
-    if (!how.in_place) {
-      std::swap(expected.args.x, expected.args.x_out);
-      std::swap(found.args.x, found.args.x_out);
-    }
-  }
+  UpdateSide<T> expected = layer_side<T>(*cpu, how, *rule), found = layer_side<T>(gpu(), how, *rule);
+  compare_steps(*rule, how, expected, found);
 }
 
 /// By all that the rule issues, to rounding: products and means are summed in another order on a GPU.
-void compare_issued(const LayerReference& reference, const LayerCase& how, const std::vector<LayerExtent>& layers = layer_extents()) {
+void compare_issued(const LayerReference& reference, const UpdateCase& how, const std::vector<LayerExtent>& layers = layer_extents()) {
   CAPTURE(reference.type);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   const auto rule = make_rule(reference.type, reference.config());
-  LayerSide<float> expected(*cpu, how, *rule, layers), found(gpu(), how, *rule, layers);
-  for (LayerSide<float>* side : {&expected, &found}) add_matrices(side->backend, *rule, DType::kFloat32, layers, side->args.layers);
+  UpdateSide<float> expected = layer_side<float>(*cpu, how, *rule, true, layers),
+                    found = layer_side<float>(gpu(), how, *rule, true, layers);
+  for (UpdateSide<float>* side : {&expected, &found}) add_matrices(side->backend, *rule, DType::kFloat32, layers, side->args.layers);
   const auto compare = [](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
     const auto* x = reinterpret_cast<const float*>(a.data());
     const auto* y = reinterpret_cast<const float*>(b.data());
@@ -167,7 +79,7 @@ void compare_issued(const LayerReference& reference, const LayerCase& how, const
   for (std::int64_t step = 1; step <= 3; ++step) {
     CAPTURE(step);
     const auto before = found.bytes_of(found.args.states[0]);
-    for (LayerSide<float>* side : {&expected, &found}) {
+    for (UpdateSide<float>* side : {&expected, &found}) {
       side->set_step(step);
       run_update(side->backend, *rule, side->args);
     }
@@ -175,7 +87,7 @@ void compare_issued(const LayerReference& reference, const LayerCase& how, const
     compare(expected.bytes_of(expected.args.x_out), found.bytes_of(found.args.x_out));
     compare(expected.bytes_of(expected.args.states[0]), found.bytes_of(found.args.states[0]));
     if (!how.in_place) {
-      for (LayerSide<float>* side : {&expected, &found}) std::swap(side->args.x, side->args.x_out);
+      for (UpdateSide<float>* side : {&expected, &found}) std::swap(side->args.x, side->args.x_out);
     }
     if (how.low == DType::kFloat32) continue;
     const auto low = found.bytes_of(found.args.low), x = found.bytes_of(found.args.x_out);

@@ -191,9 +191,11 @@ TEST_CASE(
       }
       // In backward an update is issued as soon as its bucket's gradients are complete, otherwise behind the pass.
       const auto computed_after = [&](std::size_t update) {
-        return places(calls, [&](const Call& call) {
-                 return call.kind == CallKind::kLaunch && call.stream == record.compute && &call > &calls[update] && &call < &calls[let_go];
-               })
+        return places(calls,
+                      [&](const Call& call) {
+                        return call.kind == CallKind::kLaunch && call.stream == record.compute && &call > &calls[update] &&
+                               &call < &calls[let_go];
+                      })
             .size();
       };
       CHECK((in_backward ? computed_after(updates[0]) > 5 : computed_after(updates[buckets - 1]) == 0));

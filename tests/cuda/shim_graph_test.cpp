@@ -16,6 +16,7 @@
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/optimizer.h"
 #include "tests/cuda/graph_work.h"
+#include "tests/cuda/update_side.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/kernels/optimizer_reference.h"
 #include "tests/support/errors.h"
@@ -27,10 +28,11 @@ namespace {
 using shim::Call;
 using shim::CallKind;
 using test::make_rule;
-using test::normal_numbers;
-using tests::bytes_of;
+using tests::bucket_side;
 using tests::GraphWork;
 using tests::put;
+using tests::UpdateCase;
+using tests::UpdateSide;
 using tests::values_of;
 
 std::string error_of(const std::function<void()>& body) { return test::error_of(ExitCode::kInternal, body); }
@@ -55,39 +57,17 @@ struct Streams2 {
 
 CudaBackend own_backend() { return CudaBackend(0, false, false, true); }
 
-/// One bucket for one rule.
 template <class T>
-struct Bucket {
-  static constexpr std::int64_t kN = 32 * 70;
-
-  Bucket(Backend& to, std::size_t states, int terms) : backend(to) {
-    const auto n = static_cast<std::size_t>(kN);
-    args.x = args.x_out = put(backend, normal_numbers<T>(n, 1));
-    args.gradient = put(backend, normal_numbers<T>(n, 2));
-    for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(backend, std::vector<T>(n, T(0))));
-    for (int k = 0; k < terms; ++k) {
-      args.received.push_back(put(backend, normal_numbers<T>(n, 10 + static_cast<unsigned>(k))));
-      args.weights.push_back(1.0 / (terms + 1.5 + k));
-    }
-    args.self_weight = 0.37;
-    args.decay = put(backend, std::vector<std::uint8_t>(n / 32, 1));
-  }
-  void set_step(const StepValues& values) {
-    args.lr = values.lr;
-    args.step = values.step;
-    args.gradient_scale = 0.77 / values.loss_scale;
-  }
-  bool same(const Bucket& other) const {
-    bool all = bytes_of(backend, args.x) == bytes_of(backend, other.args.x);
-    for (std::size_t s = 0; s < args.states.size(); ++s) {
-      all = all && bytes_of(backend, args.states[s]) == bytes_of(backend, other.args.states[s]);
-    }
-    return all;
-  }
-
-  Backend& backend;
-  UpdateArgs args;
-};
+void set_step(UpdateSide<T>& side, const StepValues& values) {
+  side.args.lr = values.lr;
+  side.args.step = values.step;
+  side.args.gradient_scale = 0.77 / values.loss_scale;
+}
+template <class T>
+bool same(const UpdateSide<T>& one, const UpdateSide<T>& other) {
+  const auto alike = [&](const Tensor& a, const Tensor& b) { return one.bytes_of(a) == other.bytes_of(b); };
+  return alike(one.args.x, other.args.x) && std::equal(one.args.states.begin(), one.args.states.end(), other.args.states.begin(), alike);
+}
 
 template <class T>
 void compare_rule(CudaBackend& backend, const test::Reference& reference, int terms) {
@@ -97,24 +77,25 @@ void compare_rule(CudaBackend& backend, const test::Reference& reference, int te
   CAPTURE(sizeof(T));
   const auto rule = make_rule(reference);
   const std::size_t states = rule->state_names().size();
-  Bucket<T> eager(backend, states, terms), replayed(backend, states, terms);
+  const UpdateCase how{.n = 32 * 70, .terms = terms};
+  UpdateSide<T> eager = bucket_side<T>(backend, how, states), replayed = bucket_side<T>(backend, how, states);
   const auto period = static_cast<std::size_t>(reference.accum_iter);
   std::vector<std::unique_ptr<DeviceGraph>> graphs(period);
   for (std::int64_t step = 1; step <= 3 * reference.accum_iter; ++step) {
     CAPTURE(step);
     const StepValues values = values_of(step);
-    eager.set_step(values);
+    set_step(eager, values);
     backend.update({*rule, eager.args});
     auto& graph = graphs[static_cast<std::size_t>(step) % period];
     if (!graph) {
-      replayed.set_step(values);
+      set_step(replayed, values);
       REQUIRE(backend.begin_capture(values));
       backend.update({*rule, replayed.args});
       graph = backend.end_capture();
-      if (step == 1) CHECK_FALSE(replayed.same(eager));  // not done yet
+      if (step == 1) CHECK_FALSE(same(replayed, eager));  // not done yet
     }
     graph->launch(values);
-    CHECK(replayed.same(eager));
+    CHECK(same(replayed, eager));
   }
 }
 
@@ -262,9 +243,9 @@ TEST_CASE("cuda/graph: updates of every rule and phase from the step block have 
 TEST_CASE("cuda/graph: a launch with a step of another kind is an error, not another rule's numbers") {
   CudaBackend backend = own_backend();
   const auto rule = make_rule(test::Reference{.type = "accum_adamw", .accum_iter = 3});
-  Bucket<float> bucket(backend, rule->state_names().size(), 1);
+  UpdateSide<float> bucket = bucket_side<float>(backend, {}, rule->state_names().size());
   const StepValues values = values_of(1);
-  bucket.set_step(values);
+  set_step(bucket, values);
   REQUIRE(backend.begin_capture(values));
   CHECK_THROWS_AS(
       [&] {

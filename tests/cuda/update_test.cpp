@@ -4,14 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "tests/cuda/support.h"
+#include "tests/cuda/update_side.h"
 #include "tests/kernels/optimizer_reference.h"
 
 // The fused update on a GPU against the CPU's: the same bits.
@@ -22,124 +21,6 @@ using test::make_rule;
 using test::normal_numbers;
 using test::Reference;
 using test::reference_rules;
-
-/// What varies from case to case.
-struct UpdateCase {
-  std::int64_t n = 96;
-  int terms = 1;
-  bool whole_sum = false;   ///< self_weight 0
-  bool in_place = true;     ///< x_out is x
-  std::int64_t offset = 0;  ///< elements by which all buffers start off an aligned address
-  DType low = DType::kFloat32;
-  DType low_gradient = DType::kFloat32;  ///< some blocks' gradients lie in this precision on a GPU
-  bool controlled = false;               ///< a clip factor in each step, and the second one skipped
-  bool encoded = false;                  ///< what is received are messages in `code`, in blocks of 32
-  Code code = Code::kNone;
-  int steps = 5;
-};
-
-/// One side's bucket. Both sides start from the same numbers.
-template <class T>
-struct Side {
-  Side(Backend& to, const UpdateCase& how, std::size_t states) : backend(to), offset(how.offset) {
-    const auto n = static_cast<std::size_t>(how.n);
-    args.x = args.x_out = put(normal_numbers<T>(n, 1));
-    if (!how.in_place) args.x_out = put(normal_numbers<T>(n, 2));
-    args.gradient = put(normal_numbers<T>(n, 3));
-    for (std::size_t s = 0; s < states; ++s) args.states.push_back(put(std::vector<T>(n, T(0))));
-    for (int k = 0; k < how.terms; ++k) {
-      args.received.push_back(put(normal_numbers<T>(n, 10 + static_cast<unsigned>(k))));
-      args.weights.push_back(1.0 / (how.terms + 1.5 + k));
-    }
-    args.self_weight = how.whole_sum ? 0.0 : 0.37;
-    if (how.encoded) encode_received(how);
-    args.gradient_scale = 0.77;
-    std::vector<std::uint8_t> decay(n / 32);
-    for (std::size_t i = 0; i < decay.size(); ++i) decay[i] = i % 3 != 1;
-    args.decay = Tensor(backend, Shape{how.n / 32}, DType::kUInt8);
-    backend.copy_from_host(decay.data(), args.decay);
-    if (how.low != DType::kFloat32) args.low = Tensor(backend, Shape{how.n + how.offset}, how.low).slice(how.offset, Shape{how.n});
-    if (how.low_gradient != DType::kFloat32) {
-      low_blocks.resize(decay.size());
-      for (std::size_t i = 0; i < decay.size(); ++i) low_blocks[i] = i % 4 == 1 || i % 4 == 2;
-      rounding = how.low_gradient;
-      if (backend.device() == DeviceType::kCuda) {
-        args.gradient_low = Tensor(backend, Shape{how.n + how.offset}, rounding).slice(how.offset, Shape{how.n});
-        for (std::size_t i = 0; i < decay.size(); ++i) decay[i] |= low_blocks[i] ? kGradientIsLow : 0;
-        backend.copy_from_host(decay.data(), args.decay);
-      }
-    }
-    if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
-    args.lr = 0.01;
-  }
-
-  /// Both sides get the bytes that the CPU makes of the numbers.
-  void encode_received(const UpdateCase& how) {
-    const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-    constexpr std::int64_t kBlock = 32;
-    for (Tensor& received : args.received) {
-      const Tensor numbers(*cpu, Shape{how.n}, DTypeOf<T>::value);
-      backend.copy_to_host(received, numbers.raw());
-      const Tensor message(*cpu, Shape{message_bytes(how.code, DTypeOf<T>::value, how.n, kBlock)}, DType::kUInt8);
-      cpu->encode({.x = numbers, .message = message, .code = how.code, .block = kBlock});
-      received = Tensor(backend, message.shape(), DType::kUInt8);
-      backend.copy_from_host(message.raw(), received);
-    }
-    args.encoded = {.weights = args.weights, .code = how.code, .block = kBlock};
-    args.encoded.weights[0] = -0.75;
-    args.sum_received = true;
-    args.weights = {0.7};
-  }
-
-  Tensor put(const std::vector<T>& values) const {
-    const auto n = static_cast<std::int64_t>(values.size());
-    const Tensor tensor = Tensor(backend, Shape{n + offset}, DTypeOf<T>::value).slice(offset, Shape{n});
-    backend.copy_from_host(values.data(), tensor);
-    return tensor;
-  }
-
-  void set_step(std::int64_t step, unsigned seed) {
-    args.step = step;
-    std::vector<T> gradient = normal_numbers<T>(static_cast<std::size_t>(args.x.elements()), seed);
-    if (args.control) {
-      const double control[2] = {1.0 / (0.9 + static_cast<double>(step)), step == 2 ? 1.0 : 0.0};
-      backend.copy_from_host(control, args.control);
-      if (step == 2) gradient[7] = std::numeric_limits<T>::infinity();
-    }
-    if (!low_blocks.empty()) round_gradient(gradient);
-    backend.copy_from_host(gradient.data(), args.gradient);
-  }
-
-  /// Numbers of the blocks in low precision lose bits. On a GPU they lie there alone: what each memory does not hold is NaN.
-  void round_gradient(std::vector<T>& gradient) {
-    std::vector<std::uint16_t> low(gradient.size(), 0xffff);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (!low_blocks[i / 32]) continue;
-      const auto number = static_cast<float>(gradient[i]);
-      if (rounding == DType::kBFloat16) {
-        low[i] = BFloat16(number).bits;
-        gradient[i] = static_cast<T>(static_cast<float>(BFloat16(number)));
-      } else {
-        low[i] = Float16(number).bits;
-        gradient[i] = static_cast<T>(static_cast<float>(Float16(number)));
-      }
-      if (args.gradient_low) gradient[i] = std::numeric_limits<T>::quiet_NaN();
-    }
-    if (args.gradient_low) backend.copy_from_host(low.data(), args.gradient_low);
-  }
-
-  std::vector<std::byte> bytes_of(const Tensor& tensor) const {
-    std::vector<std::byte> result(tensor.bytes());
-    backend.copy_to_host(tensor, result.data());
-    return result;
-  }
-
-  Backend& backend;
-  std::int64_t offset;
-  UpdateArgs args;
-  std::vector<bool> low_blocks;
-  DType rounding = DType::kFloat32;
-};
 
 template <class T>
 void compare(const Reference& reference, const UpdateCase& how) {
@@ -155,24 +36,8 @@ void compare(const Reference& reference, const UpdateCase& how) {
   const auto rule = make_rule(reference);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   const std::size_t states = rule->state_names().size();
-  Side<T> expected(*cpu, how, states), found(gpu(), how, states);
-  for (std::int64_t step = 1; step <= how.steps; ++step) {
-    CAPTURE(step);
-    const auto before = expected.bytes_of(expected.args.x_out);
-    for (Side<T>* side : {&expected, &found}) {
-      side->set_step(step, 100 + static_cast<unsigned>(step));
-      side->backend.update({*rule, side->args});
-    }
-    const bool stands_still = how.controlled && step == 2 && how.terms == 0 && how.in_place;
-    CHECK((expected.bytes_of(expected.args.x_out) == before) == stands_still);
-    CHECK(found.bytes_of(found.args.x_out) == expected.bytes_of(expected.args.x_out));
-    for (std::size_t s = 0; s < states; ++s) CHECK(found.bytes_of(found.args.states[s]) == expected.bytes_of(expected.args.states[s]));
-    if (how.low != DType::kFloat32) CHECK(found.bytes_of(found.args.low) == expected.bytes_of(expected.args.low));
-    if (!how.in_place) {
-      std::swap(expected.args.x, expected.args.x_out);
-      std::swap(found.args.x, found.args.x_out);
-    }
-  }
+  UpdateSide<T> expected = bucket_side<T>(*cpu, how, states), found = bucket_side<T>(gpu(), how, states);
+  compare_steps(*rule, how, expected, found);
 }
 
 void compare_all(const UpdateCase& how) {
@@ -313,10 +178,10 @@ TEST_CASE("cuda/update: blocks that take several tiles each") {
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
   for (const int terms : {1, 3}) {
     const UpdateCase how{.n = 32 * 2048 * 2 + 32 * 17, .terms = terms};  // a device of one multiprocessor has 32 blocks
-    Side<float> expected(*cpu, how, 3), found(gpu(), how, 3);
+    UpdateSide<float> expected = bucket_side<float>(*cpu, how, 3), found = bucket_side<float>(gpu(), how, 3);
     for (std::int64_t step = 1; step <= 2; ++step) {
-      expected.set_step(step, 5);
-      found.set_step(step, 5);
+      expected.set_step(step);
+      found.set_step(step);
       cpu->update({*rule, expected.args});
       Slot slot;
       launcher(*rule, found.args, {.stream = gpu().handle(), .owner = &slot, .upload = &Slot::upload});
