@@ -285,9 +285,7 @@ TEST_CASE("nccl/exchange: communicators are made for groups alone, each once") {
 
 TEST_CASE("nccl/exchange: buffers are registered once, where NCCL can") {
   for (const bool registers : {true, false}) {
-    NcclWorld::Options options;
-    options.nccl.registers = registers;
-    NcclWorld world(2, options);
+    NcclWorld world(2, {.nccl = {.registers = registers}});
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
       const Exchange exchange = pair_with(1 - transport.rank());
       const Tensor send = filled(backend, {64, DType::kFloat32}, 1), receive(backend, send.shape(), send.dtype());

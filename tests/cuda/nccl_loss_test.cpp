@@ -91,18 +91,17 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
     CAPTURE(variant.graphs);
     CAPTURE(std::string(variant.algorithm));
     CAPTURE(std::string(variant.topology));
-    NcclWorld::Options options;
-    options.timeout_seconds = 2.0;  // of the steps before the loss too: no pause of a busy machine's is to reach it
-    NcclWorld world(variant.ranks, options);
+    // The limit is of the steps before the loss too: no pause of a busy machine's is to reach it.
+    NcclWorld world(variant.ranks, {.timeout_seconds = 2.0});
     const int lost = variant.ranks - 1;
     std::atomic<bool> stopped{false};
     Clock::time_point stopped_at;
     const auto train = [&](Transport& transport, cuda::CudaBackend& backend) {
-      TrainingSettings settings;
-      settings.algorithm = variant.algorithm;
-      settings.topology = {{"type", variant.topology}};
-      settings.start_at_begin = settings.graphs = variant.graphs;
-      TrainingJob job(backend, transport, settings);
+      TrainingJob job(backend, transport,
+                      {.algorithm = variant.algorithm,
+                       .topology = {{"type", variant.topology}},
+                       .start_at_begin = variant.graphs,
+                       .graphs = variant.graphs});
       while (job.steps() < (variant.graphs ? 7 : 2)) job.step();
       transport.world().barrier();
       if (transport.rank() == lost) {
@@ -136,9 +135,7 @@ TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buck
 }
 
 TEST_CASE("nccl/loss: a rank that never comes is noticed where NCCL connects") {
-  NcclWorld::Options options;
-  options.timeout_seconds = 0.3;
-  NcclWorld world(2, options);
+  NcclWorld world(2, {.timeout_seconds = 0.3});
   const auto ends = ends_of(world, 2, [&](Transport& transport, cuda::CudaBackend& backend) {
     if (transport.rank() == 0) exchange_with(1, transport, backend, {7, 3, 6});
   });
@@ -165,13 +162,9 @@ TEST_CASE("nccl/loss: an asynchronous error of NCCL's is told in its words, with
 }
 
 TEST_CASE("nccl/loss: an asynchronous error between replayed steps is told in NCCL's words, and ends all ranks") {
-  NcclWorld::Options options;
-  options.timeout_seconds = 5.0;  // rank 1 waits so long; less might end the eager steps on a busy machine
-  NcclWorld world(2, options);
+  NcclWorld world(2, {.timeout_seconds = 5.0});  // rank 1 waits so long; less might end the eager steps on a busy machine
   const auto ends = ends_of(world, 2, [&](Transport& transport, cuda::CudaBackend& backend) {
-    TrainingSettings settings;
-    settings.start_at_begin = settings.graphs = true;
-    TrainingJob job(backend, transport, settings);
+    TrainingJob job(backend, transport, {.start_at_begin = true, .graphs = true});
     while (job.steps() < 2 * job.period() + 1) job.step();
     transport.world().barrier();
     if (transport.rank() == 0) world.fake.break_down(0, "remote process has terminated");
@@ -183,9 +176,7 @@ TEST_CASE("nccl/loss: an asynchronous error between replayed steps is told in NC
 }
 
 TEST_CASE("nccl/loss: an error of NCCL's in a capture says what was captured, and how to run without graphs") {
-  NcclWorld::Options options;
-  options.watch_seconds = 1e3;  // the rank sees it itself
-  NcclWorld world(2, options);
+  NcclWorld world(2, {.watch_seconds = 1e3});  // the rank sees it itself
   const auto ends = ends_of(world, 2, [&](Transport& transport, cuda::CudaBackend& backend) {
     const Tensor numbers(backend, Shape{32}, DType::kFloat32);
     backend.fill(numbers, 1.0);
@@ -203,10 +194,8 @@ TEST_CASE("nccl/loss: an error of NCCL's in a capture says what was captured, an
 }
 
 TEST_CASE("nccl/loss: an error of NCCL's in a call is told with the call's exchange, whoever sees it first") {
-  NcclWorld::Options options;
   for (int attempt = 0; attempt < 40; ++attempt) {
-    options.watch_seconds = attempt % 2 == 0 ? 0.01 : 1e-6;  // mostly the rank itself, mostly its watchdog
-    NcclWorld world(2, options);
+    NcclWorld world(2, {.watch_seconds = attempt % 2 == 0 ? 0.01 : 1e-6});  // mostly the rank itself, mostly its watchdog
     // Ranks whose sums differ in size: NCCL fails on both.
     const auto ends = ends_of(world, 2, [&](Transport& transport, cuda::CudaBackend& backend) {
       const Tensor numbers(backend, Shape{transport.rank() == 0 ? 32 : 64}, DType::kFloat32);
@@ -222,9 +211,7 @@ TEST_CASE("nccl/loss: an error of NCCL's in a call is told with the call's excha
 }
 
 TEST_CASE("nccl/loss: a refused init is heard by all ranks, and leaves the control plane to them") {
-  NcclWorld::Options options;
-  options.nccl.refuse_init = 2;
-  NcclWorld world(3, options);
+  NcclWorld world(3, {.nccl = {.refuse_init = 2}});
   std::vector<Ended> ends(3);
   world.run_ranks([&](int rank) {
     cuda::CudaBackend backend(0, false, false, true);
@@ -238,9 +225,7 @@ TEST_CASE("nccl/loss: a refused init is heard by all ranks, and leaves the contr
 }
 
 TEST_CASE("nccl/loss: a refused split is heard by all ranks, and nothing goes on") {
-  NcclWorld::Options options;
-  options.nccl.refuse_split = 1;
-  NcclWorld world(4, options);
+  NcclWorld world(4, {.nccl = {.refuse_split = 1}});
   const auto ends = ends_of(
       world, 4,
       [&](Transport& transport, cuda::CudaBackend&) {

@@ -80,36 +80,19 @@ TEST_CASE("nccl/race: training steps have none, all ranks issue in one order, an
     int ranks;
     TrainingSettings settings;
   };
-  std::vector<Variant> variants;
-  TrainingSettings settings;
-  variants.push_back({"pairs, in backward", 2, settings});
-  settings.start_at_begin = true;
-  variants.push_back({"pairs that start as a step begins", 2, settings});
-  settings = {};
-  settings.bf16_exchange = true;
-  variants.push_back({"pairs, bf16 on the wire", 2, settings});
-  settings = {};
-  settings.in_backward = false;
-  settings.clip.norm = 0.5;
-  variants.push_back({"pairs, clipped after the pass", 2, settings});
-  settings = in_fp16(settings);
-  variants.push_back({"pairs, fp16 with an overflow check", 2, settings});
-  settings.algorithm = "allreduce";
-  variants.push_back({"all-reduce, fp16 with an overflow check", 2, settings});
-  settings = {};
-  settings.algorithm = "allreduce";
-  variants.push_back({"all-reduce, in backward", 3, settings});
-  settings.start_at_begin = true;
-  variants.push_back({"all-reduce that starts as a step begins", 2, settings});
-  settings = {};
-  settings.topology = {{"type", "static-exp"}};
-  variants.push_back({"several neighbours", 4, settings});
-  settings.topology = {{"type", "complete"}};
-  settings.clip = {0.5, true};
-  variants.push_back({"one group, clipped by buckets", 3, settings});
-  settings = {};
-  settings.topology = groups_of_three();
-  variants.push_back({"groups of three", 5, settings});
+  const Variant variants[] = {
+      {"pairs, in backward", 2, {}},
+      {"pairs that start as a step begins", 2, {.start_at_begin = true}},
+      {"pairs, bf16 on the wire", 2, {.bf16_exchange = true}},
+      {"pairs, clipped after the pass", 2, {.in_backward = false, .clip = {0.5}}},
+      {"pairs, fp16 with an overflow check", 2, in_fp16({.clip = {0.5}})},
+      {"all-reduce, fp16 with an overflow check", 2, in_fp16({.clip = {0.5}, .algorithm = "allreduce"})},
+      {"all-reduce, in backward", 3, {.algorithm = "allreduce"}},
+      {"all-reduce that starts as a step begins", 2, {.algorithm = "allreduce", .start_at_begin = true}},
+      {"several neighbours", 4, {.topology = {{"type", "static-exp"}}}},
+      {"one group, clipped by buckets", 3, {.clip = {0.5, true}, .topology = {{"type", "complete"}}}},
+      {"groups of three", 5, {.topology = groups_of_three()}},
+  };
   constexpr int kSteps = 4;
   for (const Variant& variant : variants) {
     CAPTURE(variant.name);
@@ -170,9 +153,7 @@ TEST_CASE("nccl/race: buckets are sent where they lie, in their order, and the h
     using Buffers = std::vector<const void*>;
     std::vector<Buffers> wanted(2);  // by rank, for two steps
     world.run([&](Transport& transport, cuda::CudaBackend& backend) {
-      TrainingSettings settings;
-      settings.in_backward = in_backward;
-      TrainingJob job(backend, transport, settings);
+      TrainingJob job(backend, transport, {.in_backward = in_backward});
       // The barriers are the control plane's, which asks the device for nothing.
       const auto alone = [&](const auto& work) {
         transport.world().barrier();

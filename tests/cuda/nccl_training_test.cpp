@@ -213,11 +213,7 @@ TEST_CASE("nccl/training: every family has the bits of steps through host memory
 
 TEST_CASE("nccl/training: an overflow on one rank alone") {
   const json config = with(with(graph_config(16), {{"precision", "fp16"}}), topology("one-peer-exp"));
-  RunOptions options;
-  options.prepare = [](TrainConfig& settings) {
-    settings.loss_scale.initial = 0x1p22;
-    settings.loss_scale.growth_interval = 2;
-  };
+  const RunOptions options{.prepare = [](TrainConfig& settings) { settings.loss_scale = {.initial = 0x1p22, .growth_interval = 2}; }};
   const std::vector<GraphOutcome> issued = train(2, eager(config), options), replayed = train(2, config, options);
   same(replayed, issued);
   for (std::size_t rank = 0; rank < 2; ++rank) {

@@ -31,7 +31,6 @@ struct PeerJobSettings {
   double lr = 0.1;
   bool graphs = false;          ///< steps are captured and replayed, once a period and one more have been done
   bool start_at_begin = false;  ///< as with graphs
-  int abandon = -1;             ///< with graphs: this rank abandons its first capture half-way
 };
 
 class PeerJob {
@@ -141,17 +140,8 @@ class PeerJob {
       ++replays_;
       return;
     }
-    const auto begin = [&] {
-      capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
-      require(capture != nullptr, "test", "this backend has no graphs");
-    };
-    begin();
-    if (std::exchange(settings_.abandon, -1) == transport_.rank()) {
-      algorithm_->begin(info);
-      algorithm_->bucket_ready(0);
-      capture.reset();
-      begin();
-    }
+    capture = Capture::begin(backend_, transport_, mixer_.get(), buckets_, values);
+    require(capture != nullptr, "test", "this backend has no graphs");
     issue(info);
     capture->end();
     capture->launch(values);

@@ -172,10 +172,7 @@ TEST_CASE(
     for (const bool in_backward : {true, false}) {
       CAPTURE(name_of(compute));
       CAPTURE(in_backward);
-      TrainingSettings settings;
-      settings.compute = compute;
-      settings.in_backward = in_backward;
-      const Recorded record = record_two_steps(settings);
+      const Recorded record = record_two_steps({.compute = compute, .in_backward = in_backward});
       const std::vector<Call>& calls = record.calls;
       const std::size_t buckets = record.parameters.size(), let_go = mark(calls, "let go");
       REQUIRE(buckets >= 3);

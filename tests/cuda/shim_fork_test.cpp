@@ -44,12 +44,7 @@ struct ForkSwitch {
 };
 
 TrainingSettings graph_settings(const char* net, bool in_backward) {
-  TrainingSettings settings;
-  settings.net = net;
-  settings.graphs = true;
-  settings.start_at_begin = true;
-  settings.in_backward = in_backward;
-  return settings;
+  return {.in_backward = in_backward, .net = net, .start_at_begin = true, .graphs = true};
 }
 
 std::vector<double> train(const TrainingSettings& settings, const char* fork) {

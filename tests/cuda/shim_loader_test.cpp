@@ -41,11 +41,7 @@ std::unique_ptr<ImageDataset> synthetic() {
 }
 
 LoaderSettings settings_of_three() {
-  LoaderSettings settings;
-  settings.batch_size = 3;
-  settings.augment = read_train_config(graph_config(1), "test", {}).augment;
-  settings.fixed_place = true;
-  return settings;
+  return {.augment = read_train_config(graph_config(1), "test", {}).augment, .batch_size = 3, .fixed_place = true};
 }
 
 }  // namespace

@@ -84,13 +84,8 @@ std::vector<TrainingSettings> in_low_precision() {
   std::vector<TrainingSettings> all;
   for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
     for (const bool defer_norms : {false, true}) {
-      TrainingSettings settings;
-      settings.compute = compute;
-      settings.net = kNormNet;
-      settings.defer_norms = defer_norms;
-      settings.in_backward = compute != DType::kFloat16;
-      settings.check_overflow = compute == DType::kFloat16;
-      all.push_back(settings);
+      const bool fp16 = compute == DType::kFloat16;
+      all.push_back({.compute = compute, .in_backward = !fp16, .check_overflow = fp16, .net = kNormNet, .defer_norms = defer_norms});
     }
   }
   return all;

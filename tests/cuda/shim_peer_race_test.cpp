@@ -25,12 +25,8 @@ std::vector<Call> record(int ranks, const char* topology, bool in_backward) {
     InPlace() { cuda::shim::map_in_place(true); }
     ~InPlace() { cuda::shim::map_in_place(false); }
   } const in_place;
-  RaceRun run;
-  run.settings.topology = {{"type", topology}};
-  run.settings.in_backward = in_backward;
-  run.ranks = ranks;
-  run.steps = 5;
-  return record_training(run, [](std::unique_ptr<Transport> end, Backend& backend) {
+  const TrainingSettings settings{.in_backward = in_backward, .topology = {{"type", topology}}};
+  return record_training({settings, ranks, 5}, [](std::unique_ptr<Transport> end, Backend& backend) {
     std::string refusal;
     auto peers = make_peer_transport(make_staged_transport(std::move(end)), backend, make_thread_sharing("host", false), {20.0}, refusal);
     REQUIRE(peers != nullptr);

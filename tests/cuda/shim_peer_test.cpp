@@ -34,7 +34,7 @@ using cuda::shim::Call;
 using cuda::shim::CallKind;
 using RankNumbers = test::NumbersOfRanks;
 
-RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}, int* replays = nullptr) {
+RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorldOptions& options = {}) {
   RankNumbers numbers(static_cast<std::size_t>(ranks));
   with_peers(ranks, options, [&](Transport& transport, cuda::CudaBackend& backend) {
     PeerJob job(backend, transport, settings);
@@ -42,35 +42,20 @@ RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorld
     for (const Bucket& bucket : job.buckets()) CHECK(static_cast<bool>(bucket.spare) == (transport.size() > 1));
     job.run();
     numbers[static_cast<std::size_t>(transport.rank())] = job.numbers();
-    if (replays && transport.rank() == 0) *replays = job.replays();
   });
   return numbers;
 }
 
-RankNumbers staged(int ranks, const PeerJobSettings& settings) {
+/// Through host memory; or, `direct`, on CPUs that read each other's memory.
+RankNumbers without_peers(int ranks, const PeerJobSettings& settings, bool direct = false) {
   RankNumbers numbers(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks);
+  FakeWorld world(ranks, {.direct = direct});
   PeerJob::register_once();
   world.run([&](Transport& end) {
-    cuda::CudaBackend backend(0, false, false, true);
-    const auto transport = make_staged_transport(world.transport(end.rank()));
-    PeerJob job(backend, *transport, settings);
-    job.run();
-    numbers[static_cast<std::size_t>(end.rank())] = job.numbers();
-  });
-  return numbers;
-}
-
-/// On CPUs that read each other's memory.
-RankNumbers direct(int ranks, const PeerJobSettings& settings) {
-  RankNumbers numbers(static_cast<std::size_t>(ranks));
-  FakeWorldOptions options;
-  options.direct = true;
-  FakeWorld world(ranks, options);
-  PeerJob::register_once();
-  world.run([&](Transport& end) {
-    CpuBackend backend(1);
-    PeerJob job(backend, end, settings);
+    CpuBackend cpu(1);
+    cuda::CudaBackend gpu(0, false, false, true);
+    const auto staged = direct ? nullptr : make_staged_transport(world.transport(end.rank()));
+    PeerJob job(direct ? static_cast<Backend&>(cpu) : gpu, direct ? end : *staged, settings);
     job.run();
     numbers[static_cast<std::size_t>(end.rank())] = job.numbers();
   });
@@ -107,12 +92,10 @@ TEST_CASE(
     for (const std::string& type : types_for(ranks)) {
       CAPTURE(ranks);
       CAPTURE(type);
-      PeerJobSettings settings;
-      settings.topology = {{"type", type}};
-      settings.steps = 7;
+      PeerJobSettings settings{.topology = {{"type", type}}, .steps = 7};
       const RankNumbers found = by_peers(ranks, settings);
-      CHECK(found == staged(ranks, settings));
-      CHECK(found == direct(ranks, settings));
+      CHECK(found == without_peers(ranks, settings));
+      CHECK(found == without_peers(ranks, settings, true));
       ++ran;
       if (ranks < 4) continue;
       settings.start_at_begin = true;
@@ -133,33 +116,13 @@ TEST_CASE(
 TEST_CASE("cuda/peers: pairs within hosts, messages between them") {
   for (const char* type : {"ring", "static-exp", "complete", "base-2"}) {
     CAPTURE(std::string(type));
-    PeerJobSettings settings;
-    settings.topology = {{"type", type}};
-    CHECK(by_peers(4, settings, {.ranks_per_host = 2}) == staged(4, settings));
+    const PeerJobSettings settings{.topology = {{"type", type}}};
+    CHECK(by_peers(4, settings, {.ranks_per_host = 2}) == without_peers(4, settings));
   }
-}
-
-TEST_CASE("cuda/peers: captured and replayed steps give the bits of eager ones") {
-  for (const auto& [type, ranks] : {std::pair{"ring", 2}, {"ring", 4}, {"static-exp", 5}, {"one-peer-exp", 4}, {"directed-exp", 3}}) {
-    CAPTURE(std::string(type));
-    CAPTURE(ranks);
-    PeerJobSettings settings;
-    settings.topology = {{"type", type}};
-    settings.steps = 17;
-    const RankNumbers eager = by_peers(ranks, settings);
-    settings.graphs = true;
-    int replays = 0;
-    CHECK(by_peers(ranks, settings, {}, &replays) == eager);
-    CHECK(replays >= 4);
-    settings.abandon = ranks - 1;  // what one rank gives up half-way the others do not see
-    CHECK(by_peers(ranks, settings) == eager);
-  }
-  CHECK(cuda::shim::mapped_blocks() == 0);
 }
 
 TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
-  PeerJobSettings settings;
-  settings.steps = 16;
+  PeerJobSettings settings{.steps = 16};
   const RankNumbers eager = by_peers(4, settings);
   RankNumbers mixed(4);
   settings.graphs = true;
@@ -193,9 +156,7 @@ TEST_CASE("cuda/peers: why exchanges cannot be captured, and what repeats") {
   const auto why = [](const char* type, int ranks, int per_host) {
     std::vector<std::string> answers(static_cast<std::size_t>(ranks));
     with_peers(ranks, {.ranks_per_host = per_host}, [&](Transport& transport, cuda::CudaBackend& backend) {
-      PeerJobSettings settings;
-      settings.topology = {{"type", type}};
-      PeerJob job(backend, transport, settings);
+      PeerJob job(backend, transport, {.topology = {{"type", type}}});
       answers[static_cast<std::size_t>(transport.rank())] = job.mixer().why_not_captured();
     });
     CHECK(std::count(answers.begin(), answers.end(), answers[0]) == ranks);
@@ -344,7 +305,7 @@ TEST_CASE("cuda/peers: what one rank refuses, all ranks go without, for the same
 }
 
 TEST_CASE("cuda/peers: memory for the buckets that is refused later ends in host memory too") {
-  const RankNumbers wanted = staged(2, {});
+  const RankNumbers wanted = without_peers(2, {});
   for (const auto what : {cuda::shim::PeerRefusal::kCreate, cuda::shim::PeerRefusal::kMap}) {
     RankNumbers numbers(2);
     with_peers(2, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
@@ -409,9 +370,7 @@ TEST_CASE("cuda/peers: where a rank stops, the others end in time and say for wh
     constexpr int kRanks = 3;
     std::vector<std::string> errors(kRanks);
     std::atomic<int> ended{0};
-    PeerJobSettings settings;
-    settings.topology = {{"type", "static-exp"}};
-    settings.graphs = graphs;
+    const PeerJobSettings settings{.topology = {{"type", "static-exp"}}, .graphs = graphs};
     // The limit is that of the steps before too: no pause of a busy machine's is to reach it.
     with_peers(kRanks, {.timeout_seconds = 2.0}, [&](Transport& transport, cuda::CudaBackend& backend) {
       const auto begin = std::chrono::steady_clock::now();

@@ -28,25 +28,16 @@ struct RaceVariant {
 };
 
 std::vector<RaceVariant> variants() {
-  std::vector<RaceVariant> result;
+  std::vector<RaceVariant> result{{"bf16 on the wire", {.bf16_exchange = true}}};
   for (const char* algorithm : {"gossip", "allreduce"}) {
-    TrainingSettings base;
-    base.algorithm = algorithm;
-    result.push_back({"in backward", base});
-    TrainingSettings bucket_clip = base;
-    bucket_clip.clip = {0.5, true};
-    bucket_clip.compute = DType::kBFloat16;
-    result.push_back({"in backward, bf16, clipped by buckets", bucket_clip});
-    TrainingSettings narrow = base;
-    narrow.bf16_exchange = true;
-    if (std::string(algorithm) == "gossip") result.push_back({"bf16 on the wire", narrow});
-    TrainingSettings after = base;
-    after.in_backward = false;
-    result.push_back({"after the pass", after});
-    TrainingSettings clip = after;
-    clip.clip.norm = 0.5;
-    result.push_back({"clipped", clip});
-    result.push_back({"fp16, clipped, with an overflow check, deferred batch norms", in_fp16(clip)});
+    const TrainingSettings clipped{.in_backward = false, .clip = {0.5}, .algorithm = algorithm};
+    const RaceVariant all[] = {
+        {"in backward", {.algorithm = algorithm}},
+        {"in backward, bf16, clipped by buckets", {.compute = DType::kBFloat16, .clip = {0.5, true}, .algorithm = algorithm}},
+        {"after the pass", {.in_backward = false, .algorithm = algorithm}},
+        {"clipped", clipped},
+        {"fp16, clipped, with an overflow check, deferred batch norms", in_fp16(clipped)}};
+    result.insert(result.end(), std::begin(all), std::end(all));
   }
   return result;
 }
@@ -110,8 +101,7 @@ TEST_CASE("cuda/race: training steps have none, of one rank, and of two that exc
 }
 
 TEST_CASE("cuda/race: without the waits for one of its events a step races") {
-  TrainingSettings settings;
-  const auto calls = record_training({settings, 2, 4}, by_host);
+  const auto calls = record_training({}, by_host);
   REQUIRE(lines(check_races(calls)) == "");
   const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
                            communication = stream_of(calls, "communication");
@@ -143,8 +133,7 @@ TEST_CASE("cuda/race: without the waits for one of its events a step races") {
 }
 
 TEST_CASE("cuda/race: a buffer that is used again too early, and an exchange at another place, are found") {
-  TrainingSettings settings;
-  const auto calls = record_training({settings, 2, 4}, by_host);
+  const auto calls = record_training({}, by_host);
   const cuda::StreamHandle compute = stream_of(calls, "compute"), update = stream_of(calls, "update"),
                            communication = stream_of(calls, "communication");
   const std::uint32_t thread = first_thread(calls);
