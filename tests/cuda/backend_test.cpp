@@ -1,6 +1,5 @@
 #include <doctest/doctest.h>
 
-#include <array>
 #include <memory>
 #include <set>
 #include <string>
@@ -19,8 +18,6 @@ extern "C" std::uint32_t starling_cuda_open(StarlingCudaOpening* opening);
 // Streams, events and copies of the backend: on the shim, where work is done as it is issued, and on a GPU, where it is not.
 namespace starling::tests {
 namespace {
-
-constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload};
 
 std::unique_ptr<Backend> another_backend() {
   StarlingCudaOpening opening{};
@@ -67,10 +64,7 @@ TEST_CASE("cuda/backend: it says what it is, and its tensors outlive it") {
 
 TEST_CASE("cuda/backend: streams are four, and work on one waits for an event of another") {
   std::set<void*> handles;
-  for (const StreamKind kind : kStreams) {
-    const StreamScope scope(gpu(), kind);
-    handles.insert(gpu().native_stream());
-  }
+  for (const StreamKind kind : kStreams) handles.insert(handle_of(gpu(), kind));
   CHECK(handles.size() == kStreams.size());
   CHECK(!handles.contains(nullptr));
 

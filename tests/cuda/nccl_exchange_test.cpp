@@ -52,15 +52,13 @@ std::vector<Case> cases_of(int ranks) {
       std::vector<nlohmann::json> variants;
       if (type == "hierarchical") {
         if (per_node == 1) continue;
-        for (const char* inter : {"ring", "complete", "star"}) {
-          variants.push_back(nlohmann::json::parse(fmt::format(R"({{"type": "hierarchical", "inter": {{"type": "{}"}}}})", inter)));
-        }
+        for (const char* inter : {"ring", "complete", "star"}) variants.push_back({{"type", type}, {"inter", {{"type", inter}}}});
       } else if (type == "custom") {
         if (ranks != 5 || per_node != 1) continue;
         variants.push_back(groups_of_three());
       } else {
         if (type != "alternating-exp-ring" && per_node > 1) continue;
-        variants.push_back(nlohmann::json::parse(fmt::format(R"({{"type": "{}"}})", type)));
+        variants.push_back({{"type", type}});
       }
       for (const nlohmann::json& variant : variants) {
         ConfigSection section(variant, "topology");

@@ -131,10 +131,11 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
   for (Backend* backend : {static_cast<Backend*>(&gpu()), &plain_cpu()}) {
     Backend& b = *backend;
     CAPTURE(b.description());
-    const auto tensor = [&](const Shape& shape, DType dtype = DType::kFloat32) { return Tensor(b, shape, dtype); };
-    const Tensor four = tensor({4}), table = tensor({4, 4}), image = tensor({1, 9, 9, 4}), whole = tensor({4}, DType::kInt32);
-    const Tensor small = tensor({1, 4, 4, 2}), half = tensor({1, 2, 2, 2}), totals = tensor({2}, DType::kFloat64);
-    const Tensor bytes = tensor({2, 4, 4, 3}, DType::kUInt8), floats = tensor({2, 4, 4, 3}), filters = tensor({4, 3, 3, 4});
+    const auto typed = [&](DType dtype, auto... extents) { return Tensor(b, Shape{extents...}, dtype); };
+    const auto tensor = [&](auto... extents) { return typed(DType::kFloat32, extents...); };
+    const Tensor four = tensor(4), table = tensor(4, 4), image = tensor(1, 9, 9, 4), whole = typed(DType::kInt32, 4);
+    const Tensor small = tensor(1, 4, 4, 2), half = tensor(1, 2, 2, 2), totals = typed(DType::kFloat64, 2);
+    const Tensor bytes = typed(DType::kUInt8, 2, 4, 4, 3), floats = tensor(2, 4, 4, 3), filters = tensor(4, 3, 3, 4);
     const auto conv = [&](const Window2d& of) { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = of}); };
     const std::function<void()> calls[] = {
         [&] { b.add({.a = whole, .b = whole, .y = whole}); },
@@ -154,32 +155,18 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
         },
         [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual_scale = four, .residual_shift = four, .y = table}); },
         [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual = table, .residual_scale = four, .y = table}); },
-        [&] {
-          b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor({1, 2, 2, 4}), .window = window(8, 1, 0)});
-        },
-        [&] {
-          b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor({1, 5, 5, 4}), .window = window(3, 1, 0, 2)});
-        },
+        [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 2, 2, 4), .window = window(8, 1, 0)}); },
+        [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 5, 5, 4), .window = window(3, 1, 0, 2)}); },
         [&] { b.pool2d_forward({.x = small, .y = half, .window = window(2, 0, 0)}); },
         [&] { b.pool2d_forward({.x = small, .window = window(2, 2, 0)}); },
         [&] { b.pool2d_backward({.dy = half, .dx = small, .window = window(2, 2, 0)}); },
-        [&] {
-          b.subsample_pad_forward({.x = small, .y = tensor({1, 2, 2, 3}), .stride = 2, .pad_before = 2});
-        },
+        [&] { b.subsample_pad_forward({.x = small, .y = tensor(1, 2, 2, 3), .stride = 2, .pad_before = 2}); },
         [&] { b.subsample_pad_backward({.dy = half, .dx = small, .stride = 0}); },
-        [&] {
-          b.augment_images({.x = tensor({1, 4, 4, 5}, DType::kUInt8), .y = tensor({1, 4, 4, 5})});
-        },
-        [&] {
-          b.augment_images({.x = bytes, .y = floats, .boxes = tensor({2, 5, 4}, DType::kInt32)});
-        },
-        [&] {
-          b.change_pixels({.x = bytes, .steps = tensor({2, 1, 9}, DType::kInt32), .y = bytes});
-        },
+        [&] { b.augment_images({.x = typed(DType::kUInt8, 1, 4, 4, 5), .y = tensor(1, 4, 4, 5)}); },
+        [&] { b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)}); },
+        [&] { b.change_pixels({.x = bytes, .steps = typed(DType::kInt32, 2, 1, 9), .y = bytes}); },
         [&] { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = window(3, 1, 1), .square_sum = four}); },
-        [&] {
-          b.matmul({.a = table, .b = table, .c = tensor({4, 4}), .accumulate = true, .relu = true});
-        },
+        [&] { b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true}); },
         [&] { conv(window(3, 1, 0)); },
         [&] { conv(window(3, 0, 1)); },
         [&] { conv(window(3, 1, 1, 1, 3)); },
@@ -195,9 +182,9 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
         [](UpdateArgs& args) { args.gradient_low = args.x; },
     };
     const auto update = [&](const std::function<void(UpdateArgs&)>& change) {
-      const Tensor x = tensor({64});
+      const Tensor x = tensor(64);
       UpdateArgs args{.x = x, .x_out = x, .gradient = x, .states = {x, x}, .received = {x}, .weights = {0.5}};
-      args.decay = tensor({2}, DType::kUInt8);
+      args.decay = typed(DType::kUInt8, 2);
       b.fill(args.decay, 1.0);
       b.fill(x, 1.0);
       change(args);

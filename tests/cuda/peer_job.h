@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/config/plugins.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
 #include "comm/shared/peer_transport.h"
@@ -37,7 +38,7 @@ class PeerJob {
  public:
   PeerJob(Backend& backend, Transport& transport, const PeerJobSettings& settings)
       : backend_(backend), transport_(transport), settings_(settings) {
-    register_once();
+    register_builtins();
     for (const Shape& shape : {Shape{7, 5}, Shape{33}, Shape{6, 3, 3, 2}, Shape{100}}) {
       auto parameter = std::make_unique<Parameter>();
       parameter->index = static_cast<int>(parameters_.size());
@@ -107,15 +108,6 @@ class PeerJob {
   int replays() const { return replays_; }
   Mixer& mixer() { return *mixer_; }
   void graphs(bool on) { settings_.graphs = on; }
-  static void register_once() {
-    static const bool done = [] {
-      register_builtin_optimizers();
-      register_builtin_algorithms();
-      register_builtin_topologies();
-      return true;
-    }();
-    (void)done;
-  }
 
  private:
   void set(const Tensor& tensor, double base) {
@@ -180,7 +172,6 @@ inline std::unique_ptr<Transport> open_peers(FakeWorld& world, int rank, Backend
 
 /// body(transport, backend) on a thread for each rank.
 inline void with_peers(int ranks, const PeerWorldOptions& options, const std::function<void(Transport&, cuda::CudaBackend&)>& body) {
-  PeerJob::register_once();
   FakeWorldOptions control;
   control.timeout_seconds = 20.0;
   control.ranks_per_host = options.ranks_per_host;

@@ -18,6 +18,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/call_order.h"
 #include "tests/cuda/held_device.h"
+#include "tests/cuda/support.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/fakes/transport/fake_transport.h"
@@ -102,11 +103,6 @@ struct Recorded {
   std::vector<std::size_t> bytes;
   std::vector<Started> started;
 };
-
-cuda::StreamHandle handle_of(cuda::CudaBackend& backend, StreamKind stream) {
-  const StreamScope scope(backend, stream);
-  return backend.handle();
-}
 
 Recorded record_two_steps(const TrainingSettings& settings) {
   Recorded result;
@@ -269,9 +265,8 @@ TEST_CASE("cuda/exchange: pieces leave one by one, as the device copies them") {
   const auto staged = make_staged_transport(std::move(noting));
   const HeldDevice held;
   const auto waits = cuda::runtime_counters().host_waits;
-  cuda::shim::start_recording();
-  const Ticket ticket = staged->start_exchange(exchange, own, {target}, {0, 0, 0});
-  const std::vector<Call> calls = cuda::shim::stop_recording();
+  Ticket ticket{};
+  const std::vector<Call> calls = cuda::shim::recorded([&] { ticket = staged->start_exchange(exchange, own, {target}, {0, 0, 0}); });
   CHECK(cuda::runtime_counters().host_waits == waits);
   // Copy, event, copy, event, …
   std::vector<CallKind> kinds;

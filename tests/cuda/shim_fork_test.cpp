@@ -15,6 +15,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/graph_job.h"
 #include "tests/cuda/race_training.h"
+#include "tests/cuda/support.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/noting_backend.h"
 #include "tests/fakes/cuda/race_checker.h"
@@ -126,11 +127,7 @@ TEST_CASE("cuda/fork: gradients of weights are captured on the branch, two layer
     }
     std::map<std::string, int> found;
     std::set<std::pair<cuda::EventHandle, std::uint64_t>> open;
-    cuda::StreamHandle upload = nullptr;
-    {
-      const StreamScope scope(backend, StreamKind::kUpload);
-      upload = backend.handle();
-    }
+    const cuda::StreamHandle upload = handle_of(backend, StreamKind::kUpload);
     bool captures = false;
     for (const Call& call : cuda::shim::stop_recording()) {
       if (call.kind == CallKind::kBeginCapture) captures = true;

@@ -221,12 +221,10 @@ TEST_CASE("cuda/graph: what a launch asks of the runtime") {
   CHECK(shim::stop_recording().back().own_priorities);  // or updates and exchanges would have the compute stream's
   for (std::int64_t step = 1; step <= 4; ++step) {
     CAPTURE(step);
-    shim::start_recording();
-    graph->launch(values_of(step));
     // The values, the mark of their pinned memory, what the update and the communication stream hold, the graph, its mark.
-    CHECK(kinds_of(shim::stop_recording()) == std::vector<CallKind>{CallKind::kCopy, CallKind::kRecord, CallKind::kRecord, CallKind::kWait,
-                                                                    CallKind::kRecord, CallKind::kWait, CallKind::kLaunchGraph,
-                                                                    CallKind::kRecord});
+    CHECK(kinds_of(shim::recorded([&] { graph->launch(values_of(step)); })) ==
+          std::vector<CallKind>{CallKind::kCopy, CallKind::kRecord, CallKind::kRecord, CallKind::kWait, CallKind::kRecord, CallKind::kWait,
+                                CallKind::kLaunchGraph, CallKind::kRecord});
   }
 }
 

@@ -80,9 +80,7 @@ TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no wait an
       const cuda::RuntimeCounters before = cuda::runtime_counters();
       const MemoryStats memory = steps.backend.memory_stats();
       const std::uint64_t copied = cuda::Staging::copied_bytes();
-      cuda::shim::start_recording();
-      steps.take(1);
-      const std::vector<Call> calls = cuda::shim::stop_recording();
+      const std::vector<Call> calls = cuda::shim::recorded([&] { steps.take(1); });
       const cuda::RuntimeCounters after = cuda::runtime_counters();
       CHECK(after.graph_launches - before.graph_launches == 1);
       // The loss goes to its record; in fp16 the device chooses the loss scale.

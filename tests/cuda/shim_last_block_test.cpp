@@ -165,7 +165,7 @@ TEST_CASE("cuda/last block: however many blocks a multiprocessor holds, the resu
 
 TEST_CASE("cuda/last block: streams and captures have counters of their own") {
   std::set<unsigned*> all;
-  for (const StreamKind kind : {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
+  for (const StreamKind kind : kStreams) {
     const StreamScope scope(gpu(), kind);
     CHECK(all.insert(gpu().arrivals()).second);
     CHECK(all_zero(gpu().arrivals()));

@@ -54,10 +54,8 @@ TEST_CASE("cuda/loader: a batch is one copy, from the page-locked memory that th
   const std::vector<std::int64_t> samples = {5, 0, 7};
   maker->fill(slot, samples, {});
   const std::uint64_t copied = cuda::Staging::copied_bytes();
-  cuda::shim::start_recording();
-  maker->send(slot);
   int copies = 0;
-  for (const Call& call : cuda::shim::stop_recording()) {
+  for (const Call& call : cuda::shim::recorded([&] { maker->send(slot); })) {
     if (call.kind != CallKind::kCopy) continue;
     ++copies;
     CHECK(call.from == slot.host.get());
@@ -98,9 +96,7 @@ TEST_CASE("cuda/loader: colours, shapes and parts are the device's work, with th
         gpu.copy_to_host(found, numbers.data());
         CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
       }
-      int changed = 0;
-      for (const Call& call : cuda::shim::stop_recording()) changed += call.label.find("change_pixels") != std::string::npos;
-      CHECK(changed == 6);
+      CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "change_pixels") == 6);
     }
   }
 }
@@ -177,9 +173,7 @@ TEST_CASE("cuda/loader: crops of pictures are resized by the device, with the bi
           CHECK(on_device.next(epoch) == expected);
           CHECK(shared.next(epoch) == expected);
         }
-        int resized = 0;
-        for (const Call& call : cuda::shim::stop_recording()) resized += call.label.find("resize_pictures") != std::string::npos;
-        CHECK(resized == 16);
+        CHECK(cuda::shim::launches(cuda::shim::stop_recording(), "resize_pictures") == 16);
         CHECK((by_host ? on_device.left == 0 : on_device.left > 10));
         // Pictures that are not decoded at a smaller scale do not all fit beside each other, so that the host resizes some.
         if (interpolation == "nearest") CHECK(on_device.left < 40);
@@ -201,9 +195,7 @@ TEST_CASE("cuda/loader: of a batch of pictures no more crosses the bus than was 
     maker->fill(slot, samples, {});
     expected_maker->fill(expected, samples, {});
     CHECK(slot.bytes < slot.device.all.bytes());
-    cuda::shim::start_recording();
-    maker->send(slot);
-    for (const Call& call : cuda::shim::stop_recording()) {
+    for (const Call& call : cuda::shim::recorded([&] { maker->send(slot); })) {
       if (call.kind == CallKind::kCopy) CHECK(call.bytes == slot.bytes);
     }
     maker->make(slot);
@@ -230,13 +222,9 @@ TEST_CASE("cuda/loader: views of test pictures are shifted and mirrored by the d
     gpu.copy_to_host(found, numbers.data());
     CHECK(std::memcmp(numbers.data(), expected.raw(), expected.bytes()) == 0);
   }
-  int changed = 0, resized = 0;
-  for (const Call& call : cuda::shim::stop_recording()) {
-    changed += call.label.find("change_pixels") != std::string::npos;
-    resized += call.label.find("resize_pictures") != std::string::npos;
-  }
-  CHECK(changed == 6);
-  CHECK(resized == 6);
+  const std::vector<Call> calls = cuda::shim::stop_recording();
+  CHECK(cuda::shim::launches(calls, "change_pixels") == 6);
+  CHECK(cuda::shim::launches(calls, "resize_pictures") == 6);
 }
 
 TEST_CASE("cuda/loader: the loader's thread waits for a device that lags behind, and the race checker finds nothing") {

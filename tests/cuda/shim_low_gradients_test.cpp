@@ -22,7 +22,6 @@ namespace starling::tests {
 namespace {
 
 using cuda::shim::Call;
-using cuda::shim::CallKind;
 using cuda::shim::UsingLibraries;
 
 /// Kernels that a step's gradients cost beside their sums, by kind.
@@ -32,13 +31,7 @@ struct Widenings {
   bool operator==(const Widenings&) const = default;
 };
 Widenings count(const std::vector<Call>& calls) {
-  Widenings result;
-  for (const Call& call : calls) {
-    if (call.kind != CallKind::kLaunch) continue;
-    result.each += call.label.find("take_gradient(") != std::string::npos;
-    result.buckets += call.label.find("widen_blocks") != std::string::npos;
-  }
-  return result;
+  return {cuda::shim::launches(calls, "take_gradient("), cuda::shim::launches(calls, "widen_blocks")};
 }
 
 struct Outcome {
@@ -54,12 +47,8 @@ Outcome train_alone(const TrainingSettings& settings, bool low) {
   const auto transport = make_single_transport();
   TrainingJob job(gpu, *transport, settings);
   Outcome outcome;
-  for (int i = 0; i < kLowSteps; ++i) {
-    const bool last = i + 1 == kLowSteps;
-    if (last) cuda::shim::start_recording();
-    job.step();
-    if (last) outcome.last = count(cuda::shim::stop_recording());
-  }
+  for (int i = 1; i < kLowSteps; ++i) job.step();
+  outcome.last = count(cuda::shim::recorded([&] { job.step(); }));
   job.finish();
   outcome.numbers = job.numbers();
   return outcome;

@@ -15,6 +15,7 @@
 #include "comm/transports/plan.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/cuda/peer_job.h"
+#include "tests/cuda/support.h"
 #include "tests/cuda/training_job.h"
 #include "tests/fakes/cuda/peer_fake.h"
 #include "tests/fakes/cuda/recorder.h"
@@ -50,7 +51,6 @@ RankNumbers by_peers(int ranks, const PeerJobSettings& settings, const PeerWorld
 RankNumbers without_peers(int ranks, const PeerJobSettings& settings, bool direct = false) {
   RankNumbers numbers(static_cast<std::size_t>(ranks));
   FakeWorld world(ranks, {.direct = direct});
-  PeerJob::register_once();
   world.run([&](Transport& end) {
     CpuBackend cpu(1);
     cuda::CudaBackend gpu(0, false, false, true);
@@ -67,11 +67,6 @@ using test::mean_of;
 using test::soon;
 using test::types_for;
 using test::wait_for;
-
-cuda::StreamHandle update_stream(cuda::CudaBackend& backend) {
-  const StreamScope scope(backend, StreamKind::kUpdate);
-  return backend.handle();
-}
 
 /// The kernels on a stream, a letter each: a wait, a signal, or an update.
 std::string order_on(cuda::StreamHandle stream, const std::vector<Call>& calls) {
@@ -140,7 +135,7 @@ TEST_CASE("cuda/peers: eager steps go on after replayed ones") {
       // Who has read what the graphs published, the host does not know: all are waited for.
       std::string wanted(job.buckets().size(), 's');
       for (std::size_t b = 0; b < job.buckets().size(); ++b) wanted += "aaus";
-      CHECK(order_on(update_stream(backend), cuda::shim::stop_recording()) == wanted);
+      CHECK(order_on(handle_of(backend, StreamKind::kUpdate), cuda::shim::stop_recording()) == wanted);
     }
     for (int i = 0; i < 2; ++i) job.step();
     job.graphs(true);
@@ -176,7 +171,7 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
   with_peers(kRanks, {}, [&](Transport& transport, cuda::CudaBackend& backend) {
     TrainingJob job(backend, transport, {});
     for (int i = 0; i < 3; ++i) job.step();
-    update[static_cast<std::size_t>(transport.rank())] = update_stream(backend);
+    update[static_cast<std::size_t>(transport.rank())] = handle_of(backend, StreamKind::kUpdate);
     transport.world().barrier();
     if (transport.rank() == 0) {
       buckets = job.buckets();
@@ -198,8 +193,6 @@ TEST_CASE("cuda/peers: an update follows its two waits and precedes its two sign
     CHECK(call.kind != CallKind::kHostWait);
     CHECK(call.kind != CallKind::kAllocate);
     CHECK(call.kind != CallKind::kFree);
-  }
-  for (const Call& call : calls) {
     if (contains(call.label, "CudaPeerMemory")) CHECK(std::count(update.begin(), update.end(), call.stream) == 1);
   }
   for (const cuda::StreamHandle stream : update) {
@@ -327,7 +320,6 @@ namespace {
 std::string chosen(const std::string& wanted, bool refuses) {
   std::vector<std::string> names(2);
   FakeWorld world(2);
-  PeerJob::register_once();
   world.run([&](Transport& end) {
     cuda::CudaBackend backend(0, false, false, true);
     std::string& name = names[static_cast<std::size_t>(end.rank())];

@@ -46,9 +46,7 @@ TEST_CASE("cuda/plug-in operation: one launch on the current stream, without a c
   const Tensor x(gpu(), Shape{64}, DType::kFloat32), y(gpu(), Shape{64}, DType::kFloat32);
   gpu().fill(x, 1.0);
   const StreamScope scope(gpu(), StreamKind::kUpdate);
-  cuda::shim::start_recording();
-  mine::softsign_forward()(gpu(), {x, y});
-  const std::vector<cuda::shim::Call> calls = cuda::shim::stop_recording();
+  const auto calls = cuda::shim::recorded([&] { mine::softsign_forward()(gpu(), {x, y}); });
   REQUIRE(calls.size() == 1);
   CHECK(calls[0].kind == cuda::shim::CallKind::kLaunch);
   CHECK(calls[0].stream == gpu().native_stream());

@@ -112,9 +112,7 @@ TEST_CASE("cuda/plug-in rule: one launch a bucket on the current stream, without
     UpdateArgs args = make_args<float>(gpu(), 4096);
     if (each != &rule) args.states.push_back(Tensor(gpu(), args.x.shape(), DType::kFloat32));
     const StreamScope scope(gpu(), StreamKind::kUpdate);
-    cuda::shim::start_recording();
-    gpu().update({*each, args});
-    const std::vector<cuda::shim::Call> calls = cuda::shim::stop_recording();
+    const auto calls = cuda::shim::recorded([&] { gpu().update({*each, args}); });
     REQUIRE(calls.size() == 1);
     CHECK(calls[0].kind == cuda::shim::CallKind::kLaunch);
     CHECK(calls[0].stream == gpu().handle());

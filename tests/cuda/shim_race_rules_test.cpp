@@ -31,11 +31,8 @@ TEST_CASE("cuda/race: two streams on the same bytes need an event between them")
       if (joined) s.join(s.compute, s.update);
       s.write(s.update, "update", 160, 64);
       const std::vector<Finding> found = check_races(s.calls);
-      if (joined) {
-        CHECK(found.empty());
-        continue;
-      }
-      REQUIRE(found.size() == 1);
+      REQUIRE(found.size() == (joined ? 0 : 1));
+      if (joined) continue;
       CHECK(found[0].kind == Kind::kRace);
       CHECK(found[0].one == "conv");
       CHECK(found[0].other == "update");
@@ -60,61 +57,90 @@ TEST_CASE("cuda/race: reads do not race, nor neighbouring bytes, nor one stream 
   CHECK(check_races(s.calls).empty());
 }
 
-TEST_CASE("cuda/race: an order may go through other streams and through the host") {
-  SUBCASE("a third stream") {
+TEST_CASE("cuda/race: what orders two accesses, and what does not") {
+  struct Order {
+    const char* what;
+    std::size_t findings;
+    void (*calls)(RaceScript& s);
+  };
+  const Order orders[] = {
+      {"a third stream", 0,
+       [](RaceScript& s) {
+         s.write(s.compute, "a", 0, 64);
+         s.join(s.compute, s.communication);
+         s.join(s.communication, s.update);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"the host waits and issues afterwards", 0,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.write(s.compute, "a", 0, 64);
+         s.record(event, s.compute);
+         s.host_wait(event);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"the host sees that it is done and issues afterwards", 0,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.write(s.compute, "a", 0, 64);
+         s.record(event, s.compute);
+         s.done(event);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"what was issued before the host waited, for nothing, is not ordered by it", 2,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.write(s.update, "b", 0, 64);
+         s.host_wait(event);
+         s.write(s.compute, "a", 0, 64);
+       }},
+      {"a recording that was made too early", 1,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.record(event, s.compute);
+         s.write(s.compute, "a", 0, 64);
+         s.wait(s.update, event);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"recorded again, after the wait", 1,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.record(event, s.compute);
+         s.wait(s.update, event);
+         s.write(s.compute, "a", 0, 64);
+         s.record(event, s.compute);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"recorded again, before the wait", 0,
+       [](RaceScript& s) {
+         const auto event = s.event();
+         s.record(event, s.compute);
+         s.write(s.compute, "a", 0, 64);
+         s.record(event, s.compute);
+         s.wait(s.update, event);
+         s.write(s.update, "b", 0, 64);
+       }},
+      {"NCCL's work counts from its group's end: a recording before it comes too early", 1,
+       [](RaceScript& s) {
+         s.group(true);
+         s.receive(1, 1, 64, 64);
+         s.join(s.communication, s.update);
+         s.group(false);
+         s.read(s.update, "update", 64, 64);
+       }},
+      {"two members of one group in one buffer", 1,
+       [](RaceScript& s) {
+         s.group(true);
+         s.receive(1, 1, 64, 64);
+         s.receive(1, 2, 100, 64);
+         s.group(false);
+       }},
+  };
+  for (const Order& order : orders) {
+    CAPTURE(order.what);
     RaceScript s;
-    s.write(s.compute, "a", 0, 64);
-    s.join(s.compute, s.communication);
-    s.join(s.communication, s.update);
-    s.write(s.update, "b", 0, 64);
-    CHECK(check_races(s.calls).empty());
-  }
-  SUBCASE("the host waits, or sees that it is done, and issues afterwards") {
-    for (const bool asks : {true, false}) {
-      RaceScript s;
-      const auto event = s.event();
-      s.write(s.compute, "a", 0, 64);
-      s.record(event, s.compute);
-      asks ? s.done(event) : s.host_wait(event);
-      s.write(s.update, "b", 0, 64);
-      CHECK(check_races(s.calls).empty());
-    }
-  }
-  SUBCASE("what was issued before the host waited is not ordered by it") {
-    RaceScript s;
-    const auto event = s.event();
-    s.write(s.update, "b", 0, 64);
-    s.host_wait(event);
-    s.write(s.compute, "a", 0, 64);
-    CHECK(check_races(s.calls).size() == 2);  // the race, and a wait for nothing
-  }
-}
-
-TEST_CASE("cuda/race: a wait is for the recording that was made last before it") {
-  RaceScript s;
-  const auto event = s.event();
-  SUBCASE("too early") {
-    s.record(event, s.compute);
-    s.write(s.compute, "a", 0, 64);
-    s.wait(s.update, event);
-    s.write(s.update, "b", 0, 64);
-    REQUIRE(check_races(s.calls).size() == 1);
-  }
-  SUBCASE("recorded again, after the wait") {
-    s.record(event, s.compute);
-    s.wait(s.update, event);
-    s.write(s.compute, "a", 0, 64);
-    s.record(event, s.compute);
-    s.write(s.update, "b", 0, 64);
-    REQUIRE(check_races(s.calls).size() == 1);
-  }
-  SUBCASE("recorded again, before the wait") {
-    s.record(event, s.compute);
-    s.write(s.compute, "a", 0, 64);
-    s.record(event, s.compute);
-    s.wait(s.update, event);
-    s.write(s.update, "b", 0, 64);
-    CHECK(check_races(s.calls).empty());
+    order.calls(s);
+    CHECK(check_races(s.calls).size() == order.findings);
   }
 }
 
@@ -146,11 +172,8 @@ TEST_CASE("cuda/race: the pool gives memory out again in the order of its stream
     s.take(s.compute, 0, 512);
     s.write(s.compute, "b", 0, 512);
     const std::vector<Finding> found = check_races(s.calls);
-    if (joined) {
-      CHECK(found.empty());
-      continue;
-    }
-    REQUIRE(found.size() == 1);
+    REQUIRE(found.size() == (joined ? 0 : 1));
+    if (joined) continue;
     CHECK(found[0].kind == Kind::kReusedMemory);
     CHECK(found[0].one == "send");
     CHECK(found[0].other == "stream compute");
@@ -185,55 +208,28 @@ TEST_CASE("cuda/race: pinned memory is the host's again only after it has waited
       if (waited) s.host_wait(event);
       copy(128);
       const std::vector<Finding> found = check_races(s.calls);
-      if (waited) {
-        CHECK(found.empty());
-        continue;
-      }
-      REQUIRE(found.size() == 1);
+      REQUIRE(found.size() == (waited ? 0 : 1));
+      if (waited) continue;
       CHECK(found[0].one == (up ? "copy to the device" : "copy to the host"));
       CHECK(found[0].other == "host");
     }
   }
 }
 
-TEST_CASE("cuda/race: what NCCL reads and writes counts from its group's end") {
-  SUBCASE("an update while the bucket is sent") {
-    RaceScript s;
-    s.group(true);
-    s.send(1, 1, 0, 64);
-    s.receive(1, 1, 64, 64);
-    s.group(false);
-    s.write(s.update, "update", 0, 64);
-    const std::vector<Finding> found = check_races(s.calls);
-    REQUIRE(found.size() == 1);
-    CHECK(found[0].one == "send");
-    CHECK(contains(found[0].text, "'send' on stream communication reads 64 bytes"));
-  }
-  SUBCASE("what came is read without a wait") {
-    RaceScript s;
-    s.all_reduce(1, 0, 64, 64);
-    s.read(s.update, "update", 64, 64);
-    const std::vector<Finding> found = check_races(s.calls);
-    REQUIRE(found.size() == 1);
-    CHECK(found[0].one == "all_reduce");
-  }
-  SUBCASE("a recording before the group's end comes too early") {
-    RaceScript s;
-    s.group(true);
-    s.receive(1, 1, 64, 64);
-    s.join(s.communication, s.update);
-    s.group(false);
-    s.read(s.update, "update", 64, 64);
-    CHECK(check_races(s.calls).size() == 1);
-  }
-  SUBCASE("two members of one group in one buffer") {
-    RaceScript s;
-    s.group(true);
-    s.receive(1, 1, 64, 64);
-    s.receive(1, 2, 100, 64);
-    s.group(false);
-    REQUIRE(check_races(s.calls).size() == 1);
-  }
+TEST_CASE("cuda/race: an update while the bucket is sent, and one that reads what came without a wait") {
+  RaceScript sent, came;
+  sent.group(true);
+  sent.send(1, 1, 0, 64);
+  sent.receive(1, 1, 64, 64);
+  sent.group(false);
+  sent.write(sent.update, "update", 0, 64);
+  REQUIRE(check_races(sent.calls).size() == 1);
+  CHECK(check_races(sent.calls)[0].one == "send");
+  CHECK(contains(check_races(sent.calls)[0].text, "'send' on stream communication reads 64 bytes"));
+  came.all_reduce(1, 0, 64, 64);
+  came.read(came.update, "update", 64, 64);
+  REQUIRE(check_races(came.calls).size() == 1);
+  CHECK(check_races(came.calls)[0].one == "all_reduce");
 }
 
 TEST_CASE("cuda/race: ranks issue in one order") {

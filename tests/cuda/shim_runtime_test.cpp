@@ -22,9 +22,8 @@ namespace {
 using shim::Call;
 using shim::CallKind;
 
-std::string error_of(const std::function<void()>& body, ExitCode code) { return test::error_of(code, body); }
-
 using test::contains;
+using test::error_of;
 
 /// The fake machine of one test.
 struct Machine {
@@ -58,7 +57,7 @@ TEST_CASE("cuda/pool: at the end of memory cached blocks go back first, then com
   pool.give_back(a);
   const Pool::Block b = pool.take(std::size_t{60} << 20, StreamKind::kCompute);  // only without a
   CHECK(waits == 1);
-  const std::string text = error_of([&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); }, ExitCode::kMemory);
+  const std::string text = error_of(ExitCode::kMemory, [&] { pool.take(std::size_t{10} << 20, StreamKind::kCompute); });
   CHECK(contains(text, "out of memory on NVIDIA H200: 10.0 MiB needed, 4.0 MiB free of 141.00 GiB, 60.0 MiB in use by tensors"));
   pool.give_back(b);
   CHECK(pool.take(1, StreamKind::kCompute).data != nullptr);
@@ -90,7 +89,7 @@ TEST_CASE("cuda/events: a stream waits for the recording that it was told, and f
   }
   backend.synchronize(first);
   CHECK(shim::stop_recording().empty());
-  CHECK(contains(error_of([&] { backend.wait(Event{1u << 30}); }, ExitCode::kInternal), "never recorded"));
+  CHECK(contains(error_of(ExitCode::kInternal, [&] { backend.wait(Event{1u << 30}); }), "never recorded"));
 }
 
 TEST_CASE("cuda/events: far ahead of the device no handle is recorded twice, and every wait is for its own") {

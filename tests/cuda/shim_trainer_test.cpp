@@ -12,6 +12,7 @@
 #include "apps/trainer/training_run.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "tests/cuda/run_config.h"
+#include "tests/cuda/support.h"
 #include "tests/fakes/cuda/recorder.h"
 #include "tests/support/folder.h"
 
@@ -80,10 +81,7 @@ Log train(const std::string& precision, std::int64_t log_every) {
   cuda::CudaBackend backend(0, false, false, true);
   Log log;
   log.compute = backend.handle();
-  {
-    const StreamScope scope(backend, StreamKind::kUpload);
-    log.upload = backend.handle();
-  }
+  log.upload = handle_of(backend, StreamKind::kUpload);
   TrainConfig config = read_gpu_config(json, {});
   config.make_schedule = [make = config.make_schedule, &log](const ScheduleInputs& site) {
     return std::make_unique<NotingSchedule>(make(site), log);

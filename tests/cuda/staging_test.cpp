@@ -3,7 +3,6 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <vector>
 
@@ -15,8 +14,6 @@
 // shim_runtime_test.cpp and shim_pinned_test.cpp.
 namespace starling::tests {
 namespace {
-
-constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload};
 
 std::vector<std::uint8_t> bytes_of(std::size_t size, std::size_t seed) {
   std::vector<std::uint8_t> bytes(size);

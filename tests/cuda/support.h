@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -10,6 +11,12 @@ namespace starling::tests {
 
 /// The backend under test, opened at the first call.
 cuda::CudaBackend& gpu();
+
+inline constexpr std::array kStreams = {StreamKind::kCompute, StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload};
+inline cuda::StreamHandle handle_of(cuda::CudaBackend& backend, StreamKind stream) {
+  const StreamScope scope(backend, stream);
+  return backend.handle();
+}
 
 /// Runs `test` once for each order in which the shim can run a block's threads; once on a GPU.
 void in_every_order(const std::function<void()>& test);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/trainer/config/plugins.h"
 #include "apps/trainer/tasks/training_pass.h"
 #include "comm/algorithm.h"
 #include "comm/bucket.h"
@@ -70,7 +71,7 @@ class TrainingJob {
  public:
   TrainingJob(Backend& backend, Transport& transport, const TrainingSettings& settings)
       : backend_(backend), transport_(transport), settings_(settings), tape_(backend) {
-    register_once();
+    register_builtins();
     ConfigSection section(parse_json(settings.net, "test"), "test");
     model_ = make_model(section, kSample);
     ConfigSection optimizer(nlohmann::json{{"weight_decay", 0.01}}, "optimizer");
@@ -159,19 +160,6 @@ class TrainingJob {
   const Tensor& parameters_of(std::size_t bucket) const { return buckets_[bucket].parameters; }
 
  private:
-  /// Ranks may be threads, and the tables are not for two to write.
-  static void register_once() {
-    static const bool done = [] {
-      register_builtin_layers();
-      register_builtin_models();
-      register_builtin_optimizers();
-      register_builtin_algorithms();
-      register_builtin_topologies();
-      return true;
-    }();
-    (void)done;
-  }
-
   struct Captured {
     std::unique_ptr<Capture> capture;
     Tensor loss;

@@ -24,7 +24,6 @@ class Capture {
   Capture(StreamHandle origin, const std::string& name) : origin_(origin) { streams_[origin].name = name; }
 
   StreamHandle origin() const { return origin_; }
-  bool has(StreamHandle stream) const { return streams_.contains(stream); }
   void add(StreamHandle stream, std::function<void()> work);
   Clock record(StreamHandle stream) const { return streams_.at(stream).clock; }
   /// The stream joins the capture where it is not in it yet.

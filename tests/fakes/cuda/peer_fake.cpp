@@ -32,25 +32,17 @@ Blocks& blocks() {
   return one;
 }
 
-struct Refusal {
-  shim::PeerRefusal what = of_environment();
-  int after = 0;
-
- private:
-  static shim::PeerRefusal of_environment() {
-    const char* given = std::getenv("STARLING_SHIM_REFUSE_PEERS");
-    const std::string_view word = given ? given : "";
-    if (word.empty()) return shim::PeerRefusal::kNone;
-    if (word == "export") return shim::PeerRefusal::kExport;
-    if (word == "access") return shim::PeerRefusal::kAccess;
-    if (word == "create") return shim::PeerRefusal::kCreate;
-    if (word == "map") return shim::PeerRefusal::kMap;
-    fail(ExitCode::kUsage, "shim", "STARLING_SHIM_REFUSE_PEERS is {}; allowed: export, access, create, map", word);
-  }
-};
-thread_local Refusal refusal;
-
-bool refuses(shim::PeerRefusal what) { return refusal.what == what && refusal.after-- <= 0; }
+shim::PeerRefusal refusal_of_environment() {
+  const char* given = std::getenv("STARLING_SHIM_REFUSE_PEERS");
+  const std::string_view word = given ? given : "";
+  if (word.empty()) return shim::PeerRefusal::kNone;
+  if (word == "export") return shim::PeerRefusal::kExport;
+  if (word == "access") return shim::PeerRefusal::kAccess;
+  if (word == "create") return shim::PeerRefusal::kCreate;
+  if (word == "map") return shim::PeerRefusal::kMap;
+  fail(ExitCode::kUsage, "shim", "STARLING_SHIM_REFUSE_PEERS is {}; allowed: export, access, create, map", word);
+}
+thread_local shim::PeerRefusal refused = refusal_of_environment();
 
 void* map_file(int file, std::size_t bytes) {
   const std::lock_guard lock(blocks().mutex);
@@ -71,10 +63,7 @@ void* map_file(int file, std::size_t bytes) {
 
 namespace shim {
 
-void refuse_peers(PeerRefusal what, int after) {
-  refusal.what = what;
-  refusal.after = after;
-}
+void refuse_peers(PeerRefusal what) { refused = what; }
 void map_in_place(bool in_place) {
   const std::lock_guard lock(blocks().mutex);
   blocks().in_place = in_place;
@@ -91,15 +80,15 @@ int mapped_blocks() {
 std::string device_uuid(int device) { return fmt::format("fake device {}", device); }
 
 std::string why_not_shareable(int) {
-  return refuses(shim::PeerRefusal::kExport) ? "its GPU's memory cannot be exported as a file descriptor" : "";
+  return refused == shim::PeerRefusal::kExport ? "its GPU's memory cannot be exported as a file descriptor" : "";
 }
 
 std::string why_not_reachable(int, const std::string&) {
-  return refuses(shim::PeerRefusal::kAccess) ? "the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)" : "";
+  return refused == shim::PeerRefusal::kAccess ? "the GPUs cannot access each other's memory (cudaDeviceCanAccessPeer)" : "";
 }
 
 void* shareable_allocate(int, std::size_t bytes, int& descriptor) {
-  if (refuses(shim::PeerRefusal::kCreate)) fail(ExitCode::kMemory, "cuda", "cuMemCreate: out of memory (2)");
+  if (refused == shim::PeerRefusal::kCreate) fail(ExitCode::kMemory, "cuda", "cuMemCreate: out of memory (2)");
   const int file = memfd_create("starling-fake-device", MFD_CLOEXEC);
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     const int error = errno;
@@ -120,7 +109,7 @@ void* shareable_allocate(int, std::size_t bytes, int& descriptor) {
 }
 
 void* shareable_map(int, int descriptor, std::size_t bytes) {
-  if (refuses(shim::PeerRefusal::kMap)) fail(ExitCode::kInternal, "cuda", "cuMemImportFromShareableHandle: invalid argument (1)");
+  if (refused == shim::PeerRefusal::kMap) fail(ExitCode::kInternal, "cuda", "cuMemImportFromShareableHandle: invalid argument (1)");
   struct stat status {};
   if (fstat(descriptor, &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
     fail(ExitCode::kInternal, "cuda", "cuMemMap: {} bytes of a block of {}", bytes, status.st_size);

@@ -12,8 +12,7 @@ enum class PeerRefusal {
   kCreate,  ///< "create": there is no memory
   kMap,     ///< "map": what came from another rank cannot be mapped
 };
-/// `after` calls go well first.
-void refuse_peers(PeerRefusal what, int after = 0);
+void refuse_peers(PeerRefusal what);
 
 /// From now on a block is at its owner's address in all threads of the process, so that a record of calls shows whose accesses meet.
 void map_in_place(bool in_place);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -72,6 +73,18 @@ struct Call {
 /// With `answers`, kDone too.
 void start_recording(bool answers = false);
 std::vector<Call> stop_recording();
+template <class Work>
+std::vector<Call> recorded(const Work& work) {
+  start_recording();
+  work();
+  return stop_recording();
+}
+/// Launches by functions whose name has this part.
+inline int launches(const std::vector<Call>& calls, const std::string& part) {
+  return static_cast<int>(std::count_if(calls.begin(), calls.end(), [&](const Call& call) {
+    return call.kind == CallKind::kLaunch && call.label.find(part) != std::string::npos;
+  }));
+}
 /// While held, what is recorded from then on is done only once the host has waited for it or for something issued later: as if the device,
 /// which works in issue order, did nothing until somebody waits.
 void hold_events(bool held);
