@@ -5,7 +5,8 @@
         --algorithms allreduce gossip decentlam --set epochs=2 --set 'data.partition={"type": "dirichlet", "alpha": 0.01}'
 
 An algorithm is a type, or NAME=JSON as `sync.algorithm` takes it, or "NAME: KEY=VALUE KEY=VALUE", settings as --set takes them. A seed is also that
-of the partition, so algorithms are compared on the same data. Runs that --keep finds done are not repeated.
+of the partition, so algorithms are compared on the same data, and with the first one by pairs: its last column has the mean difference and its
+standard error. Runs that --keep finds done are not repeated.
 
 With --steps-to-loss a second table says how many steps come to the same test loss, for one of the first algorithm's: the median over the losses
 that this has at 30 even steps, of which those count that the other reaches too. Curves are means over the seeds, of the lowest loss so far. It wants
@@ -110,8 +111,6 @@ def steps_ratio(first, other, losses=30):
     return statistics.median(ratios) if ratios else math.nan
 
 
-
-
 def main():
     args = parse()
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -132,13 +131,17 @@ def main():
                 found.setdefault(name, {}).setdefault(rate, {})[seed] = result
                 curves.setdefault((name, rate), []).append(curve)
                 print(f"{name} at {rate or 'its rate'}, seed {seed}: {f'{result:.2f} %' if result else 'diverged'}", file=sys.stderr)
-    print("| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | best rate |")
-    print("|---" * (len(seeds) + 3) + "|")
+    print("| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | best rate | against the first |")
+    print("|---" * (len(seeds) + 4) + "|")
+    first = None
     for name, of_rate in found.items():
         # One rate for all seeds: what somebody who tunes would take.
         rate = max(of_rate, key=lambda r: statistics.mean(of_rate[r].values()))
-        row = [f"{of_rate[rate][seed]:.1f}" for seed in seeds]
-        print(f"| `{name}` | {' | '.join(row)} | {statistics.mean(of_rate[rate].values()):.2f} | {rate} |")
+        row = [of_rate[rate][seed] for seed in seeds]
+        first = first or row
+        apart = [own - other for own, other in zip(row, first)]
+        error = f" ± {statistics.stdev(apart) / len(apart) ** 0.5:.2f}" if len(apart) > 1 else ""
+        print(f"| `{name}` | {' | '.join(f'{one:.2f}' for one in row)} | {statistics.mean(row):.2f} | {rate} | {statistics.mean(apart):+.2f}{error} |")
     if args.steps_to_loss:
         first = next(iter(found))
         print(f"\n| steps to a loss, for one of {first} | " + " | ".join(rate or "its rate" for rate in rates) + " |")

@@ -2,7 +2,6 @@
 """Measures communication: every goal of docs/benchmarks.md, each against its rival and its limit in the same run, taking turns.
 
   scripts/comm_bench/comm_bench.py [--only ROWS] [--quick] [--dry-run] [--out FOLDER]     tables: FOLDER/comm.md and comm.json
-  scripts/comm_bench/comm_bench.py learning [--seeds 1,2,3] [--epochs 4] ...              accuracy of gossip against all-reduce; an hour
   scripts/comm_bench/comm_bench.py race [--rate 20] [--epochs 2] ...                      accuracy over seconds and bytes across hosts; 20 minutes
 
 Rows: exchange, two-ranks (one host); gossip, device-time, peers (4 emulated hosts against our all-reduce, with real computation and with
@@ -16,26 +15,14 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import sys
 import time
 
-import learning
 import race
 import rows
-from jobs import MODELS, ROOT, Failed, Setup, Skipped
+from jobs import MODELS, Failed, Setup, Skipped, describe_machine
 
 ROWS = ["exchange", "two-ranks", "gossip", "device-time", "peers", "fewer-bytes", "hierarchical", "planner", "plan4096"]
-
-
-def machine():
-    sys.path.insert(0, str(ROOT / "scripts"))
-    from compare_pytorch import describe_machine
-
-    try:
-        return describe_machine()
-    except SystemExit:  # no starling-train: every row will say so
-        return {"cpu": platform.processor() or "?", "cores": os.cpu_count(), "starling": "not built", "pytorch": "?", "decent-dp": "?"}
 
 
 def markdown(report):
@@ -91,9 +78,7 @@ def rates(text):
 
 
 def main():
-    if len(sys.argv) > 1 and sys.argv[1] == "learning":
-        return learning.main(sys.argv[2:])
-    if len(sys.argv) > 1 and sys.argv[1] == "race":
+    if sys.argv[1:2] == ["race"]:
         return race.main(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", type=words(ROWS), default=ROWS, help="rows, separated by commas (default: all)")
@@ -119,7 +104,7 @@ def main():
         except OSError as error:
             sys.exit(f"error: --out {arguments.out}: {error.strerror}")
 
-    report = {"date": time.strftime("%Y-%m-%d %H:%M"), "machine": {} if setup.dry_run else machine(), "quick": setup.quick, "repeats": setup.repeats,
+    report = {"date": time.strftime("%Y-%m-%d %H:%M"), "machine": {} if setup.dry_run else describe_machine(), "quick": setup.quick, "repeats": setup.repeats,
               "command": " ".join(sys.argv[1:]), "parameter_bytes": {name: size for name, (_, size) in MODELS.items()}, "rows": []}
     for name in arguments.only:
         report["rows"].append(run_row(name, setup, arguments))

@@ -1,8 +1,11 @@
 """Runs the programs that comm_bench compares: the trainer on one machine or across emulated hosts, and PyTorch's side (peers.py)."""
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import pathlib
+import re
 import shlex
 import signal
 import socket
@@ -16,7 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NETLAB = ROOT / "scripts" / "netlab" / "netlab"
 
-# name: (config section, bytes of fp32 parameters, share of the backward pass in a step's computation)
+ADAMW = {"type": "adamw", "lr": 1e-3, "weight_decay": 0.1}
+# name: (config section, bytes of fp32 parameters)
 MODELS = {
     "resnet20": ({"type": "resnet20"}, 4 * 269_722),
     "resnet18": ({"type": "resnet18", "stem": "cifar"}, 4 * 11_173_962),
@@ -51,16 +55,6 @@ class Skipped(Exception):
 
 class Failed(Exception):
     """A program failed; the text has its last words."""
-
-
-def run_options(parser, out):
-    """Of a program whose runs are whole trainings: what they start from and where they lie, and what Setup asks for."""
-    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs") / out, help="runs lie below it; those that are done are kept")
-    parser.add_argument("--plot", type=pathlib.Path, default=None, help=f"SVG file (default: OUT/{out}.svg)")
-    parser.add_argument("--dry-run", action="store_true")
-    parser.add_argument("--verbose", action="store_true")
-    parser.set_defaults(quick=False, repeats=1, seconds=1.0, timeout=7200.0)
 
 
 class Setup:
@@ -161,12 +155,12 @@ class Lab:
 
 
 def train_config(model, batch, steps, sync, optimizer=None):
-    """`model`: a name of MODELS, or a dictionary of further keys with a model of its own."""
-    own = model if isinstance(model, dict) else {"model": MODELS[model][0]}
+    """`model`: a name of MODELS, or a dictionary of keys with a model of its own."""
     return {
-        **own, "threads": 1, "data": {"type": "synthetic", "test_limit": 16}, "batch_size": batch, "steps": steps,
+        "threads": 1, "data": {"type": "synthetic", "test_limit": 16}, "batch_size": batch, "steps": steps,
         "log_every": window(steps), "tensorboard": False, "optimizer": optimizer or {"type": "sgd", "lr": 0.001, "momentum": 0.9},
         "sync": {"timeout_s": 900, **sync}, "evaluate": {"every_epochs": 0}, "checkpoint": {"every_epochs": 0},
+        **(model if isinstance(model, dict) else {"model": MODELS[model][0]}),
     }
 
 
@@ -181,7 +175,7 @@ def read_run(folder):
     lines = [line for line in lines if "step_ms" in line][1:]
     summary = json.loads((folder / "summary.json").read_text())
     result = {key: statistics.median(line[key] for line in lines) for key in ("step_ms", "wait_ms")}
-    result["transport"] = summary["transport"]
+    result.update(transport=summary["transport"], peak_memory_bytes=summary["peak_memory_bytes"])
     if "auto" in summary:
         result["auto"] = {key: summary["auto"][key] for key in ("topology", "bucket_mb", "predicted_step_ms", "compute_ms")}
     return result
@@ -221,23 +215,14 @@ def train_alone(setup, model, batch, steps, ranks, optimizer=None):
         if setup.dry_run:
             return {"step_ms": 1.0, "wait_ms": 0.0}
         runs = [read_run(pathlib.Path(folder) / str(i)) for i in range(ranks)]
-    return {"step_ms": max(run["step_ms"] for run in runs), "wait_ms": 0.0}
+    return {"wait_ms": 0.0, **{key: max(run[key] for run in runs) for key in ("step_ms", "peak_memory_bytes")}}
 
 
-def torch_missing():
-    """Why PyTorch's side cannot run here, or an empty text."""
-    import importlib.util
-
-    for package, name in (("torch", "torch"), ("decent_dp", "decent-dp==0.2.3")):
+def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=None, optimizer="sgd", every=0):
+    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this machine; every: steps of a window."""
+    for package in ("torch", *(["decent_dp"] if kind == "decent-dp" else [])):
         if importlib.util.find_spec(package) is None:
-            return f"the Python package {package} is missing (python3 -m pip install {name})"
-    return ""
-
-
-def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=None, optimizer="sgd"):
-    """PyTorch's DDP or decent-dp over gloo, one process a host of the lab or `ranks` on this machine."""
-    if missing := torch_missing():
-        raise Skipped(missing)
+            raise Skipped(f"the Python package {package} is missing (python3 -m pip install torch decent-dp==0.2.3)")
     address, interface = ("10.77.0.1", "eth0") if lab else ("127.0.0.1", "lo")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -248,14 +233,15 @@ def peer(setup, kind, model, batch, steps, ranks, topology, lab=None, slow_rank=
                           LOCAL_RANK="0" if lab else str(rank), LOCAL_WORLD_SIZE="1" if lab else str(ranks))
         if lab:
             env["NETLAB_NAME"] = lab.env["NETLAB_NAME"]
-        command = [sys.executable, HERE / "peers.py", kind, model, batch, steps, window(steps), topology, optimizer]
+        command = [sys.executable, HERE / "peers.py", kind, model, batch, steps, every or window(steps), topology, optimizer]
         if slow_rank:
             command = [sys.executable, HERE / "slow_rank.py", *slow_rank, *command]
         commands.append(([NETLAB, "exec", rank, *command] if lab else command, env))
     outputs = run_all(commands, setup, f"{kind}, {model}")
     if outputs is None:
         return {"step_ms": 1.0}
-    return {"step_ms": max(json.loads(output.strip().splitlines()[-1])["step_ms"] for output in outputs)}
+    results = [json.loads(output.strip().splitlines()[-1]) for output in outputs]
+    return {key: max(result[key] for result in results) for key in results[0]}
 
 
 def alternate(variants, setup):
@@ -288,3 +274,20 @@ def alternate(variants, setup):
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 results[name][key] = statistics.median(run[key] for run in list_of)
     return results
+
+
+def describe_machine():
+    def version(package):
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            return "absent"
+
+    try:
+        starling = subprocess.run([program("starling-train"), "--version"], capture_output=True, text=True, check=False).stdout.strip().splitlines()[0]
+    except (Skipped, IndexError):  # every row will say so
+        starling = "not built"
+    of = lambda key: (re.findall(rf"^{key}\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text(), re.M) or ["?"])[0]
+    sets = [name for name in ("avx2", "avx512f", "amx_bf16") if name in of("flags").split()]
+    return {"cpu": of("model name"), "cores": os.cpu_count(), "instruction_sets": sets, "starling": starling, "pytorch": version("torch"),
+            "decent-dp": version("decent-dp")}

@@ -1,30 +1,36 @@
 #!/usr/bin/env python3
-"""One rank of a PyTorch job, one thread, fp32: prints {"step_ms": ...}. The only file of this folder that needs torch.
+"""One rank of a PyTorch job, one thread, fp32: prints {"step_ms": ..., "peak_memory_bytes": ...}. The only file of this folder that needs torch.
 
   peers.py none|ddp|decent-dp MODEL BATCH STEPS WINDOW TOPOLOGY sgd|adamw
 
 The job is described by torchrun's variables in the environment (RANK, WORLD_SIZE, MASTER_ADDR, ...). step_ms is the median over windows of
-WINDOW steps after the first, as for the trainer.
+WINDOW steps after the first, or after four steps.
 """
 
 import json
-import pathlib
+import resource
 import statistics
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from jobs import MODELS, ROOT
 
 
-def make_model(name):
+def make_model(name, size):
+    import torch
     from torch import nn
 
-    from compare_pytorch import make_torch_model
-    from jobs import MODELS
-
-    section = MODELS[name][0]
+    section = MODELS[name][0] if name in MODELS else {"type": name}
     if section["type"] != "mlp":
-        return make_torch_model(section["type"])
+        sys.path.append(str(ROOT / "examples" / "pytorch"))
+        import models
+
+        models.F.relu = lambda x, inplace=True: torch.relu_(x)  # as the originals of these models do it
+        model = models.make_model(section, (size, size, 3), 10)
+        for module in model.modules():
+            if isinstance(module, nn.ReLU6):
+                module.inplace = True
+        return model
     layers, inputs = [nn.Flatten()], 3072
     for width in section["hidden"]:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
@@ -43,7 +49,8 @@ def main():
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
     torch.manual_seed(0)
-    model, images = make_model(name), torch.randn(batch, 3, 32, 32)
+    size = 32 if name in MODELS else 96
+    model, images = make_model(name, size), torch.randn(batch, 3, size, size)
     if not name.startswith("mlp"):
         model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
     labels = torch.randint(0, 10, (batch,))
@@ -80,7 +87,8 @@ def main():
             now = time.perf_counter()
             times.append(1e3 * (now - begin) / window)
             begin = now
-    print(json.dumps({"step_ms": statistics.median(times[1:])}), flush=True)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"step_ms": statistics.median(times[max(1, 4 // window):]), "peak_memory_bytes": peak}), flush=True)
     if distributed.is_initialized():
         distributed.barrier()
         distributed.destroy_process_group()

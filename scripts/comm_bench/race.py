@@ -5,7 +5,7 @@ import json
 import pathlib
 import sys
 
-from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all, run_options
+from jobs import NETLAB, ROOT, Failed, Lab, Setup, Skipped, program, run_all
 
 # Each as the config's `sync`. The periods are those of a long run, cut to a short one.
 SYNCS = {
@@ -21,7 +21,12 @@ SYNCS = {
 
 def main(words):
     parser = argparse.ArgumentParser(prog="comm_bench.py race", description=__doc__)
-    run_options(parser, "race")
+    parser.add_argument("--config", type=pathlib.Path, default=ROOT / "configs" / "quickstart.json")
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("runs/race"), help="runs lie below it; those that are done are kept")
+    parser.add_argument("--plot", type=pathlib.Path, help="SVG file (default: OUT/race.svg)")
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    parser.set_defaults(quick=False, repeats=1, seconds=1.0, timeout=7200.0)
     parser.add_argument("--hosts", type=int, default=4, help="emulated hosts, one rank each")
     parser.add_argument("--rate", type=int, default=20, help="Mbit/s of each link and direction")
     parser.add_argument("--epochs", type=int, default=2)

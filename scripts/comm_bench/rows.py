@@ -9,10 +9,9 @@ import sys
 import tempfile
 import time
 
-from jobs import (MODELS, NETLAB, Failed, Lab, Skipped, alternate, device_time_plugin, environment, peer, program, run_all, train, train_alone, train_config,
+from jobs import (ADAMW, MODELS, NETLAB, Failed, Lab, Skipped, alternate, device_time_plugin, environment, peer, program, run_all, train, train_alone, train_config,
                   with_device_time)
 
-ADAMW = {"type": "adamw", "lr": 1e-3, "weight_decay": 0.1}
 GOSSIP = {"topology": {"type": "one-peer-exp"}}
 ALL_REDUCE = {"algorithm": "allreduce"}
 

@@ -9,12 +9,10 @@ check "help" 0 "exchange, two-ranks" "$bench" --help
 check "an unknown row" 2 "no-such-row is unknown; known: exchange" "$bench" --only no-such-row
 check "an unknown disturbance" 2 "none, slow-rank, slow-link" "$bench" --disturb rain
 check "a rate that is none" 2 "whole numbers of Mbit/s" "$bench" --rates fast
-check "a seed that is none" 2 "whole numbers" "$bench" learning --seeds one
 check "a dry run of everything" 0 "netlab run 2 .*starling-train" "$bench" --dry-run
 verify "shows every program" bash -c 'for word in "starling-bench exchange" "netlab up 4 100" "netlab rate 3 500" libdevice_time.so slow_rank.py "starling-topo measure" "--ranks 4096"; do
   grep -q -e "$word" "$1" || { echo "no $word"; exit 1; }; done' _ "$work/.stdout"
 verify "and leaves nothing" bash -c '! ls -d runs /etc/netns/"$NETLAB_NAME"-* 2>/dev/null'
-check "a dry run of learning" 0 "one-peer-exp-8-2\b" "$bench" learning --dry-run --seeds 1,2 --verbose
 check "a dry run of a race" 0 "evaluate.every_steps=100 .*sync=.*local_sgd" "$bench" race --dry-run
 mkdir race
 printf '%s\n' '{"step": 10, "step_ms": 100}' '{"step": 20, "step_ms": 200}' '{"step": 20, "test_accuracy": 0.5}' '{"step": 40, "step_ms": 50, "test_accuracy": 0.9}' >race/metrics.jsonl
