@@ -4,12 +4,14 @@
     build/bin/starling-train configs/cifar10_airbench.json --set steps=1 --set optimizer.lr=0 --set 'optimizer.groups=[]' --output runs/begin
     python3 scripts/airbench_torch.py build/data/cifar10 --init runs/begin/model.safetensors --epochs 3
 
-Written from the paper's description. With --init both begin with the same numbers, and samples, crops and mirrored images are drawn as Starling draws
-them, so that what is left between the two is arithmetic and rounding. Needs torch, numpy and safetensors; no GPU.
+Written from the paper's description; the model is Airbench of examples/pytorch. With --init both begin with the same numbers, and samples, crops and
+mirrored images are drawn as Starling draws them, so that what is left between the two is arithmetic and rounding. Needs torch, numpy and safetensors.
 """
 import argparse
 import json
 import math
+import pathlib
+import sys
 import time
 
 import numpy as np
@@ -18,6 +20,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from cifar_torch import add_arguments, drawn_windows, epoch_order, open_data
+
+sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
+from models import Airbench  # noqa: E402
 
 
 def augmented(images, samples, seed, epoch, pad):
@@ -32,39 +37,17 @@ def augmented(images, samples, seed, epoch, pad):
     return torch.stack(rows)
 
 
-class Group(nn.Module):
-    def __init__(self, inputs, width):
-        super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, padding=1, bias=False)
-        self.norm1 = nn.BatchNorm2d(width, eps=1e-12, momentum=0.4)
-        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(width, eps=1e-12, momentum=0.4)
-        self.pool, self.act = nn.MaxPool2d(2), nn.GELU()
-        for conv in (self.conv1, self.conv2):
-            nn.init.dirac_(conv.weight.data[:conv.in_channels])
-        for norm in (self.norm1, self.norm2):
-            norm.weight.requires_grad_(False)
-
-    def forward(self, x):
-        x = self.act(self.norm1(self.pool(self.conv1(x))))
-        return self.act(self.norm2(self.conv2(x)))
-
-
-class Scale(nn.Module):
-    def forward(self, x):
-        return x / 9
-
-
 def make_net(first_images):
-    whiten = nn.Conv2d(3, 24, 2)
+    net = Airbench()
     patches = first_images.unfold(2, 2, 1).unfold(3, 2, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 12).double()
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     filters = (vectors.T / (values + 5e-4).sqrt()[:, None]).flip(0).reshape(12, 3, 2, 2).float()
-    whiten.weight.data.copy_(torch.cat([filters, -filters]))
-    whiten.weight.requires_grad_(False)
-    whiten.bias.data.zero_()
-    return nn.Sequential(whiten, nn.GELU(), Group(24, 64), Group(64, 256), Group(256, 256), nn.MaxPool2d(3), nn.Flatten(),
-                         nn.Linear(256, 10, bias=False), Scale())
+    net[0].weight.data.copy_(torch.cat([filters, -filters]))
+    net[0].bias.data.zero_()
+    for name, weight in net.named_parameters():
+        if "conv" in name:
+            nn.init.dirac_(weight.data[:weight.shape[1]])
+    return net
 
 
 @torch.no_grad()

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Reading pictures: Starling against torchvision, in one run on one core a worker.
+"""Reading and changing pictures: Starling against torchvision, in one run on one core a worker.
 
     python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the measurement: DEST/<class>/*.jpg
     python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg and loader
     python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names like its: links to PICTURE's bytes
     python3 scripts/picture_bench.py index DEST           what the index of these files takes: time to make and open, memory of 2 ranks
+    python3 scripts/picture_bench.py augment              random changes, µs an image from bytes in memory to normalised fp32: ours, and torchvision's
+                                                          transforms.v2 on uint8 tensors, and on Pillow's images as its reference scripts take them
 
 make composes each picture of 12 photographs of CIFAR-10 (its official binary files in the folder CIFAR), enlarged to 125×125 and stored at
-quality 90: an ordinary photograph's size in pixels and bytes. Needs Pillow; run needs torch and torchvision, and build/bin/starling-bench.
+quality 90: an ordinary photograph's size in pixels and bytes. Needs Pillow; run and augment need torch and torchvision, and build/bin/starling-bench.
 index needs build/bin/starling-train, mpirun and strace, and a folder that names has made.
 """
 import argparse
@@ -47,18 +49,15 @@ def make(destination, cifar, count=2000):
     print(f"{count} pictures of 500×375, {total / count / 1000:.0f} kB on average, in {destination}")
 
 
-def torchvision_ms(files, decode, repeats):
+def torchvision_ms(files, decode):
     import torch
     from torchvision.transforms import v2
     torch.set_num_threads(1)
     crop = v2.RandomResizedCrop(224, antialias=True)
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        for data in files:
-            crop(decode(data))
-        times.append(1e3 * (time.perf_counter() - begin) / len(files))
-    return statistics.median(times)
+    begin = time.perf_counter()
+    for data in files:
+        crop(decode(data))
+    return 1e3 * (time.perf_counter() - begin) / len(files)
 
 
 def starling(folder, count, processes=1):
@@ -95,25 +94,25 @@ def loader_of(folder, paths, decode, workers=2):
     return measure
 
 
-def run(folder, count, repeats):
+def run(folder, pictures, repeats):
     import torch
     from PIL import Image
     from torchvision.io import ImageReadMode, decode_jpeg
     paths = sorted(pathlib.Path(folder).rglob("*.jpg"))
-    paths = paths[::max(1, len(paths) // count)][:count]
+    paths = paths[::max(1, len(paths) // pictures)][:pictures]
     files = [path.read_bytes() for path in paths]
     tensors = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for data in files]
     loaders = {"loader of PIL, 2": loader_of(folder, paths, None), "loader of decode_jpeg, 2": loader_of(folder, paths, decode_jpeg)}
     rows = {name: [] for name in ("PIL", "decode_jpeg", "starling", "library, whole pictures", *loaders, "starling, 2 at once")}
     for _ in range(repeats):  # in turns
-        rows["PIL"].append(torchvision_ms(files, lambda data: Image.open(io.BytesIO(data)).convert("RGB"), 1))
-        rows["decode_jpeg"].append(torchvision_ms(tensors, lambda data: decode_jpeg(data, mode=ImageReadMode.RGB), 1))
-        ours, = starling(folder, count)
+        rows["PIL"].append(torchvision_ms(files, lambda data: Image.open(io.BytesIO(data)).convert("RGB")))
+        rows["decode_jpeg"].append(torchvision_ms(tensors, lambda data: decode_jpeg(data, mode=ImageReadMode.RGB)))
+        ours, = starling(folder, pictures)
         rows["starling"].append(ours["crop_ms"])
         rows["library, whole pictures"].append(ours["whole_ms"])
         for name, measure in loaders.items():
             rows[name].append(measure())
-        rows["starling, 2 at once"].append(statistics.mean(one["crop_ms"] for one in starling(folder, count, 2)))
+        rows["starling, 2 at once"].append(statistics.mean(one["crop_ms"] for one in starling(folder, pictures, 2)))
     medians = {name: statistics.median(times) for name, times in rows.items()}
     for name, ms in medians.items():
         print(f"{name:<26} {ms:8.3f} ms a picture {medians['PIL'] / ms:6.2f} × PIL's rate")
@@ -209,32 +208,68 @@ def index(folder, repeats):
             job.wait()
 
 
+def augment(size, repeats):
+    import torch
+    from PIL import Image
+    from torchvision.transforms import v2
+    torch.set_num_threads(1)
+    images = 128
+    tensors = list((torch.rand(images, 3, size // 8, size // 8).mul(255).to(torch.uint8)).repeat_interleave(8, 2).repeat_interleave(8, 3))
+    pictures = [Image.fromarray(tensor.permute(1, 2, 0).numpy()) for tensor in tensors]
+    window = [v2.RandomCrop(size, padding=4), v2.RandomHorizontalFlip()]
+    numbers = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.5] * 3, [0.25] * 3)]
+    jitter, rand, trivial = v2.ColorJitter(0.4, 0.4, 0.4, 0.1), v2.RandAugment(), v2.TrivialAugmentWide()
+    rows = {"crop_padding, flip": window + numbers, "+ color_jitter": window + [jitter] + numbers, "+ rand_augment": window + [rand] + numbers,
+            "+ trivial_augment": window + [trivial] + numbers, "+ random_erasing": window + numbers + [v2.RandomErasing(1.0)]}
+    mixers = {"+ mixup": v2.MixUp(alpha=0.2, num_classes=100), "+ cutmix": v2.CutMix(alpha=1.0, num_classes=100)}
+    labels = torch.arange(images) % 100
+
+    def seconds(given, transform, mixer=None):
+        begin = time.perf_counter()
+        done = [transform(image) for image in given]
+        if mixer:
+            mixer(torch.stack(done), labels)
+        return 1e6 * (time.perf_counter() - begin) / len(given)
+
+    ours, theirs, pillow = {}, {}, {}
+    for _ in range(repeats):
+        text = subprocess.run([ROOT / "build/bin/starling-bench", "augment", "--size", str(size), "--repeats", "1", "--json"], check=True, capture_output=True,
+                              text=True).stdout
+        for name, time_taken in json.loads(text).items():
+            ours.setdefault(name, []).append(time_taken)
+        for name, steps in list(rows.items()) + [(name, window + numbers) for name in mixers]:
+            transform = v2.Compose(steps)
+            theirs.setdefault(name, []).append(seconds(tensors, transform, mixers.get(name)))
+            pillow.setdefault(name, []).append(seconds(pictures, transform, mixers.get(name)))
+    print(f"{'':<24} {'Starling':>10} {'tensors':>10} {'Pillow':>10}   µs an image of {size}×{size}, medians of {repeats} rounds in turns")
+    for name, times in ours.items():
+        own = statistics.median(times)
+        if name in theirs:
+            other, images = statistics.median(theirs[name]), statistics.median(pillow[name])
+            print(f"{name:<24} {own:>10.2f} {other:>10.1f} {images:>10.1f}   {min(other, images) / own:.0f} × the faster of the two")
+        else:
+            print(f"{name:<24} {own:>10.2f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True)
-    making = commands.add_parser("make")
-    making.add_argument("destination")
-    making.add_argument("cifar")
-    running = commands.add_parser("run")
-    running.add_argument("folder")
-    running.add_argument("--pictures", type=int, default=200)
-    running.add_argument("--repeats", type=int, default=5)
-    naming = commands.add_parser("names")
-    naming.add_argument("destination")
-    naming.add_argument("picture")
-    naming.add_argument("--files", type=int, default=1281, help="of each class in train/")
-    indexing = commands.add_parser("index")
-    indexing.add_argument("folder")
-    indexing.add_argument("--repeats", type=int, default=7)
-    arguments = parser.parse_args()
-    if arguments.command == "make":
-        make(arguments.destination, arguments.cifar)
-    elif arguments.command == "names":
-        names(arguments.destination, arguments.picture, files=arguments.files)
-    elif arguments.command == "index":
-        index(arguments.folder, arguments.repeats)
-    else:
-        run(arguments.folder, arguments.pictures, arguments.repeats)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def command(function, *names, **numbers):
+        one = commands.add_parser(function.__name__)
+        for name in names:
+            one.add_argument(name)
+        for name, default in numbers.items():
+            one.add_argument("--" + name, type=int, default=default)
+        one.set_defaults(function=function)
+
+    command(make, "destination", "cifar")
+    command(run, "folder", pictures=200, repeats=5)
+    command(names, "destination", "picture", files=1281)  # of each class in train/
+    command(index, "folder", repeats=7)
+    command(augment, size=32, repeats=7)
+    arguments = vars(parser.parse_args())
+    arguments.pop("function")(**arguments)
 
 
 if __name__ == "__main__":

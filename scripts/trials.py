@@ -85,6 +85,39 @@ def losses(run):
     return result
 
 
+def differs(run, reference):
+    """What of a run's end is other than the (tensors, losses) of another."""
+    wrong = ["the model has other bits"] if tensors(run + "/model.safetensors") != reference[0] else []
+    return wrong + (["the losses differ"] if losses(run) != reference[1] else [])
+
+
+def reference(known, key, work, train):
+    """(tensors, losses) of the run of a kind that nothing disturbs. train(folder, log) trains it once, into folder/run; it gives the exit status."""
+    if key not in known:
+        folder = os.path.join(work, "straight-" + re.sub(r"\W+", "-", " ".join(map(str, key))))
+        os.makedirs(folder + "/mpi")
+        with open(folder + "/log", "w") as log:
+            status = train(folder, log)
+        if status != 0:
+            sys.exit(f"{NAME}: {key} does not train at all: exit status {status}\n{read(folder + '/log')}")
+        known[key] = (tensors(folder + "/run/model.safetensors"), losses(folder + "/run"))
+    return known[key]
+
+
+def write_config(folder, **changes):
+    """folder/config.json: a tiny model on made-up images."""
+    config = {
+        "model": {"type": "mlp", "hidden": [32, 32]},
+        "data": {"type": "synthetic", "limit": 512, "test_limit": 64, "image_size": 12},
+        "optimizer": {"type": "adamw", "lr": 0.002},
+        "threads": 1,
+        "tensorboard": False,
+        **changes,
+    }
+    with open(folder + "/config.json", "w") as file:
+        json.dump(config, file, indent=1)
+
+
 def parser_of(doc, limit, limit_help, trials=20):
     """The options that all of them have."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
