@@ -19,12 +19,7 @@ cat >run.json <<'END'
 END
 one() { "$train" run.json "$@"; }
 export -f one
-shim=$(ls "$build"/lib/libstarling_cuda_shim.so* 2>/dev/null | head -1)
-if [ -n "$shim" ]; then
-  mkdir -p installed/bin installed/lib
-  cp "$train" installed/bin
-  for library in "$build"/lib/*.so*; do ln -s "$library" installed/lib; done
-  ln -sf "$shim" installed/lib/libstarling_cuda.so
+if install_shim starling-train; then
   check "on the CPU" 0 "" one --output cpu --set steps=6
   check "on the shim's GPU" 0 "on NVIDIA H200" installed/bin/starling-train run.json --device cuda --output cuda --set steps=6
   verify "the losses are the CPU's" python3 - <<'END'

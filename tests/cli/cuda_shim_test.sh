@@ -1,16 +1,7 @@
 #!/usr/bin/env bash
 # The programs with --device cuda, whole, without a GPU: the plug-in that they open is the one whose kernels run on the CPU (tests/fakes/cuda).
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
-shim=$(ls "$build"/lib/libstarling_cuda_shim.so* 2>/dev/null | head -1)
-if [ -z "$shim" ]; then
-  echo "libstarling_cuda_shim.so is missing; build it first"
-  exit 1
-fi
-# A program looks for the plug-in in ../lib, seen from its own folder.
-mkdir -p installed/bin installed/lib
-cp "$train" "$build/bin/starling-bench" installed/bin
-for library in "$build"/lib/*.so*; do ln -s "$library" installed/lib; done
-ln -sf "$shim" installed/lib/libstarling_cuda.so
+install_shim starling-train starling-bench || die "libstarling_cuda_shim.so is missing; build it first"
 export shim_train=$work/installed/bin/starling-train
 
 cat >model.json <<'END'
@@ -65,7 +56,6 @@ verify "that says it once" test "$(grep -c "GPU memory, because" "$work/.stderr"
 verify "and they learn the same" same_losses staged2 auto2b
 check "a rank without memory to share, by the script that asks a GPU" 0 "rank 1: " python3 -B "$root/scripts/gpu" ranks refused --train "$shim_train"
 check "a lost rank of two that read each other" 0 "exit status 3 after" python3 -B "$root/scripts/gpu" ranks lost --transports direct --train "$shim_train"
-check "asked for NCCL they end with the reason" 2 "sync.transport is nccl, but rank 0 has no NCCL" run nccl2 2 cuda --set sync.transport=nccl
 check "NCCL on CPUs is refused" 2 "sync.transport: is nccl, which is between GPUs" run cpu3 2 cpu --set sync.transport=nccl
 check "a traced run that ends with an error" 4 "loss|not finite|diverged" run traced 1 cuda --trace trace.json --set optimizer.lr=1e30
 check "bf16" 0 "NVIDIA H200.*, bf16" run bf16 1 cuda --set precision=bf16

@@ -22,8 +22,7 @@ check "an interface" 0 "btl_tcp_if_include eth7 --mca oob_tcp_if_include eth7" "
 printf 'a slots=2  # first\n\n# none here\nb\n' >hosts
 check "a host file" 0 "--hostfile hosts -n 3" "$launch" --dry-run --hostfile hosts true
 check "a Slurm job's ranks" 0 "mpirun .*-n 8 --bind-to none" env SLURM_JOB_ID=1 SLURM_NTASKS=8 "$launch" --dry-run true
-checks=$((checks + 1))
-if OMPI_MCA_btl_tcp_flags=send "$launch" --dry-run -n 2 true | grep -q btl_tcp_flags; then failed "the environment wins"; else echo "ok      the environment wins"; fi
+verify "the environment wins" bash -c '! OMPI_MCA_btl_tcp_flags=send "$0" --dry-run -n 2 true | grep -q btl_tcp_flags' "$launch"
 
 check "no program" 2 "no program" "$launch" -n 2
 check "a program that is not there" 2 "no-such-program is no program" "$launch" -n 2 no-such-program

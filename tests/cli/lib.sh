@@ -127,5 +127,19 @@ wait_for_lines() { # FOLDER COUNT: until metrics.jsonl has that many
   echo "no metrics after 30 s" >"$work/.out"
   return 1
 }
+
+# install_shim PROGRAM...: copies in installed/bin, which find the plug-in whose kernels run on the CPU (tests/fakes/cuda); false where it is not built.
+install_shim() {
+  [ -e "$build/lib/libstarling_cuda_shim.so" ] || return
+  mkdir -p installed/bin installed/lib
+  cp "${@/#/$build/bin/}" installed/bin
+  ln -s "$build"/lib/*.so* installed/lib
+  ln -sf "$build/lib/libstarling_cuda_shim.so" installed/lib/libstarling_cuda.so
+}
+full_disk() { # COMMAND...: where ./full is a disk of 300 kB, if the kernel lets us make one
+  unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full && "$@"' _ "$@"
+}
+export -f full_disk
+
 # A number of a JSON file with one key a line or one line in all.
 json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

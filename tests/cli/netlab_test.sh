@@ -123,10 +123,7 @@ break_link() { # NAME LAB STATE: trains in the lab until there are metrics, then
   [ "$2" = "t$$" ] || "$netlab" up 2 1000 || return
   timeout -s KILL 90 "$netlab" run 1 bash rank.sh "$name" long.json --set sync.timeout_s=3 --output "$name" >"$name.log" 2>&1 &
   local run=$!
-  for ((i = 0; i < 300; i++)); do
-    [ "$(cat "$name/metrics.jsonl" 2>/dev/null | wc -l)" -ge 5 ] && break
-    sleep 0.1
-  done
+  wait_for_lines "$name" 5
   for i in 0 1; do "$netlab" exec $i sh -c 'echo 4 >/proc/sys/net/ipv4/tcp_retries2'; done # mpirun ends soon after its ranks
   "$netlab" link 1 "$3"
   date +%s >"$name.broken"
@@ -177,10 +174,7 @@ fi
 "$netlab" link 1 up
 "$netlab" run 1 "$train" long.json --output killed >killed.log 2>&1 &
 pid=$!
-for _ in $(seq 200); do
-  [ -s killed/metrics.jsonl ] && break
-  sleep 0.1
-done
+wait_for_lines killed 1
 check "a lab in use is not replaced" 2 "something runs in it" "$netlab" up 2
 kill -KILL $pid
 wait $pid 2>/dev/null

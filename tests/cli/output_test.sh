@@ -8,13 +8,8 @@ verify "of update and exchange" grep -qi "update" a.json
 verify "with a checkpoint's file for each rank" test -s a/checkpoints/step-12/rank-1.safetensors
 check "a diverging run of two ranks ends with 4 and names the step" 4 "step [0-9]+" ranks 2 "$train" small.json --set optimizer.lr=1e30 --output b
 
-# A full disk: a file system of 300 kB, where the kernel lets us make one.
-full_disk() {
-  unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full && "$train" small.json --output full/run'
-}
-export -f full_disk
-if unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full' 2>/dev/null; then
-  check "a full disk ends with 5 and names the file" 5 "full/run/" full_disk
+if full_disk true 2>/dev/null; then
+  check "a full disk ends with 5 and names the file" 5 "full/run/" full_disk "$train" small.json --output full/run
 else
   echo "skipped a full disk: no user namespaces here"
 fi

@@ -13,10 +13,7 @@ check "a bad number of ranks" 2 "STARLING_RANKS" env STARLING_RANKS=many "$root/
 
 "$root/scripts/train.sh" "${few[@]}" --set steps=100000 --set log_every=1 --output "$work/b" >b.log 2>&1 &
 pid=$!
-for _ in $(seq 600); do
-  [ "$(cat b/metrics.jsonl 2>/dev/null | wc -l)" -ge 3 ] && break
-  sleep 0.1
-done
+wait_for_lines b 3 || wait_for_lines b 3 # it builds first
 kill -TERM $pid
 status=0
 wait $pid || status=$?

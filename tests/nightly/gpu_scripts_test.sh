@@ -3,15 +3,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/../cli/lib.sh"
 export PYTHONDONTWRITEBYTECODE=1
 mkdir no_gpu && printf '#!/bin/sh\nexit 9\n' >no_gpu/nvidia-smi && chmod +x no_gpu/nvidia-smi
-shim=$(ls "$build"/lib/libstarling_cuda_shim.so 2>/dev/null)
-if ! command -v python3 >/dev/null || [ -z "$shim" ]; then
-  echo "skipped: no python3, or the shim's plug-in is not built here"
-  exit 77
-fi
-mkdir -p installed/bin installed/lib
-cp "$train" installed/bin
-for library in "$build"/lib/*.so*; do ln -s "$library" installed/lib; done
-ln -sf "$shim" installed/lib/libstarling_cuda.so
+install_shim starling-train starling-bench starling-topo || { echo "skipped: the shim's plug-in is not built here" && exit 77; }
 gpu() { python3 -B "$root/scripts/gpu" "$@"; }
 with_shim() { gpu ranks "$@" --train installed/bin/starling-train --transports nccl,staged --out rows.md; }
 export -f gpu with_shim
@@ -69,7 +61,6 @@ instead=optimizer.lr=0.0011 check "graphs that learn something else are found" 1
 instead=cuda_graphs=false check "so are steps that are no graphs" 1 "^error: graphs, 1 rank, fp32: rank 0: 0 of 16 steps were graphs" \
   small agree --precision fp32 --train "$work/other.sh"
 # The scheduler changes no number of one rank.
-cp "$build/bin/starling-bench" "$build/bin/starling-topo" installed/bin
 for plain in "" --plain; do
   check "gpu-step $plain" 0 '"loss":' installed/bin/starling-bench gpu-step --model mlp --image 8 --classes 10 --batch 8 --precision bf16 --steps 5 --json $plain
   grep -oE '"loss":[-0-9.e]+' "$work/.stdout" >>losses
