@@ -34,31 +34,15 @@ END
 [ "${1:-}" = --check ] || exit 0
 
 # Numbers may differ in their last digit between compilers.
-same() {
-  awk '
-    { gsub(/[<>"=, ]+/, " "); count[FNR == NR] += 0; n = split($0, words, " "); for (i = 1; i <= n; i++) list[FNR == NR, ++count[FNR == NR]] = words[i] }
-    END {
-      if (count[0] != count[1] || count[0] == 0) exit 1
-      for (i = 1; i <= count[0]; i++) {
-        a = list[0, i]; b = list[1, i]
-        if (a == b) continue
-        if (a !~ /^-?[0-9.]+$/ || b !~ /^-?[0-9.]+$/ || a - b > 0.11 || b - a > 0.11) { print FILENAME ": " a " is now " b; exit 1 }
-      }
-    }' "$1" "$2"
-}
-status=0
-for picture in "$folder"/*.svg; do
-  kept=$root/docs/pictures/$(basename "$picture")
-  if ! { [ -f "$kept" ] && same "$picture" "$kept"; }; then
-    echo "$(basename "$picture") differs from what starling-topo draws; to renew it: scripts/topology_pictures.sh" >&2
-    status=1
-  fi
-done
-for kept in "$root"/docs/pictures/*.svg; do
-  if [ ! -f "$folder/$(basename "$kept")" ]; then
-    echo "$(basename "$kept") is drawn by no line of scripts/topology_pictures.sh" >&2
-    status=1
-  fi
-done
-[ $status = 0 ] && echo "the pictures are up to date"
-exit $status
+python3 - "$folder" "$root/docs/pictures" <<'END'
+import pathlib, re, sys
+drawn, kept = ({path.name: re.split(r'[<>"=, \n]+', path.read_text()) for path in pathlib.Path(folder).glob("*.svg")} for folder in sys.argv[1:])
+number = lambda text: re.fullmatch(r"-?\d+(\.\d+)?", text)
+close = lambda a, b: a == b or number(a) and number(b) and abs(float(a) - float(b)) <= 0.11
+wrong = [name for name in drawn if name not in kept or len(drawn[name]) != len(kept[name]) or not all(map(close, drawn[name], kept[name]))]
+for name in wrong:
+    print(f"{name} differs from what starling-topo draws; to renew it: scripts/topology_pictures.sh", file=sys.stderr)
+for name in kept.keys() - drawn.keys():
+    print(f"{name} is drawn by no line of scripts/topology_pictures.sh", file=sys.stderr)
+sys.exit(1 if wrong or kept.keys() - drawn.keys() else print("the pictures are up to date"))
+END

@@ -123,6 +123,15 @@ def limits(compute, exchange_seconds, ranks):
     return max(compute, exchange_seconds), max(compute, compute / 3 + 2 * (ranks - 1) / ranks * exchange_seconds)
 
 
+def judged(runs, compute, exchange_seconds, goal=None, heavy=2.0):
+    """Columns from gossip's time on, against all-reduce's. Without a goal it is that of computation and exchange, `heavy` times as long or more."""
+    value, weight = ratio(runs["all-reduce"], runs["gossip"]), exchange_seconds / compute
+    least, least_all_reduce = limits(compute, exchange_seconds, 4)
+    goal = goal or (1.4 if weight >= heavy else 1.6 if 0.8 <= weight <= 1.25 else 0.97)
+    busy = "-" if "error" in runs["gossip"] else f"{100 * runs['gossip']['busy']:.0f} %"
+    return [ms(runs["gossip"]), busy, ms(runs["all-reduce"]), times(value), times(least_all_reduce / least), "≥ 1 ×" if goal < 1 else f"≥ {goal} ×", verdict(value, goal)]
+
+
 def balanced_batch(setup, rate):
     """The batch of ResNet-18 whose computation takes as long as one exchange."""
     small, large = (first_guess(setup, "resnet18", batch, 4) for batch in (4, 12))
@@ -160,6 +169,13 @@ def cell_steps(setup, cell, factor=1.5):
     return setup.steps(max(cell["compute"], factor * cell["exchange"]))
 
 
+def in_cell(setup, cell, steps):
+    """What runs a `sync` of ours there, and what runs a peer."""
+    where = {"lab": cell["lab"], "slow_rank": cell["slow"]}
+    return (lambda sync: train(setup, cell["network"], cell["batch"], steps, sync, **where),
+            lambda kind: peer(setup, kind, cell["network"], cell["batch"], steps, 4, "one-peer-exp", **where))
+
+
 def describe(cell):
     return [cell["model"], cell["batch"], cell["label"], number(1e3 * cell["compute"]), number(1e3 * cell["exchange"])]
 
@@ -181,20 +197,9 @@ def gossip(setup, options):
     )
     for cell in cells(setup, options):
         steps = cell_steps(setup, cell)
-
-        def job(sync, cell=cell, steps=steps):
-            return train(setup, cell["network"], cell["batch"], steps, sync, lab=cell["lab"], slow_rank=cell["slow"])
-
+        job, _ = in_cell(setup, cell, steps)
         runs = alternate({"gossip": lambda: job(GOSSIP), "all-reduce": lambda: job(ALL_REDUCE)}, setup)
-        value = ratio(runs["all-reduce"], runs["gossip"])
-        least, least_all_reduce = limits(cell["compute"], cell["exchange"], 4)
-        weight = cell["exchange"] / cell["compute"]
-        goal = 0.97
-        if cell["disturbance"] == "none":
-            goal = 1.4 if weight >= 2 else 1.6 if 0.8 <= weight <= 1.25 else 0.97
-        busy = "-" if "error" in runs["gossip"] else f"{100 * runs['gossip']['busy']:.0f} %"
-        result["rows"].append([*describe(cell), ms(runs["gossip"]), busy, ms(runs["all-reduce"]), times(value), times(least_all_reduce / least),
-                               "≥ 1 ×" if goal < 1 else f"≥ {goal} ×", verdict(value, goal)])
+        result["rows"].append([*describe(cell), *judged(runs, cell["compute"], cell["exchange"], None if cell["disturbance"] == "none" else 0.97)])
         result["data"].append({**plain(cell), "steps": steps, "results": runs})
     return result
 
@@ -221,12 +226,7 @@ def device_time(setup, options):
         with Lab(setup, 4, rate) as lab:
             runs = alternate({name: (lambda sync=sync: train(setup, config, 8, steps, sync, lab=lab)) for name, sync in
                               {"gossip": GOSSIP, "all-reduce": ALL_REDUCE}.items()}, setup)
-        value = ratio(runs["all-reduce"], runs["gossip"])
-        least, least_all_reduce = limits(compute, exchange_seconds, 4)
-        goal = 1.6 if 0.8 <= exchange_seconds / compute <= 1.25 else 1.4 if exchange_seconds >= 1.8 * compute else 0.97
-        busy = "-" if "error" in runs["gossip"] else f"{100 * runs['gossip']['busy']:.0f} %"
-        result["rows"].append([number(1e3 * compute), number(1e3 * exchange_seconds), ms(runs["gossip"]), busy, ms(runs["all-reduce"]), times(value),
-                               times(least_all_reduce / least), "≥ 1 ×" if goal < 1 else f"≥ {goal} ×", verdict(value, goal)])
+        result["rows"].append([number(1e3 * compute), number(1e3 * exchange_seconds), *judged(runs, compute, exchange_seconds, heavy=1.8)])
         result["data"].append({"rate": rate, "compute": compute, "exchange": exchange_seconds, "steps": steps, "results": runs})
     return result
 
@@ -241,13 +241,7 @@ def peers(setup, options):
     )
     for cell in cells(setup, options):
         steps = cell_steps(setup, cell, 2.0)
-
-        def job(sync, cell=cell, steps=steps):
-            return train(setup, cell["network"], cell["batch"], steps, sync, lab=cell["lab"], slow_rank=cell["slow"])
-
-        def other(kind, cell=cell, steps=steps):
-            return peer(setup, kind, cell["network"], cell["batch"], steps, 4, "one-peer-exp", lab=cell["lab"], slow_rank=cell["slow"])
-
+        job, other = in_cell(setup, cell, steps)
         runs = alternate({"gossip": lambda: job(GOSSIP), "gossip bf16": lambda: job({**GOSSIP, "exchange": "bf16"}),
                           "decent-dp": lambda: other("decent-dp"), "ddp": lambda: other("ddp")}, setup)
         least, least_all_reduce = limits(cell["compute"], cell["exchange"], 4)
