@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cifar_torch import add_arguments, drawn_windows, epoch_order, open_data
+from cifar_torch import accuracy, add_arguments, drawn_windows, epoch_order, open_data
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
 from models import Airbench  # noqa: E402
@@ -50,22 +50,11 @@ def make_net(first_images):
     return net
 
 
-@torch.no_grad()
-def accuracy(net, images, labels, views):
-    """Of the mean of what is said of an image, its mirror image, and both moved by a pixel either way."""
-    net.eval()
-    right = 0
+def six_views(net, x):
+    """The mean of what is said of an image, its mirror image, and both moved by a pixel either way."""
     mirrored = lambda x: 0.5 * net(x) + 0.5 * net(x.flip(-1))
-    for begin in range(0, len(images), 1000):
-        x = images[begin:begin + 1000]
-        if views:
-            wide = F.pad(x, (1,) * 4, mode="reflect")
-            logits = 0.5 * mirrored(x) + 0.25 * mirrored(wide[:, :, :32, :32]) + 0.25 * mirrored(wide[:, :, 2:, 2:])
-        else:
-            logits = net(x)
-        right += int((logits.argmax(1) == labels[begin:begin + 1000]).sum())
-    net.train()
-    return right / len(images)
+    wide = F.pad(x, (1,) * 4, mode="reflect")
+    return 0.5 * mirrored(x) + 0.25 * mirrored(wide[:, :, :32, :32]) + 0.25 * mirrored(wide[:, :, 2:, 2:])
 
 
 def main():
@@ -120,9 +109,9 @@ def main():
             if step == total:
                 look_ahead(1.0)
                 break
-        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum_of_losses / (k + 1), "test_accuracy": accuracy(net, test_images, test_labels, False),
+        print(json.dumps({"epoch": epoch + 1, "step": step, "loss": sum_of_losses / (k + 1), "test_accuracy": accuracy(net, test_images, test_labels),
                           "seconds": round(time.time() - begin, 1)}), flush=True)
-    print(json.dumps({"test_accuracy_of_six_views": accuracy(net, test_images, test_labels, True)}), flush=True)
+    print(json.dumps({"test_accuracy_of_six_views": accuracy(net, test_images, test_labels, lambda x: six_views(net, x))}), flush=True)
 
 
 if __name__ == "__main__":

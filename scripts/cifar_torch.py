@@ -51,6 +51,15 @@ def read_cifar(folder, names, dtype):
     return normalised(images), torch.from_numpy(records[:, 0].astype(np.int64))
 
 
+@torch.no_grad()
+def accuracy(net, images, labels, answer=None):
+    """Share of the images of which answer(image), or the net's, is largest at the label."""
+    net.eval()
+    right = sum(int(((answer or net)(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
+    net.train()
+    return right / len(images)
+
+
 def add_arguments(parser, epochs, threads):
     parser.add_argument("cifar", help="folder with CIFAR-10's binary files")
     parser.add_argument("--init", help="a model.safetensors to begin with")

@@ -19,18 +19,8 @@ timeout 120 python3 -m pip download --quiet --disable-pip-version-check --no-dep
   tail -3 "$temporary/log" >&2
   die "pip could not download nvidia-cudnn-frontend==$version (see above); without network, unpack its include folder into $dest"
 }
-python3 - "$temporary" "$dest" <<'PYTHON' || die "the wheel of nvidia-cudnn-frontend $version could not be unpacked into $dest"
-import pathlib, sys, zipfile
-
-folder, dest = map(pathlib.Path, sys.argv[1:])
-wheel = zipfile.ZipFile(next(folder.glob("*.whl")))
-names = [name for name in wheel.namelist() if name.startswith("include/") or "/licenses/" in name]
-if "include/cudnn_frontend.h" not in names:
-    sys.exit("no include/cudnn_frontend.h in the wheel")
-for name in names:
-    target = dest / (name if name.startswith("include/") else pathlib.Path(name).name)
-    if not name.endswith("/"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(wheel.read(name))
-PYTHON
+wheel=$temporary/wheel
+python3 -m zipfile -e "$temporary"/*.whl "$wheel" && [ -f "$wheel/include/cudnn_frontend.h" ] && mkdir -p "$dest" && cp -r "$wheel/include" "$dest" ||
+  die "the wheel of nvidia-cudnn-frontend $version could not be unpacked into $dest"
+find "$wheel" -path '*/licenses/*' -type f -exec cp {} "$dest" \;
 say "cudnn-frontend $version is in $dest"

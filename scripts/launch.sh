@@ -45,22 +45,24 @@ done
 command -v mpirun >/dev/null || die "mpirun is missing; scripts/setup.sh installs it"
 command -v "$1" >/dev/null || die "$1 is no program; build it first (scripts/train.sh builds starling-train)"
 
+# "a:2 b:1": the hosts with their slots.
+hosts_with_slots() {
+  if [ -n "$hosts" ]; then
+    for host in ${hosts//,/ }; do case $host in *:*) echo "$host" ;; *) echo "$host:1" ;; esac done
+  elif [ -n "$hostfile" ]; then
+    awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; print $1 ":" n }' "$hostfile"
+  fi
+}
 # Slots that the hosts have together; a host without a number has one slot.
 slots=""
-if [ -n "$hosts" ]; then
+if [ -n "$hosts$hostfile" ]; then
+  [ -z "$hostfile" ] || { [ -f "$hostfile" ] && [ -r "$hostfile" ]; } || die "--hostfile $hostfile: cannot be read"
   slots=0
-  IFS=, read -ra list <<<"$hosts"
-  for host in "${list[@]}"; do
-    [ -n "${host%%:*}" ] || die "--hosts $hosts: a host without a name"
-    case $host in
-      *:*) number "--hosts ${host%%:*}:" "${host##*:}" && slots=$((slots + ${host##*:})) ;;
-      *) slots=$((slots + 1)) ;;
-    esac
-  done
-elif [ -n "$hostfile" ]; then
-  [ -f "$hostfile" ] && [ -r "$hostfile" ] || die "--hostfile $hostfile: cannot be read"
-  slots=$(awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; total += n } END { print total + 0 }' "$hostfile")
-  [ "$slots" -gt 0 ] || die "--hostfile $hostfile: names no host"
+  while IFS=: read -r host count; do
+    [ -n "$host" ] || die "--hosts $hosts: a host without a name"
+    number "$host:" "$count" && slots=$((slots + count))
+  done < <(hosts_with_slots)
+  [ "$slots" -gt 0 ] || die "$hosts$hostfile: names no host"
 elif [ -n "${SLURM_JOB_ID:-}" ]; then
   slots=${SLURM_NTASKS:-}
 fi
@@ -144,14 +146,6 @@ fi
 case " ${command[*]} " in *" --output "* | *" --resume "*) ;; *) die "--restarts needs the program's --output DIR: what would it go on from?" ;; esac
 doctor=$(dirname "$(command -v "$1")")/starling-doctor
 
-# "a:2 b:1": the hosts with their slots.
-hosts_with_slots() {
-  if [ -n "$hosts" ]; then
-    for host in ${hosts//,/ }; do case $host in *:*) echo "$host" ;; *) echo "$host:1" ;; esac done
-  elif [ -n "$hostfile" ]; then
-    awk '{ sub(/#.*/, "") } NF { n = 1; for (i = 2; i <= NF; i++) if (sub(/^slots=/, "", $i)) n = $i; print $1 ":" n }' "$hostfile"
-  fi
-}
 # silent_hosts SECONDS: those that mpirun cannot reach within this time.
 silent_hosts() {
   local host

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from cifar_torch import add_arguments, drawn_windows, epoch_order, normalised, open_data
+from cifar_torch import accuracy, add_arguments, drawn_windows, epoch_order, normalised, open_data
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent.parent / "examples" / "pytorch"))
 from models import CifarResNet  # noqa: E402
@@ -53,14 +53,6 @@ class BatchNormOfRanks(nn.BatchNorm2d):
         if not self.training:
             return super().forward(x)
         return torch.cat([super(BatchNormOfRanks, self).forward(part) for part in x.chunk(RANKS)])
-
-
-@torch.no_grad()
-def accuracy(net, images, labels):
-    net.eval()
-    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in zip(images.split(1000), labels.split(1000)))
-    net.train()
-    return right / len(images)
 
 
 def main():

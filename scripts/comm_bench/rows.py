@@ -47,8 +47,7 @@ def table(title, columns, notes):
 
 def first_guess(setup, model, batch, ranks):
     """Rough seconds of a step of computation, to size runs by."""
-    started = train_alone(setup, model, batch, 6, ranks)
-    return 1e-3 * started["step_ms"]
+    return 1e-3 * train_alone(setup, model, batch, 6, ranks)["step_ms"]
 
 
 # ------------------------------------------------------------------------------------------------------------------- on one host

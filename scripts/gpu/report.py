@@ -19,7 +19,6 @@ MOST = 15 << 20  # bytes of the archive
 LOG_HEAD, LOG_TAIL = 256 << 10, 768 << 10  # what is kept of a long log
 ZIPPED_FROM = 64 << 10
 FIRST_FAILURES = 12
-BAD = ("FAILED",)
 
 
 def empty_state():
@@ -184,7 +183,7 @@ def render(state, stages_known, proof_rows):
         running = ", ".join(step["name"] for step in record["steps"] if step["verdict"] == "running")
         remark = record.get("remark", "") or (f"ENDED EARLY, in the midst of: {running or 'its start'}" if not record.get("ended") else "")
         overview.append((name, *part, f"{record['seconds']:.0f}", remark))
-        failures += [f"{name}: {step['name']}: {step['remark']}" for step in record["steps"] if step["verdict"] in BAD]
+        failures += [f"{name}: {step['name']}: {step['remark']}" for step in record["steps"] if step["verdict"] == "FAILED"]
         failures += [f"{name}: {row[0]}: {row[2]}" for row in record.get("rows", []) if row[1] == "**FAIL**"]
     lines = [f"# GPU check{' (rehearsal)' if state.get('rehearsed') else ''}: {good} passed, {bad} failed, {others} not run or skipped", ""]
     lines += [f"{machine.get('device', 'no GPU')} · commit {machine.get('commit', 'unknown')} · {state.get('date', '')}", ""]

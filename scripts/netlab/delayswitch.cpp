@@ -61,26 +61,22 @@ double now() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+[[noreturn]] void die(const char* what) {
+  perror(what);
+  exit(1);
+}
+
 int open_tap(const std::string& name_space, int host) {
   const int ns = open(("/run/netns/" + name_space).c_str(), O_RDONLY);
-  if (ns < 0 || setns(ns, CLONE_NEWNET) != 0) {
-    perror("setns");
-    exit(1);
-  }
+  if (ns < 0 || setns(ns, CLONE_NEWNET) != 0) die("setns");
   close(ns);
   const int fd = open("/dev/net/tun", O_RDWR | O_NONBLOCK);
   ifreq request{};
   strcpy(request.ifr_name, "eth0");
   request.ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR;
-  if (fd < 0 || ioctl(fd, TUNSETIFF, &request) != 0) {
-    perror("TUNSETIFF");
-    exit(1);
-  }
+  if (fd < 0 || ioctl(fd, TUNSETIFF, &request) != 0) die("TUNSETIFF");
   int size = sizeof(VirtioHeader);
-  if (ioctl(fd, TUNSETVNETHDRSZ, &size) != 0) {
-    perror("TUNSETVNETHDRSZ");
-    exit(1);
-  }
+  if (ioctl(fd, TUNSETVNETHDRSZ, &size) != 0) die("TUNSETVNETHDRSZ");
   if (ioctl(fd, TUNSETOFFLOAD, kLargeFrames) != 0) perror("TUNSETOFFLOAD");
   const std::string setup = "ip addr add 10.77.0." + std::to_string(host + 1) + "/24 dev eth0; ip link set eth0 up";
   if (system(setup.c_str()) != 0) exit(1);
@@ -204,15 +200,9 @@ int main(int argc, char** argv) {
   signal(SIGINT, [](int) { stopped = 1; });
   const int commands = open(argv[1], O_RDWR | O_NONBLOCK);  // open for writing too: never at its end
   const int root = open("/proc/self/ns/net", O_RDONLY);
-  if (commands < 0 || root < 0) {
-    perror("open");
-    return 1;
-  }
+  if (commands < 0 || root < 0) die("open");
   Switch the_switch(atof(argv[2]) * 1e6 / 8, atof(argv[3]) * 1e-6, std::vector<std::string>(argv + 4, argv + argc));
-  if (setns(root, CLONE_NEWNET) != 0) {
-    perror("setns");
-    return 1;
-  }
+  if (setns(root, CLONE_NEWNET) != 0) die("setns");
   puts("ready");
   fflush(stdout);
   the_switch.run(commands);

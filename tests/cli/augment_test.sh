@@ -17,15 +17,12 @@ cat >run.json <<'END'
   "log_every": 1
 }
 END
-one() { "$train" run.json "$@"; }
-export -f one
-if install_shim starling-train; then
-  check "on the CPU" 0 "" one --output cpu --set steps=6
-  check "on the shim's GPU" 0 "on NVIDIA H200" installed/bin/starling-train run.json --device cuda --output cuda --set steps=6
-  verify "the losses are the CPU's" python3 - <<'END'
+install_shim starling-train || die "libstarling_cuda_shim.so is missing; build it first"
+check "on the CPU" 0 "" "$train" run.json --output cpu --set steps=6
+check "on the shim's GPU" 0 "on NVIDIA H200" installed/bin/starling-train run.json --device cuda --output cuda --set steps=6
+verify "the losses are the CPU's" python3 - <<'END'
 import json
 losses = [[json.loads(line)["loss"] for line in open(f"{run}/metrics.jsonl") if "\"loss\"" in line] for run in ("cpu", "cuda")]
 assert len(losses[0]) == len(losses[1]) == 6 and all(abs(a - b) < 5e-4 * a for a, b in zip(*losses)), losses
 END
-fi
 finish

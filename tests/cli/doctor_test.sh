@@ -91,8 +91,6 @@ verify "the cause from the others" grep -q "^cause: rank 1 on host .* crashed" .
 check "no records" 2 "^starling-doctor: \[doctor\] on: no rank has left a flight record here" blame on
 check "no folder" 2 "nothing-here: is no folder" blame nothing-here
 check "no subcommand" 2 "A subcommand is required" "$doctor"
-check "help" 0 "starling-doctor" "$doctor" --help
-check "an unknown subcommand" 2 "blam" "$doctor" blam
 
 # A bit flips in step 25 (counted from 0) in one of three replicas.
 check "a wrong bit is found at the next check, and the rank named" 3 "\[verify\] after step 30 rank 1 on host .* is not what the other 2 ranks hold, in '[^']*'" \

@@ -94,22 +94,11 @@ verify "the report says first what failed" bash -c 'sed -n "/^## What failed/,/^
 
 # ------------------------------------------------------------------------------------------------------------ leases, rehearsed
 
-shim=$(ls "$build"/lib/libstarling_cuda_shim.so 2>/dev/null)
-if ! command -v python3 >/dev/null || [ -z "$shim" ]; then
-  echo "skipped: no python3, or the shim's plug-in is not built here"
+if [ ! -e "$build/lib/libstarling_cuda_shim.so" ]; then
+  echo "skipped: the shim's plug-in is not built here"
   finish
 fi
 export STARLING_BUILD=$build STARLING_SHIM_PLAN_MS=0 STARLING_SHIM_SLICE_MS=0
-in_time() { # FOLDER STAGE...: these have ended, in their time, and all passed
-  python3 - "$@" <<'END_OF_PYTHON'
-import json, sys
-stages = json.load(open(sys.argv[1] + "/gpu_check.json"))["stages"]
-assert list(stages) == sys.argv[2:], list(stages)
-for record in stages.values():
-    assert record["ended"] and record["steps"] and record["seconds"] < record["limit"], record
-    assert all(step["verdict"] in ("passed", "skipped") for step in record["steps"]), record["steps"]
-END_OF_PYTHON
-}
 check "lease 1" 0 " passed, 0 FAILED" lease one 1 --rehearse
 verify "its stages end in time" in_time one build test train bench
 for row in "| tests cuda/fill* | passed |" "| training, mlp, fp16 | pass |" "fused update with mixing, adamw, 25.6 M parameters" "ResNet-50, batch 256, bf16 | share of the floor"; do

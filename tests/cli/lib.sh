@@ -24,18 +24,12 @@ ranks() { # COUNT COMMAND...: the command under mpirun
 
 export -f ranks
 
-# wrap_ranks: makes ./wrapped.sh, under which each rank leaves its process and its exit status in $LOST_NAME.pid.RANK and $LOST_NAME.status.RANK;
+# Under mpirun, bash -c "$noting" _ COMMAND...: each rank leaves its process and its exit status in $LOST_NAME.pid.RANK and $LOST_NAME.status.RANK;
 # mpirun tells one rank's exit status alone.
-wrap_ranks() {
-  cat >wrapped.sh <<'END'
-#!/usr/bin/env bash
-"$@" &
+noting='"$@" &
 echo $! >"$LOST_NAME.pid.$OMPI_COMM_WORLD_RANK"
 wait $!
-echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"
-END
-  chmod +x wrapped.sh
-}
+echo $? >"$LOST_NAME.status.$OMPI_COMM_WORLD_RANK"'
 
 # same_model FILE FILE: whether the tensors of two .safetensors files have the same bits. Their metadata say by what config they were trained.
 same_model() {
@@ -140,6 +134,18 @@ full_disk() { # COMMAND...: where ./full is a disk of 300 kB, if the kernel lets
   unshare -rm bash -c 'mkdir -p full && mount -t tmpfs -o size=300k none full && "$@"' _ "$@"
 }
 export -f full_disk
+
+in_time() { # FOLDER STAGE...: these of a GPU check, and no others, have ended, in their time, and all passed
+  python3 - "$@" <<'PYTHON'
+import json, sys
+stages = json.load(open(sys.argv[1] + "/gpu_check.json"))["stages"]
+assert list(stages) == sys.argv[2:], list(stages)
+for record in stages.values():
+    assert record["ended"] and record["steps"] and record["seconds"] < record["limit"], record
+    assert all(step["verdict"] in ("passed", "skipped") for step in record["steps"]), record["steps"]
+    assert not [row for row in record.get("rows", []) if row[1] == "**FAIL**"], record["rows"]
+PYTHON
+}
 
 # A number of a JSON file with one key a line or one line in all.
 json_number() { sed -nE "s/^.*\"$2\": *([-0-9.eE+]+).*$/\1/p" "$1" | head -1; }

@@ -12,8 +12,6 @@ config '{"type": "mlp", "hidden": [32, 32]}' '  "batch_size": 16,
   "threads": 1, "tensorboard": false,' >run.json
 check "the plug-in of this test is built" 0 "" ${CXX:-c++} -std=c++20 -O1 -fPIC -shared -I"$root" "$root/tests/cli/faulty_plugin.cpp" -o libfaulty.so
 
-wrap_ranks
-
 trained() { # FOLDER OPTION...: nothing goes wrong
   local folder=$1
   shift
@@ -24,7 +22,7 @@ lose() { # NAME OPTION...: rank 1 of three ends by itself
   local name=$1 mpirun begin r pid
   shift
   begin=$(date +%s%N)
-  LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n 3 -x LOST_NAME ./wrapped.sh "$train" run.json --output "$name" "$@" >"$name.log" 2>&1 &
+  LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n 3 -x LOST_NAME bash -c "$noting" _ "$train" run.json --output "$name" "$@" >"$name.log" 2>&1 &
   mpirun=$!
   for r in 1 0 2; do
     while [ ! -s "$name.status.$r" ] && [ $(($(date +%s%N) - begin)) -lt 40000000000 ]; do sleep 0.05; done

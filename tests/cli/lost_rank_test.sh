@@ -6,12 +6,10 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 small_config
 sed -i 's/"steps": 12/"steps": 10000000/; s/"batch_size": 16/"batch_size": 64/' small.json
 
-wrap_ranks
-
 lose() { # NAME RANKS VICTIM SIGNAL OPTION...: starts, kills a rank in the middle of training, and looks how the others end
   local name=$1 count=$2 victim=$3 signal=$4 mpirun r begin
   shift 4
-  LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n "$count" -x LOST_NAME ./wrapped.sh "$train" small.json \
+  LOST_NAME=$work/$name mpirun --enable-recovery --oversubscribe -n "$count" -x LOST_NAME bash -c "$noting" _ "$train" small.json \
     --set sync.timeout_s=120 "$@" --output "$name" >"$name.log" 2>&1 &
   mpirun=$!
   wait_for_lines "$name" 5 || failed "$name: trains"

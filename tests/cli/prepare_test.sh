@@ -60,18 +60,8 @@ export -f locked
 mkdir whole2
 check "two calls for one folder" 2 "another starling-prepare is writing whole2; wait for it" locked
 
-flip() { # FILE PLACE
-  python3 - "$@" <<'END'
-import sys
-with open(sys.argv[1], "r+b") as file:
-    file.seek(int(sys.argv[2]))
-    byte = file.read(1)[0]
-    file.seek(int(sys.argv[2]))
-    file.write(bytes([byte ^ 1]))
-END
-}
 cp -r shards damaged
-flip damaged/train-00000.shard 800
+python3 -c 'with open("damaged/train-00000.shard", "r+b") as file: data = bytearray(file.read()); data[800] ^= 1; file.seek(0); file.write(data)'
 check "a flipped byte is found and named" 2 "^starling-prepare: \[shards\] damaged/train-00000.shard: record 0 \(ant/1.jpg\): is damaged" "$prepare" check damaged
 verify "and counted" grep -q "1 fault in the 2 shards of damaged; delete the files that are named" .stderr
 rm damaged/train-00000.shard

@@ -13,12 +13,7 @@ cat >run.json <<'END'
   "checkpoint": {"every_steps": 50, "keep": 999}, "evaluate": {"every_epochs": 0}
 }
 END
-cat >rank.sh <<'END'
-#!/usr/bin/env bash
-echo $$ >"$NAME.pid.$OMPI_COMM_WORLD_RANK"
-exec "$@"
-END
-chmod +x rank.sh
+as_rank='echo $$ >"$NAME.pid.$OMPI_COMM_WORLD_RANK"; exec "$@"'
 
 # Without ULFM.
 check "what is missing is said" 0 "warning: elastic\.survive is true, but a lost rank will end this run: .*mpirun --with-ft ulfm" ranks 2 "$train" run.json --set steps=4 --output warned
@@ -27,7 +22,7 @@ check "nothing is lost on one rank" 0 "done: model" "$train" run.json --set step
 verify "and nothing said" bash -c "! grep -q 'elastic\.survive' .stderr"
 check "without the key" 0 "done: model" ranks 2 "$train" run.json --set steps=4 --set elastic.survive=false --output quiet
 verify "neither" bash -c "! grep -q 'elastic\.survive' .stderr"
-NAME=$work/ends mpirun --oversubscribe -n 3 -x NAME ./rank.sh "$train" run.json --set steps=10000000 --output ends >ends.log 2>&1 &
+NAME=$work/ends mpirun --oversubscribe -n 3 -x NAME bash -c "$as_rank" _ "$train" run.json --set steps=10000000 --output ends >ends.log 2>&1 &
 job=$!
 wait_for_lines ends 5 || failed "ends: trains"
 kill -KILL "$(cat ends.pid.1)"
@@ -66,7 +61,7 @@ lose() { # NAME LINES SIGNAL "VICTIM..." OPTION...: 4 ranks. Once so many lines 
   read -ra victims <<<"$4"
   shift 4
   left=$((4 - ${#victims[@]}))
-  NAME=$work/$name with_ulfm 4 -x NAME ./rank.sh "$train" run.json "$@" --output "$name" >"$name.log" 2>&1 &
+  NAME=$work/$name with_ulfm 4 -x NAME bash -c "$as_rank" _ "$train" run.json "$@" --output "$name" >"$name.log" 2>&1 &
   job=$!
   wait_for_lines "$name" "$lines" || failed "$name: trains"
   for k in "${!victims[@]}"; do
@@ -123,7 +118,7 @@ lose stopped 120 STOP 2 --set sync.timeout_s=3
 verify "stopped: is ended" grep -aq "rank 2 on host .* does not answer and was ended" stopped.log
 
 # What the ranks that are left cannot have ends the run, as without the key.
-NAME=$work/none with_ulfm 4 -x NAME ./rank.sh "$train" run.json "${peers[@]}" --set elastic.topology=hypercube --output none >none.log 2>&1 &
+NAME=$work/none with_ulfm 4 -x NAME bash -c "$as_rank" _ "$train" run.json "${peers[@]}" --set elastic.topology=hypercube --output none >none.log 2>&1 &
 job=$!
 wait_for_lines none 60
 kill -KILL "$(cat none.pid.2)"
