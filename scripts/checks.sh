@@ -55,13 +55,13 @@ tidy() {
 plain_layout() {
   if setarch "$(uname -m)" -R true 2>/dev/null; then setarch "$(uname -m)" -R "$@"; else "$@"; fi
 }
-# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each. With $sanitizers in place
-# of the preset's.
+# sanitized PRESET FUZZ_SECONDS NAME...: builds and runs the unit-test programs test_NAME, and fuzz_NAME for so long each; builds starling-NAME. With
+# $sanitizers in place of the preset's.
 sanitized() {
   local preset=$1 seconds=$2 targets=() pattern=""
   shift 2
   for name in "$@"; do
-    case $name in fuzz_*) targets+=("$name") ;; *) targets+=("test_$name") ;; esac
+    case $name in fuzz_* | starling-*) targets+=("$name") ;; *) targets+=("test_$name") ;; esac
     pattern+="${pattern:+|}$name"
   done
   mkdir -p "$root/build-$preset"
@@ -83,9 +83,8 @@ address_sanitizer() { # FUZZ_SECONDS NAME...
 thread_sanitizer() {
   export TSAN_OPTIONS=suppressions=$root/.ci/tsan.supp:second_deadlock_stack=1:halt_on_error=0
   export OMP_NUM_THREADS=1
-  sanitized tsan 1 comm
+  sanitized tsan 1 comm starling-train
   # The trainer's own threads over MPI: communication, loader, signals.
-  cmake --build --preset tsan --parallel "$(compile_jobs)" --target starling-train
   local folder log
   folder=$(mktemp -d) && log=$folder/log
   for topology in complete base-2; do

@@ -29,7 +29,7 @@ compile_jobs() {
 }
 
 # Tests at a time: more than cores, since most wait for ranks and threads more than they compute.
-test_jobs() { echo $((($(nproc) * 3 + 1) / 2)); }
+test_jobs() { echo $((2 * $(nproc))); }
 
 # configure [CMAKE ARGUMENT...]: configures $build once; a folder that is configured already keeps its generator, and whether files are joined.
 configure() {
