@@ -41,7 +41,6 @@ void choco(PlainRun& run) {
     const Vectors c = PlainRun::sum({{1.0, &run.x}, {gamma, &r}, {-gamma, &estimate}});
     run.x = run.updated(c, run.own_gradients(t), t);
     q = decoded(run, codec, PlainRun::sum({{1.0, &run.x}, {-1.0, &estimate}}));
-    run.record({});
   }
 }
 
@@ -71,7 +70,6 @@ void low_precision(PlainRun& run) {
       }
       for (std::size_t i = 0; i < run.n; ++i) run.x[i] = replicas[i][i];
     }
-    run.record({});
   }
 }
 
@@ -138,7 +136,6 @@ void bytegrad(PlainRun& run) {
   ChunkedMean mean(run, codec_of(run, "minmax8"), false);
   for (int t = 0; t < run.steps; ++t) {
     run.step_with_average(t, [&](const Vectors& g) { return mean(g); });
-    run.record({});
   }
 }
 
@@ -172,7 +169,6 @@ void qadam(PlainRun& run) {
         }
       }
     }
-    run.record({});
   }
 }
 

@@ -26,7 +26,7 @@ PlainExchange::PlainExchange(const PlainRun& run, const std::string& exchange)
 
 Vectors PlainExchange::mixed(const PlainRun& run, const Vectors& v, const Round& round) {
   if (exact_ || run.n == 1) return PlainRun::mixed(v, round);
-  if (round.ranks_per_node > 1) return mixed_by_nodes(run, v, round);
+  require(round.ranks_per_node == 1, "test", "no plain rewriting of encoded exchanges between nodes");
   const Vectors sent = feedback_ ? PlainRun::sum({{1.0, &v}, {1.0, &residual_}}) : v, heard = decoded(run, codec_, sent);
   Vectors c = v;
   for (std::size_t i = 0; i < run.n; ++i) {
@@ -37,29 +37,6 @@ Vectors PlainExchange::mixed(const PlainRun& run, const Vectors& v, const Round&
       for (const auto& [j, w] : row) moved += w * (heard[static_cast<std::size_t>(j)][e] - heard[i][e]);
       c[i][e] += gamma_ * moved;
       if (feedback_) residual_[i][e] = sent[i][e] - heard[i][e];
-    }
-  }
-  return c;
-}
-
-/// Nodes take their means in full, and what travels between them is encoded: each is a rank in the formula.
-Vectors PlainExchange::mixed_by_nodes(const PlainRun& run, const Vectors& v, const Round& round) const {
-  require(!feedback_, "test", "no plain rewriting of error feedback between nodes");
-  const auto per_node = static_cast<std::size_t>(round.ranks_per_node);
-  Vectors means;
-  for (std::size_t first = 0; first < run.n; first += per_node) {
-    const auto begin = v.begin() + static_cast<std::ptrdiff_t>(first);
-    means.push_back(PlainRun::mean({begin, begin + static_cast<std::ptrdiff_t>(per_node)})[0]);
-  }
-  const Vectors heard = decoded(run, codec_, means);
-  Round of_nodes = round;
-  of_nodes.ranks_per_node = 1;
-  Vectors c = v;
-  for (std::size_t i = 0; i < run.n; ++i) {
-    const std::size_t node = i / per_node;
-    c[i] = means[node];
-    for (const auto& [j, w] : Topology::row(of_nodes, static_cast<int>(node))) {
-      for (std::size_t e = 0; e < run.size(); ++e) c[i][e] += gamma_ * w * (heard[static_cast<std::size_t>(j)][e] - heard[node][e]);
     }
   }
   return c;

@@ -18,8 +18,6 @@ class PlainExchange {
   Vectors mixed(const PlainRun& run, const Vectors& v, const Round& round);
 
  private:
-  Vectors mixed_by_nodes(const PlainRun& run, const Vectors& v, const Round& round) const;
-
   bool exact_;
   PlainCodec codec_;
   bool feedback_;

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "core/error.h"
 #include "plain_compressed.h"
@@ -68,7 +67,6 @@ class Simulation : public PlainRun {
     } else if (type == "allreduce") {
       for (int t = 0; t < steps; ++t) {
         all_reduce_step(t, key("average", true));
-        record({});
       }
     } else if (type == "local_sgd") {
       local_sgd();
@@ -169,7 +167,6 @@ class Simulation : public PlainRun {
     PlainGossip gossip(*this, exchange());
     for (int t = 0; t < steps; ++t) {
       gossip_step(gossip, t);
-      record({});
     }
   }
 
@@ -196,7 +193,6 @@ class Simulation : public PlainRun {
         }
       }
       x = next;
-      record({});
     }
   }
 
@@ -212,7 +208,6 @@ class Simulation : public PlainRun {
         for (std::size_t e = 0; e < size(); ++e) optimizers[i].states[0][e] = (x[i][e] - next[i][e]) / eta;
       }
       x = next;
-      record({});
     }
   }
 
@@ -227,7 +222,6 @@ class Simulation : public PlainRun {
       y = sum({{1.0, &heard}, {-1.0, &before}, {1.0, &g}});
       x = updated(c, y, t);
       before = g;
-      record({.g = g, .y = y});
     }
   }
 
@@ -248,7 +242,6 @@ class Simulation : public PlainRun {
       }
       x = sum({{1.0, &mix}, {-lr(t), &m}, {lr(t), &c}});
       z = sum({{1.0, &c}, {-1.0, &m}});
-      record({.y = c});
     }
   }
 
@@ -261,7 +254,6 @@ class Simulation : public PlainRun {
       x = mixed(corrected, t);
       if (lazy) x = sum({{0.5, &corrected}, {0.5, &x}});
       psi_before = psi;
-      record({});
     }
   }
 
@@ -276,12 +268,9 @@ class Simulation : public PlainRun {
       }
       x = mixed(updated(h, g, t), t);
       omega = mixed(omega, t);
-      FamilyStep step;
       for (std::size_t i = 0; i < n; ++i) {
         for (double& value : x[i]) value /= omega[i][0];
-        step.omega.push_back(omega[i][0]);
       }
-      record(std::move(step));
     }
     for (std::size_t i = 0; i < n && hands_over; ++i) {  // the mean to come is Σ ωz/n
       for (double& value : x[i]) value *= omega[i][0];
@@ -330,7 +319,6 @@ class Simulation : public PlainRun {
           settle_states(average);
         }
       }
-      record({});
     }
   }
 
@@ -366,7 +354,6 @@ class Simulation : public PlainRun {
         }
         settle_states(mean);
       }
-      record({});
     }
   }
 
@@ -410,7 +397,6 @@ class Simulation : public PlainRun {
         }
         if ((t + 1 - (f + 1) * part) % period == 0 && t + 1 >= (f + 1) * part) apply(f);
       }
-      record({});
     }
     for (int f = 0; f < fragments && hands_over; ++f) {
       if (flying[static_cast<std::size_t>(f)]) apply(f);
@@ -420,8 +406,8 @@ class Simulation : public PlainRun {
 
 }  // namespace
 
-std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, FamilyTrace* trace, const PlainProblem* problem) {
-  Simulation run(job, ranks, trace, problem);
+std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, const PlainProblem* problem) {
+  Simulation run(job, ranks, problem);
   std::vector<Switch> phases{{0, job.algorithm, job.topology}};
   phases.insert(phases.end(), job.switches.begin(), job.switches.end());
   for (std::size_t p = 0; p < phases.size(); ++p) {

@@ -8,15 +8,6 @@
 
 namespace starling::test {
 
-/// What a step left behind, by rank; empty where the type has no such thing.
-struct FamilyStep {
-  std::vector<std::vector<double>> x;  ///< the parameters, x(t+1)
-  std::vector<std::vector<double>> g;  ///< gradient tracking: the gradients that the step took
-  std::vector<std::vector<double>> y;  ///< gradient tracking: y(t); momentum tracking: c(t)
-  std::vector<double> omega;           ///< push-sum: the weights, ω(t+1)
-};
-using FamilyTrace = std::vector<FamilyStep>;
-
 /// What is trained, where it is not the job's quadratics.
 struct PlainProblem {
   std::vector<std::vector<double>> start;  ///< by rank
@@ -31,7 +22,6 @@ struct PlainProblem {
 /// algorithms.md, sections 2 to 6 and mix_states, but for async, for SGD and Adam: every rank in one loop, in fp64, straight from its
 /// formulas. Of the code under test it takes the topologies alone. `job.algorithm` may leave keys out, as a config may; `job.exchange`
 /// tells in gossip and qgm alone.
-std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, FamilyTrace* trace = nullptr,
-                                                  const PlainProblem* problem = nullptr);
+std::vector<std::vector<double>> run_plain_family(const Job& job, int ranks, const PlainProblem* problem = nullptr);
 
 }  // namespace starling::test

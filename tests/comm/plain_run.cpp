@@ -10,8 +10,8 @@
 
 namespace starling::test {
 
-PlainRun::PlainRun(const Job& job, int ranks, FamilyTrace* trace, const PlainProblem* problem)
-    : n(static_cast<std::size_t>(ranks)), job_(job), trace_(trace), problem_(problem), exchange_(job.exchange) {
+PlainRun::PlainRun(const Job& job, int ranks, const PlainProblem* problem)
+    : n(static_cast<std::size_t>(ranks)), job_(job), problem_(problem), exchange_(job.exchange) {
   if (problem) {
     x = problem->start;
     decays_ = problem->decays;
@@ -205,12 +205,6 @@ void PlainRun::read_message(const Vector& message, std::size_t bucket, Vector& v
   for (std::size_t e = 0; e < v.size(); ++e) {
     if (bucket_of_[e] == bucket) v[e] = message[place_of_[e]];
   }
-}
-
-void PlainRun::record(FamilyStep step) {
-  if (!trace_) return;
-  step.x = x;
-  trace_->push_back(std::move(step));
 }
 
 }  // namespace starling::test

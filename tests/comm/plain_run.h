@@ -23,7 +23,7 @@ using Average = std::function<Vectors(const Vectors&)>;
 /// (algorithms.md, section 6).
 class PlainRun {
  public:
-  PlainRun(const Job& job, int ranks, FamilyTrace* trace, const PlainProblem* problem);
+  PlainRun(const Job& job, int ranks, const PlainProblem* problem);
 
   const std::size_t n;
   std::size_t buckets = 0;
@@ -83,15 +83,12 @@ class PlainRun {
   Vector message(const Vector& v, std::size_t bucket) const;
   void read_message(const Vector& message, std::size_t bucket, Vector& v) const;
 
-  void record(FamilyStep step);
-
  private:
   /// Which element has which curvature, decays, and lies where.
   void lay_out();
   double lr_at(int step) const { return job_.lr_at ? job_.lr_at(step) : job_.lr; }
 
   const Job& job_;
-  FamilyTrace* trace_;
   const PlainProblem* problem_;
   nlohmann::json algorithm_, topology_config_;
   std::string exchange_;

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -232,56 +231,6 @@ std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<
     if (any_buckets) check("bucket size", [&](Job& other) { other.bucket_bytes = bytes; });
   }
   return result;
-}
-
-std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step) {
-  const auto n = static_cast<std::size_t>(ranks);
-  std::vector<double> curvatures;
-  for (std::size_t p = 0; p < job_shapes().size(); ++p) {
-    curvatures.insert(curvatures.end(), static_cast<std::size_t>(job_shapes()[p].elements()), curvature(p));
-  }
-  const std::size_t size = curvatures.size();
-  std::vector<std::vector<double>> x(n, std::vector<double>(size)), g = x, c = x;
-  std::unique_ptr<Topology> topology;
-  if (job.algorithm == "gossip") topology = make_test_topology(job.topology, ranks);
-  for (int i = 0; i < ranks; ++i) {
-    for (std::size_t e = 0; e < size; ++e)
-      x[static_cast<std::size_t>(i)][e] = start_value(i, job.start_apart, static_cast<std::int64_t>(e));
-  }
-  for (int t = 0; t < job.steps; ++t) {
-    c = x;
-    for (std::size_t i = 0; i < n; ++i) {
-      for (std::size_t e = 0; e < size; ++e)
-        g[i][e] = curvatures[e] * (x[i][e] - target(static_cast<int>(i), static_cast<std::int64_t>(e)));
-    }
-    if (topology && t >= 1) {
-      const Round round = topology->round(t - 1);
-      for (std::size_t i = 0; i < n; ++i) {
-        std::fill(c[i].begin(), c[i].end(), 0.0);
-        for (const auto& [j, w] : Topology::row(round, static_cast<int>(i))) {
-          for (std::size_t e = 0; e < size; ++e) c[i][e] += w * x[static_cast<std::size_t>(j)][e];
-        }
-      }
-    }
-    const bool sums = !topology && !after_step;
-    if (sums) {
-      for (std::size_t e = 0; e < size; ++e) {
-        double mean = 0.0;
-        for (std::size_t i = 0; i < n; ++i) mean += g[i][e] / ranks;
-        for (std::size_t i = 0; i < n; ++i) g[i][e] = mean;
-      }
-    }
-    for (std::size_t i = 0; i < n; ++i) {
-      double norm = 0.0;
-      for (const double v : g[i]) norm += v * v;
-      const double factor = job.clip.norm > 0.0 ? std::min(1.0, job.clip.norm / (std::sqrt(norm) + 1e-6)) : 1.0;
-      bool skipped = false;  // a rank alone in gossip, all ranks in all-reduce
-      for (int r = 0; r < ranks; ++r) skipped = skipped || ((sums || r == static_cast<int>(i)) && overflows(job, r, t));
-      for (std::size_t e = 0; e < size; ++e) x[i][e] = skipped ? c[i][e] : c[i][e] - job.lr * factor * g[i][e];
-    }
-    if (after_step) after_step(t, x);
-  }
-  return x;
 }
 
 }  // namespace starling::test

@@ -81,11 +81,6 @@ std::vector<std::vector<double>> run_fake(const Job& job, int ranks, const FakeR
 std::string ways_that_change_bits(const Job& job, const std::vector<std::vector<double>>& expected, bool any_buckets,
                                   const FakeRun& fake = {});
 
-/// semantics.md sections 2 and 4 for SGD without momentum, written plainly in fp64. With `after_step(t, x)` ranks train by themselves, and
-/// it does the rest.
-using AfterStep = std::function<void(int, std::vector<std::vector<double>>&)>;
-std::vector<std::vector<double>> run_plain(const Job& job, int ranks, const AfterStep& after_step = {});
-
 std::unique_ptr<Topology> make_test_topology(const nlohmann::json& config, int ranks, TopologyKind kind = TopologyKind::kDoublyStochastic);
 /// The job's model and losses, for plain rewritings.
 const std::vector<Shape>& job_shapes();

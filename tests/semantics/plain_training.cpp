@@ -287,7 +287,7 @@ std::vector<Network> other_algorithm(const Json& config, const Network& start, s
     for (const std::vector<Vector>& of_rank : gradients_at(t, nets_of(x))) gradients.push_back(flat(of_rank));
     return gradients;
   };
-  return nets_of(starling::test::run_plain_family(job, static_cast<int>(n), nullptr, &problem));
+  return nets_of(starling::test::run_plain_family(job, static_cast<int>(n), &problem));
 }
 
 int check(const std::string& folder, const std::string& init, int ranks, const Json& config, const starling::ImageDataset& data) {
