@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstring>
 
 #include "comm/exchange_plan.h"
 #include "comm/transports/rank_order_sum.h"
@@ -50,65 +49,88 @@ std::vector<std::vector<double>> mixed(const Round& round, int ranks, std::int64
   return result;
 }
 
-/// x_i + Σ_j w_ij (C(x_j) - C(x_i)), written plainly.
-double plain(const std::vector<std::vector<double>>& matrix, int rank, std::int64_t i) {
-  double c = start_number(rank, i);
-  for (std::size_t j = 0; j < matrix.size(); ++j) {
-    c += matrix[static_cast<std::size_t>(rank)][j] *
-         (static_cast<double>(decoded(start_number(static_cast<int>(j), i))) - decoded(start_number(rank, i)));
-  }
-  return c;
-}
-
+/// With the matrix of `round`, over nodes where it is one over nodes: the nodes' means and Σ_j w_ij (C(x_j) - C(x_i)), written plainly.
 void check_round(const Round& round, const std::vector<std::vector<double>>& matrix) {
-  constexpr std::int64_t kCount = 96;
-  const int ranks = static_cast<int>(matrix.size());
-  const auto result = mixed(round, ranks, kCount);
+  constexpr std::int64_t kCount = 97;
+  const int nodes = static_cast<int>(matrix.size()), per_node = round.ranks_per_node;
+  const auto result = mixed(round, nodes * per_node, kCount);
+  const auto mean_of = [&](int node, std::int64_t i) {
+    double mean = 0.0;
+    for (int r = 0; r < per_node; ++r) mean += static_cast<double>(start_number(node * per_node + r, i)) / per_node;
+    return mean;
+  };
   double furthest = 0.0;  // from a mix in full precision
   for (std::int64_t i = 0; i < kCount; ++i) {
     double before = 0.0, after = 0.0;
-    for (int r = 0; r < ranks; ++r) {
-      const double c = result[static_cast<std::size_t>(r)][static_cast<std::size_t>(i)];
-      CHECK(c == doctest::Approx(plain(matrix, r, i)).epsilon(1e-6));
-      double exact = 0.0;
-      for (int j = 0; j < ranks; ++j) exact += matrix[static_cast<std::size_t>(r)][static_cast<std::size_t>(j)] * start_number(j, i);
-      furthest = std::max(furthest, std::abs(c - exact));
-      before += start_number(r, i);
-      after += c;
+    for (int node = 0; node < nodes; ++node) {
+      const double own = mean_of(node, i);
+      double expected = own, exact = 0.0;
+      for (int other = 0; other < nodes; ++other) {
+        const double weight = matrix[static_cast<std::size_t>(node)][static_cast<std::size_t>(other)];
+        expected += weight * (static_cast<double>(decoded(static_cast<float>(mean_of(other, i)))) - decoded(static_cast<float>(own)));
+        exact += weight * mean_of(other, i);
+      }
+      for (int r = 0; r < per_node; ++r) {
+        const double c = result[static_cast<std::size_t>(node * per_node + r)][static_cast<std::size_t>(i)];
+        CHECK(c == doctest::Approx(expected).epsilon(1e-6));
+        furthest = std::max(furthest, std::abs(c - exact));
+        after += c;
+      }
+      before += own * per_node;
     }
-    CHECK(std::abs(after - before) / ranks < 3e-7);  // a hundredth of what bf16 rounds away, and less
+    CHECK(std::abs(after - before) / (nodes * per_node) < 3e-7);  // a hundredth of what bf16 rounds away, and less
   }
   CHECK(furthest > 1e-4);
   CHECK(furthest < 1e-2);
 }
 
+template <class T, class Sum>
+void check_rank_order(DType dtype) {
+  constexpr std::size_t kCount = 5000;
+  std::array<std::vector<T>, 3> in;
+  std::array<const std::byte*, 3> raw{};
+  for (std::size_t r = 0; r < in.size(); ++r) {
+    for (std::size_t i = 0; i < kCount; ++i)
+      in[r].push_back(static_cast<T>((r == 1 ? 1000.0f : 1.0f) * start_number(static_cast<int>(r), static_cast<std::int64_t>(i))));
+    raw[r] = reinterpret_cast<const std::byte*>(in[r].data());
+  }
+  std::vector<Sum> out(kCount);
+  sum_in_rank_order(dtype, raw.data(), 3, kCount, reinterpret_cast<std::byte*>(out.data()));
+  for (std::size_t i = 0; i < kCount; ++i)
+    REQUIRE(out[i] == static_cast<Sum>(in[0][i]) + static_cast<Sum>(in[1][i]) + static_cast<Sum>(in[2][i]));
+}
+
 }  // namespace
 
-TEST_CASE("comm/bf16: a pair, groups and rows mix differences of decoded numbers, and keep the mean") {
-  SUBCASE("a pair with unequal weights") {
+TEST_CASE("comm/bf16: a pair, groups and rows mix differences of decoded numbers, and keep the mean, of ranks and of nodes") {
+  for (const int per_node : {1, 2}) {
+    CAPTURE(per_node);
     Round round;
+    round.ranks_per_node = per_node;
     round.groups = {{{0, 1}, 2.0 / 3.0}};
     check_round(round, {{2.0 / 3, 1.0 / 3}, {1.0 / 3, 2.0 / 3}});
-  }
-  SUBCASE("a group of three and a rank alone") {
-    Round round;
-    round.groups = {{{0, 1, 3}, 0.5}};
-    check_round(round, {{0.5, 0.25, 0, 0.25}, {0.25, 0.5, 0, 0.25}, {0, 0, 1, 0}, {0.25, 0.25, 0, 0.5}});
-  }
-  SUBCASE("rows") {
-    Round round;
+    round.groups = {{{0, 1, 2}, 1.0 / 3}};
+    check_round(round, {{1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}});
+    if (per_node == 1) {  // a group and a rank alone
+      round.groups = {{{0, 1, 3}, 0.5}};
+      check_round(round, {{0.5, 0.25, 0, 0.25}, {0.25, 0.5, 0, 0.25}, {0, 0, 1, 0}, {0.25, 0.25, 0, 0.5}});
+    }
+    round.groups.clear();
     round.rows = {{{0, 0.5}, {1, 0.5}}, {{1, 0.25}, {0, 0.25}, {2, 0.5}}, {{2, 0.5}, {0, 0.25}, {1, 0.25}}};
     check_round(round, {{0.5, 0.5, 0}, {0.25, 0.25, 0.5}, {0.25, 0.25, 0.5}});
   }
 }
 
 TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend on transport, buckets or resume") {
-  for (const char* type : {"base-2", "complete", "random-matching"}) {
+  for (const char* type : {"base-2", "complete", "random-matching", "hierarchical"}) {
     for (const int ranks : {1, 2, 3, 4}) {
+      const bool nodes = std::string(type) == "hierarchical";
+      if (nodes && ranks < 4) continue;
       CAPTURE(type);
       CAPTURE(ranks);
       Job job;
       job.topology = {{"type", type}};
+      if (nodes) job.topology.update({{"ranks_per_node", 2}, {"inter", "complete"}});
       job.exchange = "bf16";
       job.start_apart = true;
       job.lr = 0.0;
@@ -146,84 +168,8 @@ TEST_CASE("comm/bf16: training keeps the mean, comes close, and does not depend 
   }
 }
 
-TEST_CASE("comm/bf16: between nodes means travel rounded, differences of decoded numbers keep the nodes' mean") {
-  // Two nodes of two ranks, and three nodes of which two mix with unequal weights.
-  const auto mean_of = [](int node, std::int64_t i) {
-    return static_cast<double>(start_number(2 * node, i)) / 2 + static_cast<double>(start_number(2 * node + 1, i)) / 2;
-  };
-  Round round;
-  round.ranks_per_node = 2;
-  std::vector<std::vector<double>> nodes;
-  SUBCASE("a pair of nodes") {
-    round.groups = {{{0, 1}, 0.5}};
-    nodes = {{0.5, 0.5}, {0.5, 0.5}};
-  }
-  SUBCASE("rows of three nodes") {
-    round.rows = {{{0, 0.5}, {1, 0.5}}, {{1, 0.25}, {0, 0.25}, {2, 0.5}}, {{2, 0.5}, {0, 0.25}, {1, 0.25}}};
-    nodes = {{0.5, 0.5, 0}, {0.25, 0.25, 0.5}, {0.25, 0.25, 0.5}};
-  }
-  SUBCASE("a group of three nodes") {
-    round.groups = {{{0, 1, 2}, 1.0 / 3}};
-    nodes = {{1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}, {1.0 / 3, 1.0 / 3, 1.0 / 3}};
-  }
-  constexpr std::int64_t kCount = 97;
-  const auto count = static_cast<int>(nodes.size());
-  const auto result = mixed(round, 2 * count, kCount);
-  double furthest = 0.0;
-  for (std::int64_t i = 0; i < kCount; ++i) {
-    double before = 0.0, after = 0.0;
-    for (int node = 0; node < count; ++node) {
-      double expected = mean_of(node, i), exact = 0.0;
-      for (int other = 0; other < count; ++other) {
-        const double weight = nodes[static_cast<std::size_t>(node)][static_cast<std::size_t>(other)];
-        expected += weight * (static_cast<double>(decoded(static_cast<float>(mean_of(other, i)))) -
-                              static_cast<double>(decoded(static_cast<float>(mean_of(node, i)))));
-        exact += weight * mean_of(other, i);
-      }
-      for (const int rank : {2 * node, 2 * node + 1}) {
-        const double c = result[static_cast<std::size_t>(rank)][static_cast<std::size_t>(i)];
-        CHECK(c == doctest::Approx(expected).epsilon(1e-6));
-        furthest = std::max(furthest, std::abs(c - exact));
-        after += c;
-      }
-      before += 2.0 * mean_of(node, i);
-    }
-    CHECK(std::abs(after - before) / (2 * count) < 3e-7);
-  }
-  CHECK(furthest > 1e-4);  // it was rounded
-  CHECK(furthest < 1e-2);
-}
-
-TEST_CASE("comm/bf16: rounds over nodes give the same bits wherever the ranks are") {
-  Job job;
-  job.topology = {{"type", "hierarchical"}, {"ranks_per_node", 2}, {"inter", {{"type", "complete"}}}};
-  job.exchange = "bf16";
-  job.start_apart = true;
-  job.steps = 8;
-  const auto expected = test::run_fake(job, 4);
-  CHECK(test::run_fake(job, 4, {0.0005, 3, true, 2}) == expected);
-  job.bucket_bytes = 1e6;
-  CHECK(test::run_fake(job, 4) == expected);
-  job.lr = 0.0;  // one round of the topology brings all to the mean
-  const auto mean = test::run_fake(job, 4);
-  for (std::size_t i = 0; i < mean[0].size(); ++i) CHECK(mean[3][i] == doctest::Approx(mean[0][i]).epsilon(0.01));
-  job.exchange = "fp32";
-  CHECK(test::run_fake(job, 4) != mean);
-}
-
-TEST_CASE("comm/bf16: sums of bf16 numbers are made in fp32, in rank order") {
-  constexpr std::int64_t kCount = 5000;
-  std::vector<BFloat16> a(kCount), b(kCount), c(kCount);
-  std::vector<float> out(kCount);
-  for (std::int64_t i = 0; i < kCount; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    a[at] = BFloat16(start_number(0, i));
-    b[at] = BFloat16(1000.0f * start_number(1, i));
-    c[at] = BFloat16(start_number(2, i));
-  }
-  const std::array<const std::byte*, 3> in{reinterpret_cast<const std::byte*>(a.data()), reinterpret_cast<const std::byte*>(b.data()),
-                                           reinterpret_cast<const std::byte*>(c.data())};
-  sum_in_rank_order(DType::kBFloat16, in.data(), 3, kCount, reinterpret_cast<std::byte*>(out.data()));
-  for (std::size_t i = 0; i < kCount; ++i)
-    REQUIRE(out[i] == static_cast<float>(a[i]) + static_cast<float>(b[i]) + static_cast<float>(c[i]));
+TEST_CASE("comm/sums: are made in rank order, those of bf16 numbers in fp32") {
+  check_rank_order<float, float>(DType::kFloat32);
+  check_rank_order<double, double>(DType::kFloat64);
+  check_rank_order<BFloat16, float>(DType::kBFloat16);
 }
