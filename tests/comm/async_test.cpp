@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -196,44 +195,6 @@ TEST_CASE("comm/async: the low-precision copy follows, and a run goes on after a
   const Run run = run_logged(job, 3);
   check_counts(run, 1);
   CHECK(largest_difference(run.x, replay(job, run.logs)) < 1e-4);
-}
-
-TEST_CASE("comm/async: averages keep the ranks' mean, and with learning rate 0 the ranks agree") {
-  for (const int n : {2, 3, 8}) {
-    Job job = always_averaging();
-    job.lr = 0.0;
-    const Run run = run_logged(job, n, {20.0, 0.001, 3});
-    Job none = job;
-    none.steps = 0;
-    const Numbers before = replay(none, std::vector<AverageLog>(static_cast<std::size_t>(n)));
-    CAPTURE(n);
-    CHECK(largest_difference({mean_of(run.x)}, {mean_of(before)}) < 1e-13);
-    CHECK(largest_difference(run.x, Numbers(run.x.size(), mean_of(before))) < 1e-13);
-    CHECK(largest_difference(before, run.x) > 0.1);
-  }
-}
-
-TEST_CASE("comm/async: ranks with other data end beside the common optimum, not at their own") {
-  const int n = 4;
-  Job job = always_averaging();
-  job.rank_curvature = 0.25;
-  job.lr = 0.01;
-  job.steps = 800;
-  job.bucket_bytes = 1e9;
-  job.finish_every = 5;  // however slow averages are beside steps, there is one in so many
-  const Numbers found = run_logged(job, n).x;
-  Numbers best(n), own(n);
-  for (std::size_t e = 0; e < found[0].size(); ++e) {
-    double above = 0.0, below = 0.0;
-    for (int i = 0; i < n; ++i) {
-      const double steepness = 1.0 + job.rank_curvature * i;
-      above += steepness * target(i, static_cast<std::int64_t>(e));
-      below += steepness;
-      own[static_cast<std::size_t>(i)].push_back(target(i, static_cast<std::int64_t>(e)));
-    }
-    for (auto& x : best) x.push_back(above / below);
-  }
-  CHECK(largest_difference(found, best) < 0.4 * largest_difference(own, best));
 }
 
 TEST_CASE("comm/async: warm-up is all-reduce to the bit, and without averages ranks train alone") {

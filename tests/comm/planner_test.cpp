@@ -86,17 +86,6 @@ TEST_CASE("planner/predict: gossip between hosts hides behind a step that is lon
   CHECK(all_reduce.sent == doctest::Approx(bytes * 2 * 3 / 4));
 }
 
-TEST_CASE("planner/predict: where communication dominates, gossip on pairs is 2(n-1)/n times as fast as all-reduce") {
-  for (const int n : {2, 4, 8}) {
-    CAPTURE(n);
-    const NetworkModel network = hosts(n, 0.1);
-    const StepModel step = late_step(1e8, 1e-3);
-    const double gossip = predict_gossip(costs_of(*make("one-peer-exp", n), network), network, step, 1e7).step;
-    const double all_reduce = predict_all_reduce(network, step, 1e7).step;
-    CHECK(all_reduce / gossip == doctest::Approx(2.0 * (n - 1) / n).epsilon(0.01));
-  }
-}
-
 TEST_CASE("planner/predict: gossip with bf16 on the wire sends half, and recodes what it mixes") {
   const NetworkModel network = hosts(4, 1.0);
   StepModel step = late_step(1.25e8, 0.1);

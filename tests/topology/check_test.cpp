@@ -94,8 +94,10 @@ TEST_CASE("topology/check: what an algorithm asks of a topology, and which ones 
     CHECK(fault(type, TopologyKind::kDoublyStochastic).empty());
     CHECK(fault(type, TopologyKind::kSymmetricFixed) == "its rounds differ");
   }
-  for (const char* type : {"ring", "random-matching", "hierarchical", "star"}) CHECK(fault(type, TopologyKind::kSymmetric).empty());
-  for (const char* type : {"static-ring", "complete", "star", "torus"}) CHECK(fault(type, TopologyKind::kSymmetricFixed).empty());
+  for (const char* type : {"ring", "random-matching", "hierarchical", "star", "shift-one"})
+    CHECK(fault(type, TopologyKind::kSymmetric).empty());
+  for (const char* type : {"static-ring", "complete", "star", "torus", "hypercube"})
+    CHECK(fault(type, TopologyKind::kSymmetricFixed).empty());
   CHECK(fault("directed-exp", TopologyKind::kSymmetric) == "in its round 0 ranks 0 and 1 give each other different weights");
   CHECK(kind_fault(*make("directed-exp", 1), TopologyKind::kSymmetricFixed).empty());
   // Its rows and columns sum to 1, and 0 → 1 → 2 → 0 is one way alone.
@@ -236,6 +238,7 @@ TEST_CASE("topology/check: almost exact is not exact") {
 }
 
 TEST_CASE("topology/check: more than 64 ranks, on sparse rows") {
+  CHECK(analyse(*make("hypercube", 64)).exact);
   const TopologyReport base = analyse(*make("base-2", 100));
   CHECK_FALSE(base.exact);
   CHECK(base.rounds_to_consensus == make("base-2", 100)->period());

@@ -19,7 +19,6 @@
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
-#include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/soon.h"
 #include "world.h"
@@ -173,26 +172,6 @@ TEST_CASE("comm/mpi: sums have the bits of rank order for every size, in fp32 an
     CHECK(same_bits(out, expected_sum(*backend, exchange.group, 50'000, DType::kFloat32)));
   }
   CHECK(same_bits(sum, expected_sum(*backend, everyone, 50'000, DType::kFloat32)));
-}
-
-TEST_CASE("comm/mpi: training gives the bits of the fake transport") {
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  const auto t = session().make_transport(20.0);
-  for (const char* type : {"base-2", "complete", "random-matching", "allreduce", "complete bf16", "base-2 bf16"}) {
-    Job job;
-    job.algorithm = std::string(type) == "allreduce" ? "allreduce" : "gossip";
-    job.exchange = std::string(type).ends_with("bf16") ? "bf16" : "fp32";
-    job.topology = {{"type", std::string(type).substr(0, std::string(type).find(' '))}};
-    job.optimizer = {{"type", "adamw"}};
-    job.steps = 12;
-    job.slow_rank = 1;
-    const auto expected = test::run_fake(job, t->size());
-    CAPTURE(type);
-    CHECK(test::run_job(job, *t, *backend) == expected[static_cast<std::size_t>(t->rank())]);
-    job.finish_every = 3;
-    job.bucket_bytes = 1e9;
-    CHECK(test::run_job(job, *t, *backend) == expected[static_cast<std::size_t>(t->rank())]);
-  }
 }
 
 TEST_CASE("comm/mpi: ranks may start exchanges of two lanes in different orders") {
