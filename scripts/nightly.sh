@@ -62,7 +62,7 @@ shim() {
   cmake --preset ubsan >/dev/null
   cmake --build --preset ubsan --parallel "$(compile_jobs)"
   mpi_environment
-  ctest --preset ubsan
+  ctest --preset ubsan --parallel "$(test_jobs)"
   local build=$root/build-architectures
   STARLING_CUDA_ARCHITECTURES="" configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=ON
   compile starling_cuda

@@ -10,7 +10,8 @@ namespace starling {
 
 /// The pixels that one image is made of, cut out of a picture, and how: a row of ResizePictures::parts. Rows of red, green and blue lie
 /// without gaps. The box is resized in the pixels' own coordinates; then the turn makes the image of it.
-struct CutPicture {
+/// Packed, as numbers of 32 bits lie at any multiple of 4 bytes, and a GPU stops at a double at such an address.
+struct __attribute__((packed, aligned(4))) CutPicture {
   std::int64_t place = 0;                                           ///< of the first byte
   double box_top = 0, box_left = 0, box_height = 0, box_width = 0;  ///< inside of the pixels
   std::int32_t height = 0, width = 0;                               ///< in pixels
