@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <set>
 #include <thread>
 #include <vector>
@@ -12,7 +11,6 @@
 #include "apps/trainer/data/loader.h"
 #include "apps/trainer/data/partition.h"
 #include "core/philox.h"
-#include "kernels/cpu/cpu_backend.h"
 #include "tests/apps/data_test_support.h"
 
 using namespace starling;
@@ -111,10 +109,14 @@ TEST_CASE("apps/data: images grow on a line, rounded as numpy rounds FFCV's") {
 }
 
 TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and normalised, in fp32 and fp64") {
-  for (const Shape image : {Shape{6, 5, 3}, Shape{4, 7, 1}, Shape{3, 3, 2}}) {
+  // Images and how far crops reach beyond them.
+  const std::vector<std::pair<Shape, std::int64_t>> images{
+      {Shape{6, 5, 3}, 2}, {Shape{4, 7, 1}, 2}, {Shape{3, 3, 2}, 2}, {Shape{3, 4, 4}, 2}, {Shape{2, 2, 3}, 9}};
+  for (const auto& [image, padding] : images) {
     const NumberedDataset dataset(47, 5, image);
     MemoryBackend backend;
-    const LoaderSettings settings = settings_of(5, 1, 2);
+    LoaderSettings settings = settings_of(5, 1, 2);
+    settings.augment = augmenters_of(padding, true);
     Loader loader(dataset, settings, backend, DType::kFloat32);
     Loader wide(dataset, settings, backend, DType::kFloat64);
     REQUIRE(loader.batches_per_epoch() == 4);
@@ -128,12 +130,12 @@ TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and nor
         CHECK(batch["image"].shape() == image.with_batch(5));
         for (std::size_t i = 0; i < 5; ++i) {
           const std::int64_t sample = samples[b * 5 + i];
-          const Augmentation how = augmentation_of(42, epoch, sample, 2, true);
+          const Augmentation how = augmentation_of(42, epoch, sample, padding, true);
           flipped = flipped || how.flip;
-          moved = moved || how.offset_x != 2;
+          moved = moved || how.offset_x != padding;
           same = same && batch["label"].span<std::int32_t>()[i] == dataset.label(Split::kTrain, sample);
-          const auto expected = plain_image<float>(dataset, Split::kTrain, sample, 2, how);
-          const auto expected_wide = plain_image<double>(dataset, Split::kTrain, sample, 2, how);
+          const auto expected = plain_image<float>(dataset, Split::kTrain, sample, padding, how);
+          const auto expected_wide = plain_image<double>(dataset, Split::kTrain, sample, padding, how);
           same = same && std::equal(expected.begin(), expected.end(), batch["image"].data<float>() + i * expected.size());
           same = same && std::equal(expected_wide.begin(), expected_wide.end(), wide_batch["image"].data<double>() + i * expected.size());
         }
@@ -143,49 +145,6 @@ TEST_CASE("apps/loader: batches hold the right samples, cropped, flipped and nor
     CHECK(flipped);
     CHECK(moved);
   }
-}
-
-TEST_CASE("apps/loader: batches have the bits of the backend's augment_images") {
-  CpuBackend backend;
-  for (const Shape image : {Shape{8, 6, 3}, Shape{5, 5, 1}, Shape{3, 4, 4}}) {
-    const NumberedDataset dataset(16, 1, image);
-    const LoaderSettings settings = settings_of(16, 0, 1);
-    for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
-      Loader loader(dataset, settings, backend, dtype);
-      loader.start(1, 0);
-      AugmentImages args{Tensor(backend, image.with_batch(16), DType::kUInt8),
-                         Tensor(backend, Shape{16, 3}, DType::kInt32),
-                         Tensor(backend, image.with_batch(16), dtype),
-                         2,
-                         dataset.images().mean,
-                         dataset.images().std};
-      const auto samples = epoch_samples(16, settings, 1);
-      for (std::size_t i = 0; i < 16; ++i) {
-        const Augmentation how = augmentation_of(42, 1, samples[i], 2, true);
-        dataset.image(Split::kTrain, samples[i], args.x.data<std::uint8_t>() + i * static_cast<std::size_t>(image.elements()));
-        std::int32_t* row = args.params.data<std::int32_t>() + 3 * i;
-        row[0] = how.offset_y, row[1] = how.offset_x, row[2] = how.flip;
-      }
-      backend.augment_images(args);
-      CHECK(std::memcmp(loader.next()["image"].raw(), args.y.raw(), args.y.bytes()) == 0);
-    }
-  }
-}
-
-TEST_CASE("apps/loader: crops wider than the image are all padding") {
-  const NumberedDataset dataset(8, 1, Shape{2, 2, 3});
-  MemoryBackend backend;
-  LoaderSettings settings = settings_of(8, 0, 1);
-  settings.augment = augmenters_of(9, true);
-  Loader loader(dataset, settings, backend, DType::kFloat32);
-  const auto samples = epoch_samples(8, settings, 0);
-  const Batch& batch = loader.next();
-  bool same = true;
-  for (std::size_t i = 0; i < 8; ++i) {
-    const auto expected = plain_image<float>(dataset, Split::kTrain, samples[i], 9, augmentation_of(42, 0, samples[i], 9, true));
-    same = same && std::equal(expected.begin(), expected.end(), batch["image"].data<float>() + i * 12);
-  }
-  CHECK(same);
 }
 
 TEST_CASE("apps/loader: crops and flips use their whole range evenly") {
@@ -276,14 +235,19 @@ TEST_CASE("apps/loader: memory for batches is taken once") {
   CHECK(backend.allocations == before);
 }
 
-TEST_CASE("apps/loader: a device with memory of its own gets bytes, and makes the same numbers, on the caller's thread") {
+TEST_CASE("apps/loader: a device with memory of its own gets bytes, and makes the same bits, on the caller's thread") {
   const NumberedDataset dataset(40, 7);
   MemoryBackend host, device(false);
   const LoaderSettings settings = settings_of(4, 0, 1);
-  Loader expected(dataset, settings, host, DType::kFloat32), loader(dataset, settings, device, DType::kFloat32);
-  for (int i = 0; i < 15; ++i) CHECK(copy_of(loader.next()) == copy_of(expected.next()));
-  CHECK(device.copies == 15);  // bytes, crops and flips, and labels in one
-  CHECK(device.augmentations == 15);
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64}) {
+    Loader expected(dataset, settings, host, dtype), loader(dataset, settings, device, dtype);
+    for (int i = 0; i < 15; ++i) {
+      const Batch &found = loader.next(), &wanted = expected.next();
+      for (const char* name : {"image", "label"}) CHECK(std::memcmp(found[name].raw(), wanted[name].raw(), wanted[name].bytes()) == 0);
+    }
+  }
+  CHECK(device.copies == 30);  // bytes, crops and flips, and labels in one
+  CHECK(device.augmentations == 30);
   CHECK(host.augmentations == 0);
   EvaluationLoader evaluation(dataset, 4, 0, 1, device, DType::kFloat32), plain(dataset, 4, 0, 1, host, DType::kFloat32);
   for (int i = 0; i < 2; ++i) CHECK(copy_of(*evaluation.next()) == copy_of(*plain.next()));

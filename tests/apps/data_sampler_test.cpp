@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <numeric>
 #include <set>
@@ -14,7 +13,6 @@
 #include <vector>
 
 #include "apps/trainer/data/complexity.h"
-#include "apps/trainer/data/loader.h"
 #include "apps/trainer/data/sampler.h"
 #include "core/random.h"
 #include "tests/apps/data_test_support.h"
@@ -261,43 +259,6 @@ TEST_CASE("apps/sampler: samples that cost the same are dealt anew in each epoch
       second{.seed = 1, .epoch = 1, .samples = 96, .batch_size = 4};
   CHECK(batches_of(*sampler, first, 3) != batches_of(*sampler, second, 3));
   CHECK(all_of(batches_of(*sampler, first, 3)).size() == 96);
-}
-
-TEST_CASE("apps/sampler: the loader starts anywhere in an epoch of balanced") {
-  const NumberedDataset dataset(50, 1);
-  MemoryBackend backend;
-  LoaderSettings settings;
-  settings.seed = 42;
-  settings.batch_size = 3;
-  settings.rank = 1;
-  settings.ranks = 2;
-  settings.sampler = balanced(uneven_costs(50));
-  settings.augment = augmenters_of(2, true);
-  const auto image_of = [](const Batch& batch) {
-    const auto image = batch["image"].span<float>();
-    return std::vector<float>(image.begin(), image.end());
-  };
-  std::vector<std::vector<float>> all;
-  {
-    Loader loader(dataset, settings, backend, DType::kFloat32);
-    REQUIRE(loader.batches_per_epoch() == 8);
-    for (int i = 0; i < 24; ++i) {
-      const Batch& batch = loader.next();
-      const auto samples = epoch_samples(50, settings, i / 8);
-      for (std::size_t k = 0; k < 3; ++k) {
-        CHECK(batch["label"].span<std::int32_t>()[k] == dataset.label(Split::kTrain, samples[static_cast<std::size_t>(i % 8) * 3 + k]));
-      }
-      all.push_back(image_of(batch));
-    }
-  }
-  Loader loader(dataset, settings, backend, DType::kFloat32);
-  for (const auto& [epoch, batch] : {std::pair{0, 5}, {2, 0}, {1, 7}, {1, 3}}) {
-    loader.start(epoch, batch);
-    for (std::size_t i = static_cast<std::size_t>(epoch * 8 + batch);
-         i < std::min<std::size_t>(24, static_cast<std::size_t>(epoch * 8 + batch) + 9); ++i) {
-      CHECK(image_of(loader.next()) == all[i]);
-    }
-  }
 }
 
 namespace {

@@ -129,17 +129,6 @@ TEST_CASE("trainer/floor: deferred batch norms are counted with the convolutions
   }
 }
 
-TEST_CASE("trainer/floor: deferred batch norms save an eighth of the bytes of a ResNet-50") {
-  register_builtins();
-  const nlohmann::json config = nlohmann::json::parse(R"({"type": "resnet50", "num_classes": 1000})");
-  ConfigSection section(config, "test");
-  const std::unique_ptr<Model> model = make_model(section, Shape{224, 224, 3});
-  const auto bytes = [&](bool deferred) {
-    return floor_of(pass_of(*model, {.batch_size = 64, .compute = DType::kFloat16, .defer_norms = deferred}), 1e12, 1e12).bytes;
-  };
-  CHECK(bytes(true) < 0.88 * bytes(false));
-}
-
 TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
   const std::unique_ptr<Model> model = small_model();
   std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .compute = DType::kBFloat16}));

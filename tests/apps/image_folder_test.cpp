@@ -8,8 +8,6 @@
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -251,35 +249,8 @@ TEST_CASE("image_folder: a bad picture is an error that names it, or the next of
         std::string::npos);
 }
 
-TEST_CASE("random_resized_crop: areas and shapes are torchvision's") {
-  const Augmenters crops = random_crops();
-  const PictureSize size{300, 400};
-  double area_sum = 0.0, log_ratio_sum = 0.0;
-  constexpr int kSamples = 4000;
-  std::int64_t top = 0, left = 0;
-  for (int i = 0; i < kSamples; ++i) {
-    const PicturePart part = *crops[0]->part({1, 0, i}, size);
-    CHECK(part.top >= 0);
-    CHECK(part.left >= 0);
-    CHECK(part.top + part.height <= size.height);
-    CHECK(part.left + part.width <= size.width);
-    const double ratio = static_cast<double>(part.width) / static_cast<double>(part.height);
-    CHECK(ratio > 0.75 * 0.97);
-    CHECK(ratio < 4.0 / 3.0 * 1.03);
-    area_sum += static_cast<double>(part.height * part.width) / (300.0 * 400.0);
-    log_ratio_sum += std::log(ratio);
-    top += part.top > (size.height - part.height) / 2;
-    left += part.left > (size.width - part.width) / 2;
-  }
-  CHECK(area_sum / kSamples == doctest::Approx(0.5).epsilon(0.1));  // (0.08 + 1) / 2, less what does not fit
-  CHECK(std::abs(log_ratio_sum / kSamples) < 0.05);
-  CHECK(top > 0.4 * kSamples);
-  CHECK(left > 0.4 * kSamples);
-  // Where nothing fits: the largest part in the middle that keeps to the ratio.
-  const PicturePart thin = *random_crops({{"scale", {1.0, 1.0}}})[0]->part({1, 0, 3}, {1000, 10});
-  CHECK(thin.width == 10);
-  CHECK(thin.height == 13);
-  CHECK(thin.top == (1000 - 13) / 2);
+// Areas, shapes and places are drawn_augment_test.cpp's.
+TEST_CASE("random_resized_crop: what is no range is refused") {
   CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"scale", {0.5, 0.1}}}); }).find("random_resized_crop.scale") != std::string::npos);
   CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"ratio", {1.0}}}); }).find("needed: [least, most]") != std::string::npos);
 }

@@ -1,7 +1,6 @@
 #include "apps/trainer/report/leftovers.h"
 
 #include <doctest/doctest.h>
-#include <sys/stat.h>
 #include <utime.h>
 
 #include <ctime>

@@ -157,33 +157,17 @@ TEST_CASE("apps/mixing: in low precision numbers are rounded once, after mixing"
   }
 }
 
-TEST_CASE("apps/mixing: how much is drawn from Beta(alpha, alpha), and of two ways each is taken by half of the batches") {
-  const auto moments = [](double alpha, const char* key) {
-    const Augmenters mixing = augmenters({{key, alpha}});
-    double sum = 0.0, squares = 0.0;
-    constexpr int kBatches = 4000;
-    for (std::int64_t sample = 0; sample < kBatches; ++sample) {
-      const double share = ImageChange(mixing, 3, 1).mix(sample, Shape{64, 64, 3}).share(Shape{64, 64, 3});
-      REQUIRE((share >= 0.0 && share <= 1.0));
-      sum += share;
-      squares += share * share;
-    }
-    const double mean = sum / kBatches;
-    return std::pair(mean, squares / kBatches - mean * mean);
-  };
-  for (const double alpha : {0.2, 1.0, 5.0}) {
-    CAPTURE(alpha);
-    const auto [mean, variance] = moments(alpha, "mixup");
-    CHECK(mean == doctest::Approx(0.5).epsilon(0.04));
-    CHECK(variance == doctest::Approx(1.0 / (4.0 * (2.0 * alpha + 1.0))).epsilon(0.08));
+// How much is drawn is drawn_augment_test.cpp's.
+TEST_CASE("apps/mixing: the least alpha takes an image or its neighbour, and of two ways each is taken by half of the batches") {
+  const Augmenters least = augmenters({{"mixup", 1e-6}}), both = augmenters({{"mixup", 0.8}, {"cutmix", 1.0}});
+  int whole = 0, mixup = 0;
+  for (std::int64_t sample = 0; sample < 2000; ++sample) {
+    const double share = ImageChange(least, 3, 1).mix(sample, kImage).share(kImage);
+    REQUIRE((share >= 0.0 && share <= 1.0));
+    whole += share < 0.01 || share > 0.99;
+    mixup += ImageChange(both, 3, 1).mix(sample, kImage).own < math::kWholeShare;
   }
-  CHECK(moments(1e-6, "mixup").second == doctest::Approx(0.25).epsilon(0.02));  // an image or its neighbour: no NaN
-  // Rectangles are cut off at the edges, so that images keep more than half.
-  CHECK(moments(1.0, "cutmix").first > 0.55);
-
-  const Augmenters both = augmenters({{"mixup", 0.8}, {"cutmix", 1.0}});
-  int mixup = 0;
-  for (std::int64_t sample = 0; sample < 2000; ++sample) mixup += ImageChange(both, 3, 1).mix(sample, kImage).own < math::kWholeShare;
+  CHECK(whole > 1900);
   CHECK(mixup > 890);
   CHECK(mixup < 1110);
   CHECK(ImageChange(augmenters({{"flip", true}}), 3, 1).mix(0, kImage).own == math::kWholeShare);

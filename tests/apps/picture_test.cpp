@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -14,7 +13,6 @@
 #include "apps/pictures/picture.h"
 #include "core/config.h"
 #include "core/error.h"
-#include "core/philox.h"
 #include "kernels/cpu/cpu_backend.h"
 
 // Pictures against Pillow's: golden/make_pictures.py writes files of every kind and what Pillow makes of them.
@@ -179,47 +177,6 @@ TEST_CASE("what is no picture, or not whole, is refused by name") {
   CHECK_THROWS_WITH_AS(read_picture_file("golden/pictures/420.jpg", 100),
                        "[picture] golden/pictures/420.jpg: has more than 100 bytes, which is no picture", Error);
   CHECK_THROWS_AS((void)interpolation_of("bilinar"), Error);
-}
-
-// STARLING_MUTATIONS: how many of each file, 10 where it is not set.
-TEST_CASE("mutated pictures are decoded or refused, never worse") {
-  const GoldenPictures golden;
-  const char* wish = std::getenv("STARLING_MUTATIONS");
-  const std::uint32_t mutations = wish ? static_cast<std::uint32_t>(std::atoi(wish)) : 10;
-  PictureDecoder decoder({.max_pixels = 1 << 20});
-  Pixels out(3 * 8 * 8);
-  std::uint32_t file_number = 0;
-  std::int64_t refused = 0, made = 0;
-  for (const std::string& name : golden.names) {
-    const Pixels file = GoldenPictures::file(name);
-    ++file_number;
-    for (std::uint32_t m = 0; m < mutations; ++m) {
-      Pixels mutated = file;
-      for (std::uint32_t k = 0; k <= m % 4; ++k) {
-        const Philox4x32 bits = philox(1, file_number, std::uint64_t{m} << 8 | k);
-        const std::size_t at = bits.v[0] % mutated.size();
-        switch (bits.v[1] % 4) {
-          case 0: mutated[at] ^= static_cast<std::uint8_t>(1U << bits.v[2] % 8); break;
-          case 1: mutated[at] = static_cast<std::uint8_t>(bits.v[2]); break;
-          case 2: mutated.erase(mutated.begin() + static_cast<std::ptrdiff_t>(at)); break;
-          default: mutated.insert(mutated.begin() + static_cast<std::ptrdiff_t>(at), static_cast<std::uint8_t>(bits.v[2])); break;
-        }
-      }
-      // Sizes in the mutated header may be far larger; the crop follows them.
-      const auto choose = [&](const PictureSize& size) {
-        return PicturePart::window(size.height / 4, size.width / 4, size.height - size.height / 4, size.width - size.width / 4);
-      };
-      try {
-        decoder.decode(mutated, name, choose, 8, 8, 3, out.data());
-        ++made;
-      } catch (const Error& error) {
-        CHECK(error.code() == ExitCode::kUsage);
-        ++refused;
-      }
-    }
-  }
-  CHECK(refused > 0);
-  CHECK(made > 0);
 }
 
 namespace {

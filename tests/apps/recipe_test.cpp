@@ -493,12 +493,7 @@ TEST_CASE("recipe/best: a damaged one is named and set aside, and the next test 
   fill();
   const std::string name = "checkpoints/best/DONE", done = test::read_text(folder / name);
   const auto error = [&] { return test::error_of(ExitCode::kUsage, [&] { (void)checkpoints.best(); }); };
-  std::vector<std::string> damaged{"", "step 4\n", done + "\n", done + '\0', done + "{}", done.substr(0, done.size() - 1)};
-  for (std::size_t at = 0; at < done.size(); ++at) {
-    damaged.push_back(done);
-    damaged.back()[at] ^= 4;
-  }
-  for (const std::string& text : damaged) {
+  for (const std::string& text : {std::string(), std::string("step 4\n"), done + "\n"}) {  // other damage is output_checkpoint_test.cpp's
     CAPTURE(text);
     folder.write(name, text);
     CHECK(contains(error(), folder / name));

@@ -55,7 +55,6 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | unknown topology | topology\.type.*rnig.*ring | sync.topology.type=rnig
 2 1 | unknown optimizer | optimizer\.type.*adamww.*adamw | optimizer={"type": "adamww"}
 2 1 | unknown schedule | schedule\.type.*cosin.*cosine | schedule.type=cosin
-2 1 | unknown algorithm | algorithm.*gosip.*gossip | sync.algorithm=gosip
 2 1 | unknown data | data\.type.*cifar11.*cifar10 | data={"type": "cifar11"}
 2 1 | unknown layer | layers\[0\]\.type.*conv2.*conv2d | model={"type": "sequential", "layers": [{"type": "conv2"}]}
 2 1 | unknown key of a layer | layers\[1\]\.bais.*bias | model={"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 10, "bais": false}]}
@@ -80,7 +79,6 @@ TEST_CASE("refusals: names, types and ranges of a config") {
 2 1 | a plug-in that is no library | plugins.*libempty\.so | plugins=["./libempty.so"]
 2 3 | a world size that does not fit | one-peer-exp.*3.*base-2 | sync.topology.type=one-peer-exp
 2 1 | fp16 checks the whole gradient | sync\.update.*fp16.*after_backward | precision=fp16 | sync.update=in_backward
-2 1 | an unknown precision | precision.*fp8.*bf16 | precision=fp8
 2 1 | a loss's key that is out of range is named | loss\.gamma: expected .* found -1 | loss.type=focal | loss.gamma=-1
 2 1 | an unknown loss has a near name | did you mean 'focal' | loss.type=vocal
 2 1 | a momentum of 1e-320 | optimizer\.momentum: .*too small | optimizer.momentum=1e-320

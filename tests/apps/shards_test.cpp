@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "apps/pictures/picture.h"
-#include "apps/trainer/data/loader.h"
 #include "apps/trainer/data/picture_index.h"
 #include "apps/trainer/shards/in_order.h"
 #include "apps/trainer/shards/prepare.h"
@@ -264,34 +263,6 @@ TEST_CASE("shards: raw pixels are cut as PNG is") {
   const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
   const auto [shard, record] = set.place(0);
   CHECK(std::min(shard->entry(record).height, shard->entry(record).width) == 20);
-}
-
-TEST_CASE("shards: crops are the same on any number of threads, and after a resume") {
-  const PreparedTree prepared;
-  prepared.make();
-  CpuBackend backend;
-  const auto dataset = prepared.open();
-  LoaderSettings settings;
-  settings.augment = random_crops({{"scale", {0.3, 0.9}}});
-  settings.batch_size = 2;
-  std::vector<std::vector<float>> whole;
-  for (const int threads : {1, 3}) {
-    settings.threads = threads;
-    Loader loader(*dataset, settings, backend, DType::kFloat32);
-    for (std::size_t b = 0; b < 6; ++b) {  // three epochs
-      const float* from = loader.next()["image"].data<float>();
-      std::vector<float> batch(from, from + std::ptrdiff_t{2} * 16 * 16 * 3);
-      if (threads == 1) {
-        whole.push_back(batch);
-      } else {
-        CHECK(batch == whole[b]);
-      }
-    }
-    Loader resumed(*dataset, settings, backend, DType::kFloat32);
-    resumed.start(1, 1);
-    const float* from = resumed.next()["image"].data<float>();
-    CHECK(std::vector<float>(from, from + std::ptrdiff_t{2} * 16 * 16 * 3) == whole[3]);
-  }
 }
 
 TEST_CASE("shards: an interrupted call goes on with what is not yet written") {
