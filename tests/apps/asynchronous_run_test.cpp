@@ -10,7 +10,7 @@
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/training_run.h"
-#include "kernels/open_backend.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 #include "tests/support/folder.h"
 #include "tests/support/soon.h"
@@ -43,24 +43,6 @@ class HeardSchedule final : public Schedule {
   std::function<void(std::int64_t)> hear_;
 };
 
-void train_here(const nlohmann::json& json, Transport& transport, const std::string& folder,
-                const std::function<void(std::int64_t step)>& hear) {
-  const RankLayout site{transport.size(), transport.size()};
-  TrainConfig config = read_train_config(json, "test", site);
-  config.dataset->open();
-  config.make_schedule = [make = std::move(config.make_schedule), hear](const ScheduleInputs& inputs) {
-    return std::make_unique<HeardSchedule>(make(inputs), hear);
-  };
-  const ShapeTrace trace = trace_shapes(config);
-  const auto backend = open_backend(DeviceType::kCpu, 1);
-  {
-    Trainer trainer(config, site, trace, *backend, transport);
-    trainer.initialise();
-    CHECK(TrainingRun(trainer, folder).run() == ExitCode::kOk);
-  }
-  config.model.reset();
-}
-
 TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one before, no step waits for a rank that stands still") {
   register_builtins();
   const test::Folder folder;
@@ -68,10 +50,16 @@ TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one befor
   FakeWorld world(3);
   world.run([&](Transport& transport) {
     const int rank = transport.rank();
-    train_here(asynchronous_run(), transport, folder.path(), [&](std::int64_t step) {
+    const auto hear = [&, rank](std::int64_t step) {
       if (rank != 1 && step == 55) ++ahead;
       if (rank == 1 && step == 3) CHECK(test::soon([&] { return ahead == 2; }));
+    };
+    const test::TrainerRun run(asynchronous_run(), transport, [&](TrainConfig& config) {
+      config.make_schedule = [make = std::move(config.make_schedule), hear](const ScheduleInputs& inputs) {
+        return std::make_unique<HeardSchedule>(make(inputs), hear);
+      };
     });
+    CHECK(TrainingRun(*run.trainer, folder.path()).run() == ExitCode::kOk);
   });
   CHECK(ahead == 2);
   const nlohmann::json summary = nlohmann::json::parse(folder.read("summary.json"));

@@ -5,7 +5,6 @@
 
 #include <cstring>
 #include <functional>
-#include <map>
 #include <mutex>
 #include <set>
 #include <string>
@@ -32,13 +31,6 @@ FileTensor fp32(const std::vector<float>& values) {
   tensor.bytes.resize(values.size() * sizeof(float));
   std::memcpy(tensor.bytes.data(), values.data(), tensor.bytes.size());
   return tensor;
-}
-
-std::vector<float> fp32_in(const SafetensorsFile& file, const std::string& name) {
-  const FileTensor& tensor = file.tensors.at(name);
-  std::vector<float> values(tensor.bytes.size() / sizeof(float));
-  std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-  return values;
 }
 
 std::string text(double value) { return fmt::format("{:a}", value); }
@@ -118,17 +110,6 @@ std::vector<SafetensorsFile> continued_files(const json& config, const std::vect
     files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
   });
   return files;
-}
-
-double largest_difference(const SafetensorsFile& a, const SafetensorsFile& b) {
-  double largest = 0.0;
-  for (const auto& [name, tensor] : a.tensors) {
-    if (tensor.dtype != DType::kFloat64) continue;
-    const std::vector<double> of_a = test::numbers_in(a, name), of_b = test::numbers_in(b, name);
-    REQUIRE(of_a.size() == of_b.size());
-    for (std::size_t i = 0; i < of_a.size(); ++i) largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
-  }
-  return largest;
 }
 
 }  // namespace
@@ -246,9 +227,9 @@ TEST_CASE("elastic/mean: parameters by weight, states and buffers by number, and
     std::mutex mutex;
     on_ranks(ranks, [&](const SafetensorsFile& mean, int) {
       const std::lock_guard lock(mutex);
-      CHECK(fp32_in(mean, "model.w") == std::vector<float>{(1.5F * 1 + 0.5F * 2 + 3 + 4) / 4, 0.1F});
-      CHECK(fp32_in(mean, "model.mean") == std::vector<float>{2.5F});
-      CHECK(fp32_in(mean, "optimizer.m.w") == std::vector<float>{-2.5F, 0.0F});
+      CHECK(test::numbers_in<float>(mean, "model.w") == std::vector<float>{(1.5F * 1 + 0.5F * 2 + 3 + 4) / 4, 0.1F});
+      CHECK(test::numbers_in<float>(mean, "model.mean") == std::vector<float>{2.5F});
+      CHECK(test::numbers_in<float>(mean, "optimizer.m.w") == std::vector<float>{-2.5F, 0.0F});
       CHECK(mean.tensors.count("sync.residual.w") == 0);
       CHECK(is_mean_of_ranks(mean));
       CHECK(mean.metadata.at("ranks") == std::to_string(ranks));
@@ -312,11 +293,11 @@ TEST_CASE("elastic/run: all-reduce on other ranks takes the same steps") {
   for (const int ranks : {1, 2, 3, 8}) {
     CAPTURE(ranks);
     const std::vector<SafetensorsFile> after = continued_files(config, before, ranks, 18);
-    CHECK(largest_difference(straight[0], after[0]) < 1e-12);
+    CHECK(test::farthest_in(straight[0], after[0]) < 1e-12);
     if (ranks != 2) continue;
     // And back again, in the midst of another epoch.
     const std::vector<SafetensorsFile> middle = continued_files(config, before, 2, 6);
-    CHECK(largest_difference(straight[0], continued_files(config, middle, 4, 12)[0]) < 1e-12);
+    CHECK(test::farthest_in(straight[0], continued_files(config, middle, 4, 12)[0]) < 1e-12);
   }
 }
 

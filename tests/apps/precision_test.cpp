@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -43,18 +42,6 @@ struct RunInPrecision : test::TrainerRun {
       result.insert(result.end(), values.begin(), values.end());
     }
     return result;
-  }
-  /// Whether the copies that products read are the parameters, rounded.
-  bool low_is_current() const {
-    int copies = 0;
-    for (const Parameter* parameter : config.model->parameters()) {
-      if (!parameter->low) continue;
-      ++copies;
-      Tensor rounded(*backend, parameter->shape, config.compute);
-      backend->cast({.x = parameter->value, .y = rounded});
-      if (std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) != 0) return false;
-    }
-    return copies > 0;
   }
 };
 

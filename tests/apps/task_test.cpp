@@ -4,7 +4,6 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,9 +12,9 @@
 #include "apps/trainer/tasks/metric.h"
 #include "apps/trainer/training_run.h"
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/open_backend.h"
 #include "layers/functions.h"
 #include "tests/apps/data_test_support.h"
+#include "tests/apps/trainer_run.h"
 #include "tests/fakes/transport/fake_transport.h"
 
 namespace starling {
@@ -116,16 +115,8 @@ std::string config_error(const nlohmann::json& json) {
 nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
   FakeWorld world(2);
   world.run([&](Transport& transport) {
-    const RankLayout site{2, 2};
-    TrainConfig config = read_train_config(json, "test", site);
-    const ShapeTrace trace = trace_shapes(config);
-    const auto backend = open_backend(DeviceType::kCpu, 1);
-    {
-      Trainer trainer(config, site, trace, *backend, transport);
-      trainer.initialise();
-      CHECK(TrainingRun(trainer, folder).run() == ExitCode::kOk);
-    }
-    config.model.reset();  // its tensors go before the backend
+    const test::TrainerRun run(json, transport);
+    CHECK(TrainingRun(*run.trainer, folder).run() == ExitCode::kOk);
   });
   return nlohmann::json::parse(test::read_text(folder + "/summary.json"));
 }
@@ -138,13 +129,7 @@ TEST_CASE("trainer/task: a regression of vectors is trained by the trainer as it
   CHECK(summary["test_loss"].get<double>() < 1e-6);
   CHECK_FALSE(summary.contains("test_accuracy"));
   const SafetensorsFile model = read_safetensors(folder / "model.safetensors");
-  const auto numbers = [&](const std::string& name) {
-    const FileTensor& tensor = model.tensors.at(name);
-    std::vector<double> values(tensor.bytes.size() / sizeof(double));
-    std::memcpy(values.data(), tensor.bytes.data(), tensor.bytes.size());
-    return values;
-  };
-  const std::vector<double> weight = numbers("0.weight"), bias = numbers("0.bias");
+  const std::vector<double> weight = test::numbers_in(model, "0.weight"), bias = test::numbers_in(model, "0.bias");
   REQUIRE(weight.size() == kTargets * kInputs);
   double loss = 0.0;
   for (std::int64_t t = 0; t < kTargets; ++t) {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -18,13 +19,26 @@
 
 namespace starling::test {
 
-/// A tensor's numbers; it is of fp64.
-inline std::vector<double> numbers_in(const SafetensorsFile& file, const std::string& name) {
+/// A tensor's numbers; it is of this type.
+template <class T = double>
+std::vector<T> numbers_in(const SafetensorsFile& file, const std::string& name) {
   const FileTensor& tensor = file.tensors.at(name);
-  REQUIRE(tensor.dtype == DType::kFloat64);
-  std::vector<double> result(tensor.bytes.size() / sizeof(double));
+  REQUIRE(tensor.dtype == DTypeOf<T>::value);
+  std::vector<T> result(tensor.bytes.size() / sizeof(T));
   std::memcpy(result.data(), tensor.bytes.data(), tensor.bytes.size());
   return result;
+}
+
+/// Between all numbers of fp64 in tensors whose names begin so.
+inline double farthest_in(const SafetensorsFile& a, const SafetensorsFile& b, const std::string& prefix = "") {
+  double largest = 0.0;
+  for (const auto& [name, tensor] : a.tensors) {
+    if (!name.starts_with(prefix) || tensor.dtype != DType::kFloat64) continue;
+    const std::vector<double> of_a = numbers_in(a, name), of_b = numbers_in(b, name);
+    REQUIRE(of_a.size() == of_b.size());
+    for (std::size_t i = 0; i < of_a.size(); ++i) largest = std::max(largest, std::abs(of_a[i] - of_b[i]));
+  }
+  return largest;
 }
 
 /// A trainer of one rank with all that it needs, on one thread of the CPU, at its beginning.
@@ -59,6 +73,18 @@ struct TrainerRun {
   SafetensorsFile state_after(int count) {
     steps(count);
     return trainer->state();
+  }
+  /// Whether the copies that products read are the parameters, rounded.
+  bool low_is_current() const {
+    int copies = 0;
+    for (const Parameter* parameter : config.model->parameters()) {
+      if (!parameter->low) continue;
+      ++copies;
+      const Tensor rounded(*backend, parameter->shape, config.compute);
+      backend->cast({.x = parameter->value, .y = rounded});
+      if (std::memcmp(rounded.raw(), parameter->low.raw(), rounded.bytes()) != 0) return false;
+    }
+    return copies > 0;
   }
 
   Transport& transport;
