@@ -29,11 +29,6 @@ inline void write_bytes(const std::string& path, const Bytes& bytes) {
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
-inline std::string read_text(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 /// A data set from the JSON of its `data` section, keys checked.
 inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
   register_builtin_datasets();

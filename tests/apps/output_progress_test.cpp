@@ -1,20 +1,19 @@
 #include <doctest/doctest.h>
-#include <fcntl.h>
-
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "apps/trainer/output/progress.h"
 #include "apps/trainer/output/terminal.h"
-#include "tests/apps/data_test_support.h"
+#include "tests/support/caught.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 using namespace starling::test;
@@ -25,16 +24,11 @@ namespace {
 template <class Action>
 std::string printed_by(Action&& action) {
   const Folder folder;
-  std::fflush(stdout);
-  const int saved = ::dup(STDOUT_FILENO);
-  const int file = ::open((folder / "out").c_str(), O_WRONLY | O_CREAT, 0600);
-  ::dup2(file, STDOUT_FILENO);
-  action();
-  std::fflush(stdout);
-  ::dup2(saved, STDOUT_FILENO);
-  ::close(saved);
-  ::close(file);
-  return read_text(folder / "out");
+  {
+    const Caught caught(stdout, folder / "out");
+    action();
+  }
+  return folder.read("out");
 }
 
 /// The exit status of a child that catches signals, gets `signals` and then ends with 7 if a stop was asked for, else 8.

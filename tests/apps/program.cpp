@@ -1,10 +1,8 @@
 #include "tests/apps/program.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <regex.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,34 +22,12 @@
 #include "comm/agreement.h"
 #include "core/safetensors.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/caught.h"
 
 namespace starling::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// What goes to a standard file goes to this one meanwhile.
-class Caught {
- public:
-  Caught(std::FILE* stream, int number, const std::string& path) : stream_(stream), number_(number) {
-    std::fflush(stream_);
-    before_ = ::dup(number_);
-    const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    ::dup2(file, number_);
-    ::close(file);
-  }
-  ~Caught() {
-    std::fflush(stream_);
-    ::dup2(before_, number_);
-    ::close(before_);
-  }
-  Caught(const Caught&) = delete;
-  Caught& operator=(const Caught&) = delete;
-
- private:
-  std::FILE* stream_;
-  int number_, before_ = -1;
-};
 
 TrainOptions options_of(const Program::Arguments& arguments) {
   std::vector<std::string> words{"starling-train"};
@@ -91,14 +67,9 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-std::string text_of(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
-
 /// One bit in the middle of a tensor's bytes; of a number: at that place.
 void flip(const std::string& path, const std::string& tensor) {
-  std::string text = text_of(path);
+  std::string text = read_text(path);
   std::size_t at = 0;
   if (std::isdigit(static_cast<unsigned char>(tensor[0])) && tensor.find('.') == std::string::npos) {
     at = std::stoul(tensor);
@@ -128,11 +99,11 @@ void step(const std::string& line, const Ended& last) {
   } else if (verb == "losses") {
     CHECK(losses(words.at(0)) == losses(words.at(1)));
   } else if (verb == "alike") {
-    CHECK(text_of(words.at(0)) == text_of(words.at(1)));
+    CHECK(read_text(words.at(0)) == read_text(words.at(1)));
   } else if (verb == "has" || verb == "lacks") {
     for (const std::string& path : words) CHECK_MESSAGE(fs::exists(path) == (verb == "has"), path);
   } else if (verb == "line") {
-    CHECK(matches(text_of(words.at(0)), rest()));
+    CHECK(matches(read_text(words.at(0)), rest()));
   } else if (verb == "said") {
     CHECK_MESSAGE(std::to_string(lines_of(last.err).size()) == words.at(0), last.err);
   } else if (verb == "unsaid") {
@@ -184,7 +155,7 @@ Ended Program::train(const std::vector<Arguments>& of_ranks) const {
   Ended ended;
   std::string error;
   {
-    const Caught out(stdout, STDOUT_FILENO, said / "out"), err(stderr, STDERR_FILENO, said / "err");
+    const Caught out(stdout, said / "out"), err(stderr, said / "err");
     try {
       ended.status = static_cast<int>(run(of_ranks));
     } catch (...) {

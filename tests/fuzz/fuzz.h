@@ -1,7 +1,5 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include <string_view>
 
 #include "core/error.h"
+#include "tests/support/folder.h"
 
 // What the fuzz targets share. A target is a file with LLVMFuzzerTestOneInput: it gets any bytes, and the program's own reader must take
 // them or refuse them by an Error with the exit status for bad input. Anything else (another exception, a crash, a hang, endless memory) is
@@ -22,23 +21,9 @@ namespace starling::fuzz {
 
 /// A folder of this process in memory, which goes with it.
 inline const std::string& folder() {
-  struct Made {
-    std::string path;
-    Made() {
-      std::error_code none;
-      const std::string base =
-          std::filesystem::is_directory("/dev/shm", none) ? "/dev/shm" : std::filesystem::temp_directory_path().string();
-      std::string pattern = base + "/starling-fuzz-XXXXXX";
-      if (!::mkdtemp(pattern.data())) std::abort();
-      path = pattern;
-    }
-    ~Made() {
-      std::error_code ignored;
-      std::filesystem::remove_all(path, ignored);
-    }
-  };
-  static const Made made;
-  return made.path;
+  static const test::Folder made(std::filesystem::is_directory("/dev/shm") ? "/dev/shm" : std::filesystem::temp_directory_path());
+  static const std::string path = made.path();
+  return path;
 }
 
 /// Writes folder()/NAME; its path.

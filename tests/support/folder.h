@@ -10,11 +10,17 @@
 
 namespace starling::test {
 
+inline std::string read_text(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+
 /// A temporary folder that goes away with the object.
 class Folder {
  public:
-  Folder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "starling-test-XXXXXX").string();
+  Folder() : Folder(std::filesystem::temp_directory_path()) {}
+  explicit Folder(const std::filesystem::path& base) {
+    std::string pattern = (base / "starling-test-XXXXXX").string();
     if (!::mkdtemp(pattern.data())) throw std::runtime_error("no temporary folder");
     path_ = pattern;
   }
@@ -31,10 +37,7 @@ class Folder {
     std::ofstream(*this / name, std::ios::binary) << content;
     return *this / name;
   }
-  std::string read(const std::string& name) const {
-    std::ifstream stream(*this / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-  }
+  std::string read(const std::string& name) const { return read_text(*this / name); }
   std::size_t files() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()));
   }
