@@ -1,16 +1,17 @@
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 #include "apps/trainer/report/flight_record.h"
 #include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 using namespace starling;
 using test::contains;
@@ -69,6 +70,19 @@ void starts_exchange(FlightRecords& records, int rank, int t, std::int64_t us) {
   add_event(records, rank, event_at(us, FlightEvent::kStart, {t, 0, t}, {partner_of(rank, t)}));
 }
 
+/// What the rank began in step t was ready and no more.
+void begins_nothing(FlightRecords& records, int rank, int t) {
+  for (auto& e : records.of[static_cast<std::size_t>(rank)]->events) {
+    if (e.event == FlightEvent::kStart && e.place.step == t) e.event = FlightEvent::kReady;
+  }
+}
+/// What is said of the records, in which all of these stand.
+std::string blamed(const FlightRecords& records, std::initializer_list<const char*> parts) {
+  std::string text = blame(records);
+  for (const char* part : parts) CHECK(contains(text, part));
+  return text;
+}
+
 }  // namespace
 
 TEST_CASE("blame: a rank that stands still is the cause, through another that waits for it") {
@@ -86,33 +100,25 @@ TEST_CASE("blame: a rank that stands still is the cause, through another that wa
     starts_exchange(records, rank, 4, 4'000'200);
   }
   waits_in(records, 0, 4, 5'000'000);  // its partner is 1
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "rank 1 waits for rank 2 since"));
-  CHECK(contains(text, "rank 0 waits for rank 1 since"));
-  CHECK(contains(text, "6 s before the last record (the exchange of step 3, bucket 0)"));
-  CHECK(contains(text, "cause: rank 2: in step 3 it waits for nobody; its last event is \"step\""));
-  CHECK(contains(text, "order: all ranks issued the same; rank 2 is in step 3, rank 0 in step 5"));
+  const std::string text = blamed(records, {"rank 1 waits for rank 2 since", "rank 0 waits for rank 1 since",
+                                            "6 s before the last record (the exchange of step 3, bucket 0)",
+                                            "cause: rank 2: in step 3 it waits for nobody; its last event is \"step\"",
+                                            "order: all ranks issued the same; rank 2 is in step 3, rank 0 in step 5"});
   CHECK(std::count(text.begin(), text.end(), '\n') == 3);
 }
 
 TEST_CASE("blame: what a rank does once the others have given up on it is no excuse") {
   FlightRecords records = four_ranks(3);
   waits_in(records, 3, 2, 3'000);
-  for (auto& e : records.of[2]->events) {
-    if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
-  }
+  begins_nothing(records, 2, 2);
   add_event(records, 3, event_at(8'000'000, FlightEvent::kFound, {.round = 2}, {}, "stopped"));
   add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
   starts_exchange(records, 2, 2, 8'010'000);
   waits_in(records, 2, 2, 8'020'000);
   starts_exchange(records, 2, 3, 8'030'000);
   add_event(records, 2, event_at(8'040'000, FlightEvent::kWait, {3, 0, 3}, {1}));
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
-  CHECK(contains(text, "cause: rank 2: stopped, as rank 3 saw; in step"));
-  CHECK(contains(text, "its last event is \"ready of bucket 0\""));
+  blamed(records, {"waits: rank 3 waits for rank 2 since", "cause: rank 2: stopped, as rank 3 saw; in step",
+                   "its last event is \"ready of bucket 0\""});
 }
 
 TEST_CASE("blame: a rank that was stopped in a wait for what others have done") {
@@ -122,10 +128,8 @@ TEST_CASE("blame: a rank that was stopped in a wait for what others have done") 
     starts_exchange(records, rank, 3, 3'000);
     waits_in(records, rank, 3, 3'100);
   }
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "cause: rank 2: in step 2 it waits since"));
-  CHECK(contains(text, "for the exchange of step 1, bucket 0, in which all others have done their part"));
+  blamed(records,
+         {"cause: rank 2: in step 2 it waits since", "for the exchange of step 1, bucket 0, in which all others have done their part"});
 }
 
 TEST_CASE("blame: a rank that was stopped with its exchange begun") {
@@ -133,10 +137,7 @@ TEST_CASE("blame: a rank that was stopped with its exchange begun") {
   waits_in(records, 3, 2, 3'000);
   add_event(records, 3, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {2}));
   add_event(records, 2, event_at(3'000, FlightEvent::kStep, {.step = 3}));
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "waits: rank 3 waits for rank 2 since"));
-  CHECK(contains(text, "cause: rank 2: in step 3 it waits for nobody"));
+  blamed(records, {"waits: rank 3 waits for rank 2 since", "cause: rank 2: in step 3 it waits for nobody"});
 }
 
 TEST_CASE("blame: of a rank without a record it is said, and that it is probably the cause") {
@@ -145,11 +146,7 @@ TEST_CASE("blame: of a rank without a record it is said, and that it is probably
   waits_in(records, 3, 2, 3'000);
   records.of[2].reset();
   REQUIRE(partner_of(3, 2) == 2);
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "rank 3 waits for rank 2"));
-  CHECK(contains(text, "cause: rank 2 left no record: probably killed or stopped"));
-  CHECK(contains(text, "of rank 2 nothing is known"));
+  blamed(records, {"rank 3 waits for rank 2", "cause: rank 2 left no record: probably killed or stopped", "of rank 2 nothing is known"});
 }
 
 TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
@@ -158,10 +155,7 @@ TEST_CASE("blame: a rank whose record is damaged is not said to be gone") {
   records.broken = {2};
   SUBCASE("nobody waits") {}
   SUBCASE("a rank waits for it") { waits_in(records, 3, 2, 3'000); }
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "cause: not known, as of rank 2 the record is damaged"));
-  CHECK(contains(text, "of rank 2 nothing is known"));
+  blamed(records, {"cause: not known, as of rank 2 the record is damaged", "of rank 2 nothing is known"});
 }
 
 TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause, not what followed") {
@@ -177,8 +171,7 @@ TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause
     records.of[2]->reason = "crash";
     records.of[2]->us = 3'500;
     records.of[2]->text = "[crash] SIGSEGV";
-    CHECK(contains(blame(records), "cause: rank 2 on host a crashed at"));
-    CHECK(contains(blame(records), ": [crash] SIGSEGV"));
+    blamed(records, {"cause: rank 2 on host a crashed at", ": [crash] SIGSEGV"});
   }
   SUBCASE("the first error of two") {
     for (const int rank : {1, 2}) {
@@ -186,8 +179,7 @@ TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause
       records.of[static_cast<std::size_t>(rank)]->us = rank == 2 ? 3'000 : 3'600;
       records.of[static_cast<std::size_t>(rank)]->text = fmt::format("disk {} is full", rank);
     }
-    CHECK(contains(blame(records), "cause: rank 2 on host a failed at"));
-    CHECK(contains(blame(records), "disk 2 is full"));
+    blamed(records, {"cause: rank 2 on host a failed at", "disk 2 is full"});
   }
 }
 
@@ -201,14 +193,10 @@ TEST_CASE("blame: where ranks issued exchanges in another order, it says which")
   issue(1, 1, 3'200);
   issue(2, 1, 3'110);
   issue(2, 0, 3'210);
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "order: ranks part at"));
   // Their common exchange before was the one of step 1.
-  CHECK(
-      contains(text,
-               "after the exchange of step 1, bucket 0 rank 1 issued the exchange of step 3, bucket 0 where rank 2 issued the exchange of "
-               "step 3, bucket 1"));
+  blamed(records, {"order: ranks part at",
+                   "after the exchange of step 1, bucket 0 rank 1 issued the exchange of step 3, bucket 0 where rank 2 issued the exchange "
+                   "of step 3, bucket 1"});
 }
 
 TEST_CASE("blame: two ranks that wait for each other in different things") {
@@ -219,10 +207,8 @@ TEST_CASE("blame: two ranks that wait for each other in different things") {
     waits_in(records, rank, 3, 4'000);
   }
   add_event(records, 2, event_at(3'000, FlightEvent::kCall, {.round = 9}, {}, "a barrier"));
-  const std::string text = blame(records);
-  CAPTURE(text);
-  CHECK(contains(text, "cause: ranks 1 and 2 wait for each other, as they issued different things"));
-  CHECK(contains(text, "rank 1 waits for the exchange of step 3, bucket 0 where rank 2 called a barrier (call 9)"));
+  blamed(records, {"cause: ranks 1 and 2 wait for each other, as they issued different things",
+                   "rank 1 waits for the exchange of step 3, bucket 0 where rank 2 called a barrier (call 9)"});
 
   // Rank 2 gives up and writes its record, when rank 1 looks what it is at.
   add_event(records, 2, event_at(8'000'000, FlightEvent::kTimeout, {.round = 9}, {1}));
@@ -250,9 +236,7 @@ TEST_CASE("blame: a ring that begins in the midst of what the other has is lined
 TEST_CASE("blame: a rank that waits for its data") {
   FlightRecords records = four_ranks(3);
   waits_in(records, 3, 2, 3'500);
-  for (auto& e : records.of[2]->events) {
-    if (e.event == FlightEvent::kStart && e.place.step == 2) e.event = FlightEvent::kReady;  // it did not come so far
-  }
+  begins_nothing(records, 2, 2);
   add_event(records, 2, event_at(3'000, FlightEvent::kLoad));
   CHECK(contains(blame(records), "cause: rank 2: in step 2 it waits for its data loader since"));
 }
@@ -272,8 +256,8 @@ TEST_CASE("blame: nothing wrong") {
 }
 
 TEST_CASE("flight records: what is damaged is named, the rest is read") {
-  const std::string folder = fmt::format("{}/starling-blame-{}", std::filesystem::temp_directory_path().string(), ::getpid());
-  std::filesystem::remove_all(folder);
+  const test::Folder made;
+  const std::string folder = made.path();
   const auto write = [&](int rank, const std::function<std::string(std::string)>& change) {
     FlightRecorder recorder;
     recorder.open(rank, 3, "a", folder + "/flight");
@@ -283,8 +267,7 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
     REQUIRE(recorder.write(FlightRecorder::Reason::kError, 3, "why"));
     if (!change) return;
     const std::string path = fmt::format("{}/flight/rank-{}.jsonl", folder, rank);
-    std::ifstream in(path);
-    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    const std::string text = test::read_text(path);
     std::ofstream(path, std::ios::trunc) << change(text);
   };
   write(0, {});
@@ -310,7 +293,6 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
     write(2, change);
     const FlightRecords records = read_flight_records(folder);
     REQUIRE(records.damaged.size() == 1);
-    CAPTURE(records.damaged[0].what());
     CHECK(contains(records.damaged[0].what(), "rank-2.jsonl"));
     CHECK(contains(records.damaged[0].what(), why));
     CHECK_FALSE(records.of[2]);
@@ -328,5 +310,4 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/none"), doctest::Contains("is no folder"), Error);
   std::filesystem::create_directories(folder + "/empty");
   CHECK_THROWS_WITH_AS(read_flight_records(folder + "/empty"), doctest::Contains("no rank has left a flight record"), Error);
-  std::filesystem::remove_all(folder);
 }
