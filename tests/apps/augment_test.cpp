@@ -37,18 +37,7 @@ OwnedImage random_image(const Shape& shape, std::uint64_t seed = 1) {
   return image;
 }
 
-int largest_gap(const Bytes& a, const Bytes& b) {
-  REQUIRE(a.size() == b.size());
-  int most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(int{a[i]} - int{b[i]}));
-  return most;
-}
-
-Augmenters augmenters(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) {
-  register_builtin_augmentations();
-  ConfigSection section(keys, "test.json");
-  return read_augmenters(section, image);
-}
+Augmenters augmenters(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) { return test::augmenters_from(keys, image); }
 std::string refusal(const nlohmann::json& keys, const Shape& image = Shape{32, 32, 3}) {
   return test::error_of(ExitCode::kUsage, [&] { augmenters(keys, image); });
 }
@@ -94,7 +83,7 @@ TEST_CASE("apps/augment: operations on images are torchvision's within a grey le
     OwnedImage image = images.at(one["image"]);
     change_pixels(image.view(), step_named(name, one["value"], image.shape));
     const bool moves = name == "reflect" || name == "rotate" || name.starts_with("shear") || name.starts_with("translate");
-    CHECK(largest_gap(image.bytes, from_base64(one["bytes"])) <= (moves ? 0 : 1));
+    CHECK(test::largest_gap(image.bytes, from_base64(one["bytes"])) <= (moves ? 0 : 1));
     operations.insert(name);
   }
   CHECK(operations.size() == 15);

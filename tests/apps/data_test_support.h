@@ -1,7 +1,6 @@
 #pragma once
 
-#include <unistd.h>
-
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -29,6 +28,13 @@ inline void write_bytes(const std::string& path, const Bytes& bytes) {
   std::ofstream(path, std::ios::binary).write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
 }
 
+inline int largest_gap(const Bytes& a, const Bytes& b) {
+  REQUIRE(a.size() == b.size());
+  int most = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(int{a[i]} - int{b[i]}));
+  return most;
+}
+
 /// A data set from the JSON of its `data` section, keys checked.
 inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json, std::uint64_t seed = 1) {
   register_builtin_datasets();
@@ -41,12 +47,15 @@ inline std::unique_ptr<ImageDataset> make_dataset(const nlohmann::json& json, st
   return std::unique_ptr<ImageDataset>(images);
 }
 
-/// Crops and flips, made as a config makes them.
-inline Augmenters augmenters_of(std::int64_t crop_padding, bool flip) {
+/// Made as a config makes them.
+inline Augmenters augmenters_from(const nlohmann::json& keys, const Shape& image) {
   register_builtin_augmentations();
-  const nlohmann::json json{{"crop_padding", crop_padding}, {"flip", flip}};
-  ConfigSection section(json, "test.json");
-  return read_augmenters(section, Shape{1000, 1000, 3});
+  ConfigSection section(keys, "test.json");
+  return read_augmenters(section, image);
+}
+/// Crops and flips.
+inline Augmenters augmenters_of(std::int64_t crop_padding, bool flip) {
+  return augmenters_from({{"crop_padding", crop_padding}, {"flip", flip}}, Shape{1000, 1000, 3});
 }
 inline Augmentation augmentation_of(std::uint64_t seed, std::int64_t epoch, std::int64_t sample, std::int64_t crop_padding, bool flip) {
   const Augmenters augmenters = augmenters_of(crop_padding, flip);

@@ -85,7 +85,7 @@ TEST_CASE("image_folder: tests may have another size than training") {
   CpuBackend backend;
   EvaluationLoader loader(*dataset, 2, 0, 1, backend, DType::kFloat32);
   CHECK((*loader.next())["image"].shape() == Shape{2, 20, 20, 3});
-  CHECK(tree.refusal({{"test_crop", 21}}).find("is larger than test_resize") != std::string::npos);
+  CHECK(contains(tree.refusal({{"test_crop", 21}}), "is larger than test_resize"));
 }
 
 TEST_CASE("image_folder: the index is written once, and anew where the folders have changed or it is damaged") {
@@ -189,7 +189,7 @@ TEST_CASE("image_folder: a part of each class is set aside where there is no val
   const PictureTree tree;
   fs::remove_all(tree.folder / "val");
   for (int i = 0; i < 20; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", i % 2 == 0 ? "420.jpg" : "444.jpg");
-  CHECK(tree.refusal().find("or \"val_fraction\": 0.1") != std::string::npos);
+  CHECK(contains(tree.refusal(), "or \"val_fraction\": 0.1"));
   const auto dataset = tree.open({{"val_fraction", 0.5}}), again = tree.open({{"val_fraction", 0.5}});
   CHECK(dataset->info().test_samples == 12);  // 11 of 23 ants, 1 of 2 bees
   CHECK(dataset->info().train_samples == 13);
@@ -200,25 +200,24 @@ TEST_CASE("image_folder: a part of each class is set aside where there is no val
     CHECK(a == b);
     CHECK(dataset->label(FolderSplit::kTest, i) == (i < 11 ? 0 : 1));
   }
-  CHECK(tree.refusal({{"val_fraction", 0.01}}).find("of no class in") != std::string::npos);
+  CHECK(contains(tree.refusal({{"val_fraction", 0.01}}), "of no class in"));
 }
 
 TEST_CASE("image_folder: what is wrong with the folders is named") {
   const PictureTree tree;
-  CHECK(tree.refusal({{"val_fraction", 0.2}})
-            .find("leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() + "/val is for tests") !=
-        std::string::npos);
+  CHECK(contains(tree.refusal({{"val_fraction", 0.2}}),
+                 "leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() + "/val is for tests"));
   tree.add("val/cow/z.jpg", "444.jpg");
-  CHECK(tree.refusal().find("has 2 classes and " + tree.folder.path() + "/val 3: cow is in val/ alone") != std::string::npos);
+  CHECK(contains(tree.refusal(), "has 2 classes and " + tree.folder.path() + "/val 3: cow is in val/ alone"));
   fs::remove_all(tree.folder / "val/cow");
   fs::create_directory(tree.folder / "train/dog");
-  CHECK(tree.refusal().find("the class folder " + tree.folder.path() + "/train/dog has no pictures") != std::string::npos);
+  CHECK(contains(tree.refusal(), "the class folder " + tree.folder.path() + "/train/dog has no pictures"));
   fs::remove(tree.folder / "train/dog");
   fs::create_symlink("nowhere/dog", tree.folder / "train/dog");
-  CHECK(tree.refusal().find("image_folder: " + tree.folder.path() +
-                            "/train/dog is a link to nothing; mount what it leads to, or remove it") != std::string::npos);
+  CHECK(contains(tree.refusal(),
+                 "image_folder: " + tree.folder.path() + "/train/dog is a link to nothing; mount what it leads to, or remove it"));
   fs::remove_all(tree.folder / "train");
-  CHECK(tree.refusal().find("/train has no class folders; needed: ") != std::string::npos);
+  CHECK(contains(tree.refusal(), "/train has no class folders; needed: "));
   // Without the folder there is what a dry run needs.
   const auto declared = make_dataset({{"type", "image_folder"}, {"path", tree.folder / "nowhere"}, {"classes", 12}, {"train_samples", 99}});
   CHECK(declared->info().classes == 12);
@@ -241,18 +240,17 @@ TEST_CASE("image_folder: a bad picture is an error that names it, or the next of
   for (int again = 0; again < 7; ++again) patient->image(FolderSplit::kTrain, 1, pixels.data());
   CHECK(patient->bad_samples() == counted);  // each once
   const auto small = tree.open({{"max_pixels", 100}});
-  CHECK(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }).find("that max_pixels allows") !=
-        std::string::npos);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }), "that max_pixels allows"));
   for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
   const auto hopeless = tree.open({{"on_bad_image", "skip"}});
-  CHECK(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }).find("no picture of the class bee") !=
-        std::string::npos);
+  CHECK(
+      contains(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }), "no picture of the class bee"));
 }
 
 // Areas, shapes and places are drawn_augment_test.cpp's.
 TEST_CASE("random_resized_crop: what is no range is refused") {
-  CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"scale", {0.5, 0.1}}}); }).find("random_resized_crop.scale") != std::string::npos);
-  CHECK(error_of(ExitCode::kUsage, [] { random_crops({{"ratio", {1.0}}}); }).find("needed: [least, most]") != std::string::npos);
+  CHECK(contains(error_of(ExitCode::kUsage, [] { random_crops({{"scale", {0.5, 0.1}}}); }), "random_resized_crop.scale"));
+  CHECK(contains(error_of(ExitCode::kUsage, [] { random_crops({{"ratio", {1.0}}}); }), "needed: [least, most]"));
 }
 
 TEST_CASE("random_resized_crop: the same on any rank and any number of threads, from files and from images of one size") {

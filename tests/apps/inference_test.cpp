@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,16 +14,19 @@
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"
+#include "tests/support/errors.h"
+#include "tests/support/folder.h"
 
 // A model file alone is enough to use the model.
 using namespace starling;
+using test::contains;
 
 namespace {
 
 /// A small convolutional net with all its tensors at values of its own, written with its description.
 struct WrittenModel {
-  std::string folder = "inference_test.out";
-  std::string path = folder + "/model.safetensors";
+  test::Folder made;
+  std::string folder = made.path(), path = made / "model.safetensors";
   SafetensorsFile file;
   std::unique_ptr<Backend> backend = open_backend(DeviceType::kCpu, 1);
   std::unique_ptr<Model> model;
@@ -32,17 +34,9 @@ struct WrittenModel {
   WrittenModel() {
     register_builtin_layers();
     register_builtin_models();
-    const nlohmann::json config{{"model",
-                                 {{"type", "sequential"},
-                                  {"num_classes", 3},
-                                  {"layers",
-                                   {{{"type", "conv2d"}, {"out_channels", 4}, {"kernel_size", 3}},
-                                    {{"type", "batch_norm"}},
-                                    {{"type", "relu"}},
-                                    {{"type", "dropout"}, {"p", 0.5}},
-                                    {{"type", "flatten"}},
-                                    {{"type", "linear"}, {"out_features", 3}}}}}},
-                                {"batch_size", 8}};
+    const auto config = nlohmann::json::parse(R"({"model": {"type": "sequential", "num_classes": 3, "layers": [
+      {"type": "conv2d", "out_channels": 4, "kernel_size": 3}, {"type": "batch_norm"}, {"type": "relu"}, {"type": "dropout", "p": 0.5},
+      {"type": "flatten"}, {"type": "linear", "out_features": 3}]}, "batch_size": 8})");
     ConfigSection root(config, "test");
     ConfigSection section = root.section("model", "");
     model = make_model(section, Shape{4, 5, 3}, 3);
@@ -54,11 +48,7 @@ struct WrittenModel {
     describe(description, file);
     write();
   }
-  ~WrittenModel() { std::filesystem::remove_all(folder); }
-  void write() const {
-    std::filesystem::create_directories(folder);
-    write_safetensors(path, file);
-  }
+  void write() const { write_safetensors(path, file); }
 
   std::vector<float> forward(const std::vector<float>& batch, std::int64_t samples) const {
     Tensor x(*backend, model->input_shape().with_batch(samples), DType::kFloat32);
@@ -72,13 +62,7 @@ struct WrittenModel {
 };
 
 std::string refusal(const std::string& path, const InferenceOptions& options = {}) {
-  try {
-    (void)load_model(path, options);
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  return "";
+  return test::error_text(ExitCode::kUsage, [&] { (void)load_model(path, options); });
 }
 
 std::vector<std::uint8_t> some_bytes(std::size_t count) {
@@ -136,9 +120,9 @@ TEST_CASE("a loaded model computes in the precision that is asked for") {
   CHECK(near < 1e-5);
   CHECK(far > near);
   CHECK(far < 0.1);
-  CHECK(refusal(written.path, {.precision = "fp16"}).find("precision is fp16; allowed: fp32, fp64, bf16") != std::string::npos);
-  CHECK(refusal(written.path, {.device = "tpu"}).find("device is tpu") != std::string::npos);
-  CHECK(refusal(written.path, {.threads = -1}).find("threads is -1") != std::string::npos);
+  CHECK(contains(refusal(written.path, {.precision = "fp16"}), "precision is fp16; allowed: fp32, fp64, bf16"));
+  CHECK(contains(refusal(written.path, {.device = "tpu"}), "device is tpu"));
+  CHECK(contains(refusal(written.path, {.threads = -1}), "threads is -1"));
 }
 
 TEST_CASE("what is no whole sample is refused") {
@@ -153,38 +137,34 @@ TEST_CASE("a file that is no model of Starling's is refused by what it lacks") {
   WrittenModel written;
   const auto with = [&](const char* key, const char* value) {
     const SafetensorsFile whole = written.file;
-    if (value) {
-      written.file.metadata[key] = value;
-    } else {
-      written.file.metadata.erase(key);
-    }
+    written.file.metadata.erase(key);
+    if (value) written.file.metadata[key] = value;
     written.write();
     written.file = whole;
     return refusal(written.path);
   };
-  CHECK(with("starling.config", nullptr).find("has no metadata starling.config, so it does not say what model it holds") !=
-        std::string::npos);
-  CHECK(with("starling.config", "{").find("starling.config") != std::string::npos);
-  CHECK(with("starling.config", "{}").find("needed: a JSON object with the key model") != std::string::npos);
-  CHECK(with("starling.config", R"({"model": {"type": "resnet2"}})").find("resnet2") != std::string::npos);
-  CHECK(with("starling.config", R"({"model": {"type": "mine"}, "plugins": ["libmine.so"]})").find("libmine.so") != std::string::npos);
-  CHECK(with("starling.classes", "3").find("a JSON list of names") != std::string::npos);
-  CHECK(with("starling.classes", "[3]").find("a JSON list of names") != std::string::npos);
+  CHECK(contains(with("starling.config", nullptr), "has no metadata starling.config, so it does not say what model it holds"));
+  CHECK(contains(with("starling.config", "{"), "starling.config"));
+  CHECK(contains(with("starling.config", "{}"), "needed: a JSON object with the key model"));
+  CHECK(contains(with("starling.config", R"({"model": {"type": "resnet2"}})"), "resnet2"));
+  CHECK(contains(with("starling.config", R"({"model": {"type": "mine"}, "plugins": ["libmine.so"]})"), "libmine.so"));
+  CHECK(contains(with("starling.classes", "3"), "a JSON list of names"));
+  CHECK(contains(with("starling.classes", "[3]"), "a JSON list of names"));
   for (const char* input : {"[]", R"({"shape": 3})", R"({"shape": [-1, 2, 3]})", R"({"shape": [1.5]})", R"({"shape": [1,1,1,1,1,1,1]})",
                             R"({"shape": [4, 5, 3], "resize": -2})"}) {
-    CHECK(with("starling.input", input).find(R"(metadata starling.input: needed: {"shape": [H, W, C])") != std::string::npos);
+    CHECK(contains(with("starling.input", input), R"(metadata starling.input: needed: {"shape": [H, W, C])"));
   }
   for (const char* scale :
        {"[]", R"({"mean": [1, 2, 3]})", R"({"mean": [1, 2, 3], "std": [1, 2]})", R"({"mean": ["a", 2, 3], "std": [1, 2, 3]})"}) {
-    CHECK(with("starling.normalize", scale).find("a number for each channel") != std::string::npos);
+    CHECK(contains(with("starling.normalize", scale), "a number for each channel"));
   }
   CHECK(with("format", "pt").empty());
   written.file.tensors.erase("0.bias");
   written.write();
-  CHECK(refusal(written.path).find("tensor 0.bias is missing") != std::string::npos);
-  CHECK(refusal("no/such/file").find("no/such/file") != std::string::npos);
+  CHECK(contains(refusal(written.path), "tensor 0.bias is missing"));
+  CHECK(contains(refusal("no/such/file"), "no/such/file"));
   std::filesystem::remove(written.path);
-  CHECK(refusal(written.folder).find("has no model.safetensors, which a run writes at its end") != std::string::npos);
+  CHECK(contains(refusal(written.folder), "has no model.safetensors, which a run writes at its end"));
 }
 
 TEST_CASE("probabilities are by the loss that the model was trained with") {

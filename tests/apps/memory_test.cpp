@@ -65,9 +65,8 @@ TEST_CASE("trainer/memory: a device that is too small names the batch size that 
   register_builtins();
   constexpr std::size_t kCapacity = 48 << 20;
   const std::string message = message_of_run(256, kCapacity);
-  CAPTURE(message);
-  CHECK(message.find("[memory] ") != std::string::npos);
-  CHECK(message.find("are free; step 1 with batch_size 256: ") != std::string::npos);
+  CHECK(test::contains(message, "[memory] "));
+  CHECK(test::contains(message, "are free; step 1 with batch_size 256: "));
   const std::string words = "a batch_size of about ";
   const auto at = message.find(words);
   REQUIRE(at != std::string::npos);
@@ -80,7 +79,7 @@ TEST_CASE("trainer/memory: a device that is too small names the batch size that 
 
 TEST_CASE("trainer/memory: where not even one sample fits, that is said") {
   register_builtins();
-  CHECK(message_of_run(2, 2'500'000).find("not even a batch_size of 1 would fit") != std::string::npos);
+  CHECK(test::contains(message_of_run(2, 2'500'000), "not even a batch_size of 1 would fit"));
 }
 
 }  // namespace

@@ -23,11 +23,7 @@ using test::contains;
 constexpr std::int64_t kBatch = 8, kClasses = 10;
 const Shape kImage{6, 5, 3};
 
-Augmenters augmenters(const nlohmann::json& keys) {
-  register_builtin_augmentations();
-  ConfigSection section(keys, "test.json");
-  return read_augmenters(section, kImage);
-}
+Augmenters augmenters(const nlohmann::json& keys) { return test::augmenters_from(keys, kImage); }
 
 LoaderSettings settings(const nlohmann::json& keys, int rank = 0, int ranks = 1) {
   LoaderSettings result;

@@ -14,13 +14,14 @@
 #include "core/config.h"
 #include "core/error.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/apps/data_test_support.h"
 
 // Pictures against Pillow's: golden/make_pictures.py writes files of every kind and what Pillow makes of them.
 using namespace starling;
 
 namespace {
 
-using Pixels = std::vector<std::uint8_t>;
+using Pixels = test::Bytes;
 
 PartChoice all_of() {
   return [](const PictureSize& size) { return PicturePart::window(0, 0, size.height, size.width); };
@@ -46,23 +47,12 @@ Pixels decoded(const Pixels& file, const PartChoice& choose, std::int64_t height
   return out;
 }
 
-int largest_difference(const Pixels& a, const Pixels& b) {
-  REQUIRE(a.size() == b.size());
-  int most = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) most = std::max(most, std::abs(int{a[i]} - int{b[i]}));
-  return most;
-}
-
 std::string refusal_of(const Pixels& file, const PictureSettings& settings = {}) {
-  try {
+  return test::error_text(ExitCode::kUsage, [&] {
     PictureDecoder decoder(settings);
     Pixels out(3 * 8 * 8);
     decoder.decode(file, "pets/x.jpg", all_of(), 8, 8, 3, out.data());
-  } catch (const Error& error) {
-    CHECK(error.code() == ExitCode::kUsage);
-    return error.what();
-  }
-  return "";
+  });
 }
 
 }  // namespace
@@ -94,7 +84,7 @@ TEST_CASE("resized pictures are within a grey level of Pillow's") {
       expected.push_back(static_cast<std::uint8_t>(std::stoi(digits.substr(i, 2), nullptr, 16)));
     PictureSettings settings{.interpolation = interpolation_of(filter), .scaled_decoding = false};
     const auto choose = window_of(box[1], box[0], box[3] - box[1], box[2] - box[0]);
-    CHECK(largest_difference(decoded(file, choose, size[1], size[0], 3, settings), expected) <= (filter == "nearest" ? 0 : 1));
+    CHECK(test::largest_gap(decoded(file, choose, size[1], size[0], 3, settings), expected) <= (filter == "nearest" ? 0 : 1));
   }
 }
 

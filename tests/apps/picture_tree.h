@@ -43,10 +43,7 @@ struct PictureTree {
 
 /// random_resized_crop to 16×16.
 inline Augmenters random_crops(const nlohmann::json& keys = nlohmann::json::object()) {
-  register_builtin_augmentations();
-  const nlohmann::json json{{"random_resized_crop", keys}};
-  ConfigSection section(json, "test.json");
-  return read_augmenters(section, Shape{16, 16, 3});
+  return augmenters_from({{"random_resized_crop", keys}}, Shape{16, 16, 3});
 }
 
 }  // namespace starling::test

@@ -293,11 +293,11 @@ TEST_CASE("precision: fp16, skipped steps are no divergence; an endless row of t
     return test::error_of(ExitCode::kDiverged, [&] { train_two(config, wild, folder / name); });
   };
   const std::string endless = fails(json, {.initial = 0x1p60, .least = 0x1p58}, "b");
-  CHECK(endless.find("step 3") != std::string::npos);
-  CHECK(endless.find("overflow fp16") != std::string::npos);
+  CHECK(test::contains(endless, "step 3"));
+  CHECK(test::contains(endless, "overflow fp16"));
   const std::string nan =
       fails(config_of("fp16", R"({"log_every": 1, "tensorboard": false, "optimizer": {"type": "sgd", "lr": 1e30}})"), {}, "c");
-  CHECK(nan.find("the loss of step") != std::string::npos);
+  CHECK(test::contains(nan, "the loss of step"));
 }
 
 TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word led to it") {
@@ -312,9 +312,8 @@ TEST_CASE("precision: a run goes on in the checkpoint's format, whatever word le
     return test::error_text(ExitCode::kUsage, [&] { check_resumable(file, "state", config_of(given), config_of(given), 2, now); });
   };
   const auto refused_for = [](const std::string& text, const std::string& remedy) {
-    CAPTURE(text);
-    CHECK(text.find("precision: the checkpoint was made in " + remedy + ", this run computes in") != std::string::npos);
-    CHECK(text.find("add --set precision=" + remedy) != std::string::npos);
+    CHECK(test::contains(text, "precision: the checkpoint was made in " + remedy + ", this run computes in"));
+    CHECK(test::contains(text, "add --set precision=" + remedy));
   };
   for (const std::string made : {"fp32", ""}) {  // older checkpoints do not say
     CAPTURE(made);
@@ -343,7 +342,7 @@ TEST_CASE("device: auto says why it takes the CPU where some rank has a GPU or a
         "device auto: the CPU, because 2 of 3 ranks cannot use a GPU; rank 1: its host has no NVIDIA driver");
   CHECK(why_not_gpus({"+", "!no free GPU"}) == "device auto: the CPU, because 1 of 2 ranks cannot use a GPU; rank 1: no free GPU");
   CHECK(why_not_gpus({"!no plug-in"}) == "device auto: the CPU, because 1 of 1 ranks cannot use a GPU; rank 0: no plug-in");
-  CHECK(why_not_gpus({"-", "!no plug-in"}).find("2 of 2 ranks") != std::string::npos);
+  CHECK(test::contains(why_not_gpus({"-", "!no plug-in"}), "2 of 2 ranks"));
 }
 
 TEST_CASE("precision: what a config's word means") {

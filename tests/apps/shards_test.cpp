@@ -241,10 +241,7 @@ TEST_CASE("shards: raw pixels are cut as PNG is") {
       // A picture that is turned is resized as it lies in its file: columns first, which rounds otherwise.
       const int most = names[i] == std::string("turned6.png") ? 1 : 0;
       const auto compare = [&](const Dataset::PictureChoice& choose) {
-        const Bytes own = read_image(*shards, ShardSplit::kTrain, i, choose), its = read_image(*folder, ShardSplit::kTrain, i, choose);
-        int worst = 0;
-        for (std::size_t k = 0; k < own.size(); ++k) worst = std::max(worst, std::abs(int{own[k]} - int{its[k]}));
-        CHECK(worst <= most);
+        CHECK(largest_gap(read_image(*shards, ShardSplit::kTrain, i, choose), read_image(*folder, ShardSplit::kTrain, i, choose)) <= most);
       };
       compare({});
       const Augmenters crops = random_crops({{"scale", {0.05, 1}}});
@@ -280,7 +277,7 @@ TEST_CASE("shards: an interrupted call goes on with what is not yet written") {
     CHECK(report.pictures == after);
     for (const auto& [name, text] : prepared.files()) CHECK(text == whole.at(name));  // nothing half-written
     CHECK(!has_shard_index(prepared.options.destination));
-    CHECK(prepared.refusal().find("has brought to its end") != std::string::npos);
+    CHECK(contains(prepared.refusal(), "has brought to its end"));
     write_bytes(prepared.file("train-00002.shard.tmp"), Bytes(100));  // of a call that was killed
     prepared.options.threads = 3;
     std::int64_t before = -1;
@@ -396,9 +393,9 @@ TEST_CASE("shards: a byte that is flipped is found wherever it lies, and its rec
       CAPTURE(at);
       const std::vector<std::string> faults = faults_of(prepared.options.destination);
       REQUIRE(faults.size() == 1);
-      CHECK(faults[0].find(prepared.file(name) + titles[at]) != std::string::npos);
+      CHECK(contains(faults[0], prepared.file(name) + titles[at]));
       const std::string told = error_of(ExitCode::kUsage, [&] { read_everything(*prepared.open()); });
-      CHECK(told.find(prepared.file(name) + titles[at]) != std::string::npos);
+      CHECK(contains(told, prepared.file(name) + titles[at]));
     }
     rewrite(prepared.file(name), text);
   }
@@ -420,11 +417,11 @@ TEST_CASE("shards: files that are cut off, of another version, foreign or exchan
       put(name, text.substr(0, length));
       CAPTURE(name);
       CAPTURE(length);
-      CHECK(prepared.refusal().find(prepared.file(name)) != std::string::npos);
+      CHECK(contains(prepared.refusal(), prepared.file(name)));
       CHECK(faults_of(prepared.options.destination).size() == 1);
     }
     put(name, text + "x");
-    CHECK(prepared.refusal().find(prepared.file(name)) != std::string::npos);
+    CHECK(contains(prepared.refusal(), prepared.file(name)));
     std::string newer = text;
     newer[8] = 2;
     put(name, newer);

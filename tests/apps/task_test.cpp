@@ -306,11 +306,10 @@ TEST_CASE("trainer/task: a number beyond its classes is an error that names samp
 TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the host's batches and a device's alike") {
   register_parts();
   const nlohmann::json keys{{"test_negative", true}, {"flip", true}, {"crop_padding", 1}};
-  ConfigSection section(keys, "test");
   LoaderSettings plain, negative;
   plain.batch_size = negative.batch_size = 4;
   plain.augment = test::augmenters_of(1, true);
-  negative.augment = read_augmenters(section, Shape{6, 5, 3});
+  negative.augment = test::augmenters_from(keys, Shape{6, 5, 3});
   REQUIRE(negative.augment.size() == 3);
   const test::NumberedDataset dataset(16, 1);
   test::MemoryBackend host, device(false);
