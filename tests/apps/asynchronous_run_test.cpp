@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
 
 #include "apps/trainer/config/plugins.h"

@@ -1,6 +1,5 @@
-// Data of a run: ranks and checkpoints that have other data, bad pictures,
-// shards, samplers, caches and augmentations. What is wrong with files is
-// data_files_test.cpp's, image_folder_test.cpp's and shards_test.cpp's.
+// Data of a run: ranks and checkpoints that have other data, bad pictures, shards, samplers, caches and augmentations. What is wrong with
+// files is data_files_test.cpp's, image_folder_test.cpp's and shards_test.cpp's.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -18,9 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::Program;
 
-TEST_CASE(
-    "data: what is not there is told with the remedy, before there is a "
-    "folder") {
+TEST_CASE("data: what is not there is told with the remedy, before there is a folder") {
   const Program program;
   program.write("small.json", test::short_config(R"({"type": "mlp", "hidden": [32]})", R"("batch_size": 16, "steps": 1,)"));
   program.play(R"table(
@@ -39,8 +36,7 @@ lacks out
 )table");
 }
 
-/// Ten training and four test pictures of each of two classes, under first/,
-/// and a run of 12 steps.
+/// Ten training and four test pictures of each of two classes, under first/, and a run of 12 steps.
 void make_pictures(const Program& program) {
   const std::string golden = program.root() + "/tests/golden/pictures/";
   for (const std::string name : {"a", "b"}) {
@@ -54,11 +50,8 @@ void make_pictures(const Program& program) {
     "checkpoint": {"every_steps": 4}, "evaluate": {"every_epochs": 0}, "sync": {"transport": "mpi"}})");
 }
 
-// In which things data may differ is data_contents_test.cpp's and
-// world_check_test.cpp's.
-TEST_CASE(
-    "data: a run goes on with the same data at another place, and with "
-    "no others") {
+// In which things data may differ is data_contents_test.cpp's and world_check_test.cpp's.
+TEST_CASE("data: a run goes on with the same data at another place, and with no others") {
   const Program program;
   make_pictures(program);
   program.play(R"table(
@@ -93,12 +86,14 @@ write old/checkpoints/step-8/DONE step 8
     file.metadata.erase("data");
     write_safetensors(path, file);
   }
-  program.play(
-      "0 2 | a checkpoint that does not say what its data were | continuing "
-      "after step 8 | run.json --resume old | data.path=renamed\n"
-      "copy first more\ncopy first/train/a/0.png more/train/a/more.png\ncopy "
-      "first three\ncopy first/train/a three/train/c\ncopy first/val/a "
-      "three/val/c");
+  program.play(R"table(
+0 2 | a checkpoint that does not say what its data were | continuing after step 8 | run.json --resume old | data.path=renamed
+copy first more
+copy first/train/a/0.png more/train/a/more.png
+copy first three
+copy first/train/a three/train/c
+copy first/val/a three/val/c
+)table");
   const auto apart = [&](const std::string& folder, int status, const std::string& pattern, const std::string& option,
                          const std::string& value) {
     const test::Ended ended = program.train(
@@ -118,9 +113,7 @@ write old/checkpoints/step-8/DONE step 8
   program.play("same whole copies");
 }
 
-TEST_CASE(
-    "data: a test picture that is cut off, of one rank's part alone, "
-    "costs no checkpoint that was due") {
+TEST_CASE("data: a test picture that is cut off, of one rank's part alone, costs no checkpoint that was due") {
   const Program program;
   make_pictures(program);  // val/a/1.jpg is sample 1
   program.play(R"table(
@@ -150,9 +143,7 @@ same tested last
 )table");
 }
 
-TEST_CASE(
-    "data: the order of a sampler goes on in the middle of an epoch to "
-    "the bit, and a cache changes none") {
+TEST_CASE("data: the order of a sampler goes on in the middle of an epoch to the bit, and a cache changes none") {
   const Program program;
   program.write("run.json", test::short_config(R"({"type": "mlp", "hidden": [32]})",
                                                R"("batch_size": 16, "steps": 40,
@@ -191,9 +182,7 @@ same uncached cached
   CHECK((cache["samples"] == 340 && cache["bytes"] <= 1 << 20 && cache["hits"] > 500));
 }
 
-TEST_CASE(
-    "data: augmented images on two ranks, resumed to the bit, with mixed "
-    "targets") {
+TEST_CASE("data: augmented images on two ranks, resumed to the bit, with mixed targets") {
   const Program program;
   program.write("run.json", R"({
     "model": {"type": "sequential", "layers": [
@@ -220,8 +209,7 @@ differ straight plain
 )table");
 }
 
-/// Two classes of twelve training pictures and two for tests, under pets/, and
-/// a run of 24 steps.
+/// Two classes of twelve training pictures and two for tests, under pets/, and a run of 24 steps.
 void make_pets(const Program& program) {
   const std::string golden = "copy " + program.root() + "/tests/golden/pictures/";
   for (int i = 1; i <= 12; ++i) {
@@ -270,9 +258,7 @@ said 1
 )table");
 }
 
-TEST_CASE(
-    "data: bad pictures and folders are named, or others of their class "
-    "stand in") {
+TEST_CASE("data: bad pictures and folders are named, or others of their class stand in") {
   const Program program;
   make_pets(program);
   program.play(R"table(
@@ -307,9 +293,7 @@ remove out
 )table");
 }
 
-TEST_CASE(
-    "data: a run on shards has the numbers of one on the pictures, and "
-    "goes on with no others") {
+TEST_CASE("data: a run on shards has the numbers of one on the pictures, and goes on with no others") {
   const Program program;
   make_pets(program);
   const auto prepare = [](const char* source, const char* destination, const std::function<void(PrepareOptions&)>& change) {
@@ -319,9 +303,7 @@ TEST_CASE(
     change(options);
     prepare_images(options, {});
   };
-  program.play(
-      "copy pets renamed\ncopy renamed/train/bee/3.PNG "
-      "renamed/train/bee/3x.PNG\nremove renamed/train/bee/3.PNG");
+  program.play("copy pets renamed\ncopy renamed/train/bee/3.PNG renamed/train/bee/3x.PNG\nremove renamed/train/bee/3.PNG");
   prepare("pets", "shards", [](PrepareOptions&) {});
   prepare("pets", "own", [](PrepareOptions& options) { options.raw = true; });
   for (const char* name : {"raw", "many"})

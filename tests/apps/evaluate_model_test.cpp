@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/state/model_metadata.h"

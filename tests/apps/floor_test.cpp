@@ -14,14 +14,16 @@ using namespace starling;
 
 namespace {
 
-std::unique_ptr<Model> small_model() {
+std::unique_ptr<Model> model_of(const char* json, const Shape& input = Shape{8, 8, 2}) {
   register_builtins();
-  const nlohmann::json config = nlohmann::json::parse(R"({"type": "sequential", "num_classes": 10, "layers": [
+  ConfigSection section(nlohmann::json::parse(json), "test");
+  return make_model(section, input);
+}
+std::unique_ptr<Model> small_model() {
+  return model_of(R"({"type": "sequential", "num_classes": 10, "layers": [
     {"type": "conv2d", "out_channels": 4, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
     {"type": "conv2d", "out_channels": 4, "kernel_size": 1, "bias": false}, {"type": "global_avg_pool"}, {"type": "flatten"},
     {"type": "linear", "out_features": 10}]})");
-  ConfigSection section(config, "test");
-  return make_model(section, Shape{8, 8, 2});
 }
 
 struct Sum {
@@ -72,12 +74,9 @@ TEST_CASE("trainer/floor: bytes and arithmetic of a small model are those counte
 }
 
 TEST_CASE("trainer/floor: a blur is counted as the convolution that it is, and without a weight") {
-  register_builtins();
-  const nlohmann::json config = nlohmann::json::parse(R"({"type": "sequential", "num_classes": 10, "layers": [
+  const std::unique_ptr<Model> model = model_of(R"({"type": "sequential", "num_classes": 10, "layers": [
     {"type": "conv2d", "out_channels": 4, "kernel_size": 1}, {"type": "blur_pool2d"}, {"type": "max_pool2d", "kernel_size": 2},
     {"type": "flatten"}, {"type": "linear", "out_features": 10}]})");
-  ConfigSection section(config, "test");
-  const std::unique_ptr<Model> model = make_model(section, Shape{8, 8, 2});
   std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4}));
   // 8×8 pixels become 4×4, 256 numbers, each of 9 products; then 2×2 with their places. The largest are compared, not multiplied.
   CHECK(work["pool2d_forward"].bytes == (4096 + 1024) + (1024 + 256 + 256));
@@ -191,9 +190,8 @@ TEST_CASE("trainer/floor: an update and a ResNet-50 on an H200 and an H100 take 
     };
     CHECK(milliseconds({{"update", 25.6e6 * 32, 0.0}}) == doctest::Approx(one.update).epsilon(3e-3));
     for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
-      ConfigSection section(nlohmann::json{{"type", "resnet50"}, {"num_classes", 1000}}, "test"),
-          adamw(nlohmann::json::object(), "optimizer");
-      const std::unique_ptr<Model> model = make_model(section, Shape{224, 224, 3});
+      ConfigSection adamw(nlohmann::json::object(), "optimizer");
+      const std::unique_ptr<Model> model = model_of(R"({"type": "resnet50", "num_classes": 1000})", Shape{224, 224, 3});
       const auto rule = optimizers().make("adamw", "optimizer", adamw);
       std::vector<OperationWork> work = pass_of(*model, {.batch_size = 256, .compute = compute, .defer_norms = compute == DType::kFloat16});
       work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute,

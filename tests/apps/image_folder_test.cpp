@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

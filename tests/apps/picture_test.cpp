@@ -1,7 +1,6 @@
 #include <doctest/doctest.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>

@@ -68,7 +68,6 @@ TEST_CASE("verify: a bit that flips in one of the equal replicas is found, and t
         if (rank == 2) flip(trainer.buckets().back().parameters, 5, 0);
       },
       &named)[0];
-  CAPTURE(text);
   CHECK(contains(text, "after step 3 rank 2 on host "));
   CHECK(contains(text, "is not what the other 3 ranks hold, "));
   CHECK(contains(text, "in '1.bias',"));
@@ -76,7 +75,6 @@ TEST_CASE("verify: a bit that flips in one of the equal replicas is found, and t
   const std::string state = said(verified_run("allreduce"), 3, [](Trainer& trainer, int rank) {
     if (rank == 0) flip(trainer.buckets()[0].states.at(0), 0, 31);
   })[0];
-  CAPTURE(state);
   CHECK(contains(state, "rank 0 on host"));
   CHECK(contains(state, "state 0 of the optimizer, bucket 0"));
   CHECK(said(verified_run("allreduce"), 3, [](Trainer&, int) {})[0].empty());
@@ -90,7 +88,6 @@ TEST_CASE("verify: of two ranks nobody can know which is wrong, and of two pairs
         if (rank == 1) flip(trainer.buckets()[0].parameters, 0, 3);
       },
       &named)[0];
-  CAPTURE(two);
   CHECK(contains(two, "rank 0 on host"));
   CHECK(contains(two, "and rank 1 on host"));
   CHECK(contains(two, "cannot be known which is right"));
@@ -120,7 +117,6 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
     REQUIRE(arrived.exchange);
     flip(arrived.received->at(0), 0, 0);
   })[0];
-  CAPTURE(wrong);
   CHECK(contains(wrong, "after step 3 rank 3 on host "));
   CHECK(contains(wrong, "holds other numbers of bucket 0 than rank "));
   const std::string mean = said(verified_run("gossip", "complete"), 3, [](Trainer& trainer, int rank) {
@@ -130,7 +126,6 @@ TEST_CASE("verify: gossip keeps the mean, and what a rank received is what was s
     REQUIRE(arrived.exchange->kind == Exchange::Kind::kGroupSum);
     flip(arrived.received->at(0), 7, 22);
   })[0];
-  CAPTURE(mean);
   CHECK(contains(mean, "the mix after step 3 does not keep the mean over the ranks in bucket 1"));
 }
 
@@ -155,7 +150,6 @@ TEST_CASE("verify: where ranks meet now and then, what they met in is equal, and
   const std::string anchor = said(verified_run(late), 3, [](Trainer& trainer, int rank) {
     if (rank == 2) flip(trainer.buckets()[1].sync[0].numbers, 0, 0);
   })[0];
-  CAPTURE(anchor);
   CHECK(contains(anchor, "rank 2 on host"));
   CHECK(contains(anchor, "sync.anchor, bucket 1"));
   CHECK(contains(said(verified_run(slow), 3,

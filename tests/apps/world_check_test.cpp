@@ -34,7 +34,6 @@ TEST_CASE("apps/world: different builds are an error that names both") {
   CHECK(agreed_error([&](Transport& t) { agree_on_build(t, report); }).empty());
   std::string text = agreed_error(
       [&](Transport& t) { agree_on_build(t, t.rank() == 2 ? "starling 0.1.0 (commit abd)\nOpen MPI v4.1.4\noneDNN 2.6.3\n" : report); });
-  CAPTURE(text);
   for (const char* part : {"rank 0 on host", "'starling 0.1.0 (commit abc)'", "rank 2 on host", "'starling 0.1.0 (commit abd)'"})
     CHECK(contains(text, part));
   text = agreed_error([&](Transport& t) { agree_on_build(t, t.rank() == 1 ? report + "cuDNN 9\n" : report); });
@@ -55,7 +54,6 @@ TEST_CASE("apps/world: ranks that disagree on the config name the first key") {
   CHECK(with("{}").empty());
   CHECK(with(R"({"threads": 7, "data": {"path": "b", "threads": 3}})").empty());  // a host's own affair
   std::string text = with(R"({"batch_size": 32, "sync": {"topology": {"type": "star"}}})");
-  CAPTURE(text);
   CHECK(contains(text, "batch_size is 16 on rank 0"));
   CHECK(contains(text, "and 32 on rank 2"));
   CHECK(contains(with(R"({"sync": {"topology": {"type": "star"}}})"), "sync.topology.type is \"ring\" on rank 0"));
@@ -77,7 +75,6 @@ TEST_CASE("apps/world: ranks that hold different data name the first difference,
   };
   CHECK(with({.train_samples = 40, .test_samples = 8}).empty());  // at whatever path
   const std::string text = with({.train_samples = 41, .test_samples = 8});
-  CAPTURE(text);
   CHECK(contains(text, "the ranks' data are not the same: rank 2 (host "));
   CHECK(contains(text, ", data.path b) has 41 training samples, rank 0 (host "));
   CHECK(contains(text, ", data.path a) has 40; needed: "));
