@@ -46,8 +46,7 @@ TEST_CASE("trainer/asynchronous: until a line of metrics waits for the one befor
   register_builtins();
   const test::Folder folder;
   std::atomic<int> ahead{0};
-  FakeWorld world(3);
-  world.run([&](Transport& transport) {
+  FakeWorld(3).run([&](Transport& transport) {
     const int rank = transport.rank();
     const auto hear = [&, rank](std::int64_t step) {
       if (rank != 1 && step == 55) ++ahead;

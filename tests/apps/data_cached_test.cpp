@@ -77,8 +77,7 @@ int sum(const std::vector<std::atomic<int>>& counts) {
 }  // namespace
 
 TEST_CASE("apps/cache: reads the other data set's bytes, and each sample once") {
-  FakeWorld world(1);
-  world.run([](Transport& transport) {
+  FakeWorld(1).run([](Transport& transport) {
     const auto count = std::make_shared<DecodeCount>();
     const auto dataset = cached(40, 11, 1e6, count, transport.world());
     const NumberedDataset plain(40, 11);
@@ -109,8 +108,7 @@ TEST_CASE("apps/cache: before it has memory it is the other data set") {
 }
 
 TEST_CASE("apps/cache: keeps no more than the limit, and decodes the rest again") {
-  FakeWorld world(1);
-  world.run([](Transport& transport) {
+  FakeWorld(1).run([](Transport& transport) {
     const auto count = std::make_shared<DecodeCount>();
     const auto dataset = cached(40, 0, 10.5 * kSampleBytes, count, transport.world());
     const NumberedDataset plain(40, 0);
@@ -142,10 +140,9 @@ TEST_CASE("apps/cache: the plan counts places and the table, per rank") {
 TEST_CASE("apps/cache: ranks of a host share what any of them has decoded") {
   const std::int64_t samples = 120;
   for (const int ranks : {2, 3}) {
-    FakeWorld world(ranks);
     const auto count = std::make_shared<DecodeCount>();
     std::atomic<std::int64_t> kept{0};
-    world.run([&](Transport& transport) {
+    FakeWorld(ranks).run([&](Transport& transport) {
       const auto dataset = cached(samples, 0, 1e6, count, transport.world());
       const NumberedDataset plain(samples, 0);
       const auto pass = [&](std::int64_t shift) {
@@ -168,9 +165,8 @@ TEST_CASE("apps/cache: ranks of a host share what any of them has decoded") {
 
 TEST_CASE("apps/cache: ranks that cannot share, and those of different hosts, keep their own") {
   for (const bool refuse : {false, true}) {
-    FakeWorld world(2);
     const auto count = std::make_shared<DecodeCount>();
-    world.run([&](Transport& transport) {
+    FakeWorld(2).run([&](Transport& transport) {
       const std::string host = refuse ? "one" : std::to_string(transport.rank());
       const auto dataset = cached(30, 0, 1e6, count, transport.world(), host, refuse && transport.rank() == 1);
       const NumberedDataset plain(30, 0);
@@ -186,9 +182,8 @@ TEST_CASE("apps/cache: ranks that cannot share, and those of different hosts, ke
 
 TEST_CASE("apps/cache: threads read the same samples at the same time") {
   for (const double limit : {1e6, 25 * kSampleBytes}) {
-    FakeWorld world(2);
     const auto count = std::make_shared<DecodeCount>();
-    world.run([&](Transport& transport) {
+    FakeWorld(2).run([&](Transport& transport) {
       const auto dataset = cached(60, 20, limit, count, transport.world());
       const NumberedDataset plain(60, 20);
       std::vector<std::thread> threads;
@@ -213,8 +208,7 @@ TEST_CASE("apps/cache: threads read the same samples at the same time") {
 }
 
 TEST_CASE("apps/cache: a sample that is being written is not seen") {
-  FakeWorld world(1);
-  world.run([](Transport& transport) {
+  FakeWorld(1).run([](Transport& transport) {
     const Shape large{64, 64, 3};
     const NumberedDataset plain(30, 0, large);
     const auto image_of = [&](const Dataset& dataset, std::int64_t index, std::vector<std::byte>& image) {
@@ -248,8 +242,7 @@ TEST_CASE("apps/cache: a sample that is being written is not seen") {
 }
 
 TEST_CASE("apps/cache: what cannot be decoded is an error each time, and leaves nothing behind") {
-  FakeWorld world(1);
-  world.run([](Transport& transport) {
+  FakeWorld(1).run([](Transport& transport) {
     auto inner = std::make_unique<CountedDataset>(8, 0, std::make_shared<DecodeCount>());
     CountedDataset& source = *inner;
     CachedDataset dataset(std::move(inner), 1e6);
@@ -266,9 +259,8 @@ TEST_CASE("apps/cache: what cannot be decoded is an error each time, and leaves 
 }
 
 TEST_CASE("apps/cache: batches have the same bits with and without, and augmentation leaves what is kept alone") {
-  FakeWorld world(2);
   const auto count = std::make_shared<DecodeCount>();
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     MemoryBackend backend;
     LoaderSettings settings;
     settings.seed = 3;

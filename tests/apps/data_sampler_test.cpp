@@ -286,8 +286,7 @@ class CostlyDataset : public NumberedDataset {
 
 TEST_CASE("apps/sampler: ranks agree on declared complexities, and name a sample whose complexity is none") {
   for (const int ranks : {1, 3}) {
-    FakeWorld world(ranks);
-    world.run([&](Transport& transport) {
+    FakeWorld(ranks).run([&](Transport& transport) {
       CostlyDataset dataset(20, 0.0);
       const auto costs = agree_on_complexities(dataset, Sampler::Complexity::kDeclared, transport.world());
       REQUIRE(costs.size() == 20);

@@ -57,8 +57,7 @@ SafetensorsFile file_of(int rank) {
 
 /// The mean of four ranks' files on so many.
 void on_ranks(int ranks, const std::function<void(const SafetensorsFile&, int rank)>& look) {
-  FakeWorld world(ranks, {30.0, 0.0, 0, ranks});
-  world.run([&](Transport& transport) {
+  FakeWorld(ranks).run([&](Transport& transport) {
     RankFiles files;
     for (int i = transport.rank(); i < 4; i += ranks) files.emplace_back("file " + std::to_string(i), file_of(i));
     look(mean_of_ranks(std::move(files), 4, {"w"}, true, transport.world()), transport.rank());
@@ -80,19 +79,15 @@ json elastic_run(const json& sync, const json& more = json::object()) {
 /// All ranks' files after `count` steps of a run on so many ranks.
 std::vector<SafetensorsFile> files_after(const json& config, int ranks, int count) {
   std::vector<SafetensorsFile> files(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks, {30.0, 0.0, 0, ranks});
-  world.run([&](Transport& transport) {
-    TrainerRun run(config, transport);
-    files[static_cast<std::size_t>(transport.rank())] = run.state_after(count);
-  });
+  FakeWorld(ranks).run(
+      [&](Transport& transport) { files[static_cast<std::size_t>(transport.rank())] = TrainerRun(config, transport).state_after(count); });
   return files;
 }
 
 /// The same after they went on from `from` with other ranks.
 std::vector<SafetensorsFile> continued_files(const json& config, const std::vector<SafetensorsFile>& from, int ranks, int count) {
   std::vector<SafetensorsFile> files(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks, {30.0, 0.0, 0, ranks});
-  world.run([&](Transport& transport) {
+  FakeWorld(ranks).run([&](Transport& transport) {
     const int made = static_cast<int>(from.size());
     RankFiles own;
     for (int i = transport.rank(); i < made; i += ranks) own.emplace_back("file", from[static_cast<std::size_t>(i)]);
@@ -324,8 +319,7 @@ TEST_CASE("elastic/run: gossip goes on from the mean model") {
     }
     // Its own checkpoints are resumed as any.
     const std::vector<SafetensorsFile> straight = continued_files(config, before, 3, 9), half = continued_files(config, before, 3, 4);
-    FakeWorld world(3, {30.0, 0.0, 0, 3});
-    world.run([&](Transport& transport) {
+    FakeWorld(3).run([&](Transport& transport) {
       const SafetensorsFile& own = half[static_cast<std::size_t>(transport.rank())];
       const std::vector<Stretch> stretches = saved_stretches(own, "file");
       REQUIRE(stretches.size() == 2);

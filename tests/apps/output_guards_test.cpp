@@ -26,9 +26,8 @@ SafetensorsFile state_of(int rank) {
 
 TEST_CASE("apps/checkpoint writer: ranks write beside their steps, one checkpoint after the other, each complete before the next") {
   const Folder folder;
-  FakeWorld world(3);
   std::vector<std::int64_t> done;  // as rank 0 hears it
-  world.run([&](Transport& transport) {
+  FakeWorld(3).run([&](Transport& transport) {
     CheckpointWriter writer(transport.world(), CheckpointFolder(folder.path()), 2, [&](std::int64_t step) {
       if (transport.rank() == 0) done.push_back(step);
     });
@@ -59,8 +58,7 @@ TEST_CASE("apps/checkpoint writer: ranks write beside their steps, one checkpoin
 TEST_CASE("apps/checkpoint writer: what a rank cannot write ends all ranks with its reason, whatever rank that is") {
   const Folder folder;
   const CheckpointFolder checkpoints(folder.path());
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     CheckpointWriter writer(transport.world(), checkpoints, 2, [](std::int64_t) {});
     writer.start(1, state_of(transport.rank()));
     writer.finish();

@@ -54,8 +54,7 @@ struct History {
 /// `wild` rank starts with a loss scale that overflows fp16.
 std::vector<History> run_steps(const nlohmann::json& json, int ranks, int steps, int wild, double wild_scale) {
   std::vector<History> histories(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks);
-  world.run([&](Transport& transport) {
+  FakeWorld(ranks).run([&](Transport& transport) {
     RunInPrecision run(json, transport, {.initial = transport.rank() == wild ? wild_scale : 1024.0});
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     const auto note = [&] {
@@ -114,8 +113,7 @@ TEST_CASE("precision: fp16 in gossip, the scale falls until steps are clean, and
 
 TEST_CASE("precision: fp16, the first update that is not skipped is the optimizer's first") {
   register_builtins();
-  FakeWorld world(1);
-  world.run([&](Transport& transport) {
+  FakeWorld(1).run([&](Transport& transport) {
     RunInPrecision run(config_of("fp16", R"({"optimizer": {"type": "adamw", "lr": 0.01, "weight_decay": 0}})"), transport,
                        {.initial = 0x1p60});
     const Numbers start = run.numbers();
@@ -133,8 +131,7 @@ TEST_CASE("precision: fp16 in all-reduce, one rank's overflow is everybody's") {
   register_builtins();
   const auto json = config_of("fp16", R"({"sync": {"algorithm": "allreduce", "topology": null}})");
   std::vector<History> histories(3);
-  FakeWorld world(3);
-  world.run([&](Transport& transport) {
+  FakeWorld(3).run([&](Transport& transport) {
     RunInPrecision run(json, transport, {.initial = 1024.0});
     History& history = histories[static_cast<std::size_t>(transport.rank())];
     for (int step = 0; step < 3; ++step) {
@@ -169,8 +166,7 @@ TEST_CASE("precision: low precision trains as fp32 does, with clipping and sever
   register_builtins();
   const auto final_numbers = [](const nlohmann::json& json) {
     std::vector<Numbers> result(2);
-    FakeWorld world(2);
-    world.run([&](Transport& transport) {
+    FakeWorld(2).run([&](Transport& transport) {
       RunInPrecision run(json, transport);
       run.steps(10);
       if (run.config.compute != DType::kFloat32) CHECK(run.low_is_current());
@@ -194,8 +190,7 @@ TEST_CASE("precision: low precision trains as fp32 does, with clipping and sever
 
 TEST_CASE("precision: evaluation reads low-precision copies of the mean model, and leaves a rank's own as they were") {
   register_builtins();
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     const auto json = config_of("bf16");
     RunInPrecision run(json, transport);
     run.steps(3);
@@ -234,8 +229,7 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
   register_builtins();
   const auto json = config_of("fp16", R"({"optimizer": {"type": "accum_adamw", "lr": 0.01, "accum_iter": 3}})");
   std::vector<Numbers> straight(2), resumed(2);
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank());
     const LossScaleSettings scale{.initial = transport.rank() == 0 ? 1024.0 : 0x1p22, .growth_interval = 5};
     SafetensorsFile file;
@@ -269,8 +263,7 @@ TEST_CASE("precision: a checkpoint keeps fp16's scale, its row of clean steps, a
 ExitCode train_two(const nlohmann::json& json, const LossScaleSettings& wild, const std::string& folder) {
   std::filesystem::create_directories(folder);
   ExitCode result = ExitCode::kInternal;
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     RunInPrecision run(json, transport, transport.rank() == 1 ? wild : LossScaleSettings{});
     const ExitCode code = TrainingRun(*run.trainer, folder).run();
     if (transport.rank() == 0) result = code;

@@ -57,8 +57,7 @@ nlohmann::json recipe_config(const char* patch = "{}") {
 /// Trains to the config's end, or `stop` steps of it, and gives what run() came to.
 ExitCode train_to_end(const nlohmann::json& json, const std::string& folder, int ranks, bool resume = false) {
   ExitCode code = ExitCode::kInternal;
-  FakeWorld world(ranks);
-  world.run([&](Transport& transport) {
+  FakeWorld(ranks).run([&](Transport& transport) {
     TrainerRun run(json, transport);
     const CheckpointFolder checkpoints(folder);
     if (resume) {
@@ -120,8 +119,7 @@ TEST_CASE("recipe/bad sample: what one rank cannot read in a test ends it on all
   for (const char* patch : {"{}", R"({"ema": {}})", R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 20}})"}) {
     CAPTURE(patch);
     const bool of_training = std::string(patch).find("recalibrate") != std::string::npos;
-    FakeWorld world(4);
-    world.run([&](Transport& transport) {
+    FakeWorld(4).run([&](Transport& transport) {
       WithBadSample* sample = nullptr;
       TrainerRun run(recipe_config(patch), transport, with_bad_sample(sample));
       run.steps(2);
@@ -150,8 +148,7 @@ TEST_CASE("recipe/ema: the average is the plain recursion over each rank's param
       CAPTURE(every);
       nlohmann::json json = recipe_config(R"({"ema": {"decay": 0.75}})");
       json["ema"]["every"] = every;
-      FakeWorld world(ranks);
-      world.run([&](Transport& transport) {
+      FakeWorld(ranks).run([&](Transport& transport) {
         TrainerRun run(json, transport);
         std::map<std::string, std::vector<double>> expected;
         for (int step = 1; step <= 7; ++step) {
@@ -192,14 +189,9 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
     std::vector<SafetensorsFile> states(static_cast<std::size_t>(ranks));
     SafetensorsFile shown;
     EvaluationResult tested;
-    FakeWorld world(ranks);
-    world.run([&](Transport& transport) {
-      SafetensorsFile straight, saved;
-      {
-        TrainerRun run(json, transport);
-        run.steps(7);
-        straight = run.trainer->state();
-      }
+    FakeWorld(ranks).run([&](Transport& transport) {
+      const SafetensorsFile straight = TrainerRun(json, transport).state_after(7);
+      SafetensorsFile saved;
       {
         TrainerRun run(json, transport);
         const EvaluationResult before = run.trainer->test(Trainer::TestedModels{});
@@ -233,8 +225,7 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
     }
     CHECK(worst < 1e-14);
     // The same numbers by a run that is given the averages as its parameters.
-    FakeWorld one(1);
-    one.run([&](Transport& transport) {
+    FakeWorld(1).run([&](Transport& transport) {
       TrainerRun run(recipe_config(), transport);
       load_model_tensors(shown, "test", "", *run.config.model);
       const EvaluationResult again = run.trainer->test(Trainer::TestedModels{});
@@ -246,8 +237,7 @@ TEST_CASE("recipe/ema: tests measure the ranks' mean of the averages, change not
 }
 
 TEST_CASE("recipe/ema: in bf16 the products' operands are the average's while it is tested") {
-  FakeWorld world(1);
-  world.run([&](Transport& transport) {
+  FakeWorld(1).run([&](Transport& transport) {
     TrainerRun run(recipe_config(R"({"precision": "bf16", "ema": {"decay": 0.9}})"), transport);
     run.steps(4);
     const SafetensorsFile before = run.trainer->state();
@@ -290,9 +280,8 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
     const nlohmann::json json = recipe_config(R"({"sync": {"batch_norm": "recalibrate", "recalibrate_batches": 5}, "ema": {}})");
     std::vector<double> mean(3, 0.0), variance(3, 0.0);  // of the first norm, whose input are the images
     SafetensorsFile shown, of_average;
-    FakeWorld world(ranks);
     std::mutex mutex;
-    world.run([&](Transport& transport) {
+    FakeWorld(ranks).run([&](Transport& transport) {
       TrainerRun run(json, transport);
       run.steps(3);
       const SafetensorsFile before = run.trainer->state();
@@ -305,11 +294,7 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
       check_same_tensors(before, run.trainer->state());
       const SafetensorsFile after = run.trainer->state();
       run.steps(2);
-      {
-        TrainerRun straight(recipe_config(R"({"ema": {}})"), transport);
-        straight.steps(5);
-        check_same_tensors(straight.trainer->state(), run.trainer->state());
-      }
+      check_same_tensors(TrainerRun(recipe_config(R"({"ema": {}})"), transport).state_after(5), run.trainer->state());
       LoaderSettings settings;
       settings.seed = run.config.seed;
       settings.augment = run.config.augment;
@@ -358,10 +343,8 @@ TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each tr
       json["batch_size"] = 8 / ranks;
       json["accumulate"] = accumulate;
       SafetensorsFile state;
-      FakeWorld world(ranks);
-      world.run([&](Transport& transport) {
-        TrainerRun run(json, transport);
-        SafetensorsFile of_rank = run.state_after(4);
+      FakeWorld(ranks).run([&](Transport& transport) {
+        SafetensorsFile of_rank = TrainerRun(json, transport).state_after(4);
         if (transport.rank() == ranks - 1) state = std::move(of_rank);
       });
       return state;
@@ -503,8 +486,7 @@ TEST_CASE("recipe/best: a damaged one is named and set aside, and the next test 
 
 TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisation") {
   const Folder folder;
-  FakeWorld world(1);
-  world.run([&](Transport& transport) {
+  FakeWorld(1).run([&](Transport& transport) {
     SafetensorsFile file, fresh;
     {
       TrainerRun run(recipe_config(R"({"seed": 7})"), transport);

@@ -36,8 +36,7 @@ nlohmann::json schedule_free_config(const char* patch = "{}") {
 /// The metrics of a file's model, in a run whose optimizer evaluates the parameters.
 EvaluationResult test_of(const SafetensorsFile& file) {
   EvaluationResult result;
-  FakeWorld world(1);
-  world.run([&](Transport& transport) {
+  FakeWorld(1).run([&](Transport& transport) {
     TrainerRun run(schedule_free_config(R"({"optimizer": {"type": "adamw", "warmup_steps": null}})"), transport);
     load_model_tensors(file, "test", "", *run.config.model);
     result = run.test();
@@ -60,8 +59,7 @@ TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y +
       std::vector<SafetensorsFile> states(static_cast<std::size_t>(ranks));
       SafetensorsFile written;
       EvaluationResult tested;
-      FakeWorld world(ranks);
-      world.run([&](Transport& transport) {
+      FakeWorld(ranks).run([&](Transport& transport) {
         TrainerRun run(json, transport);
         run.steps(5);
         states[static_cast<std::size_t>(transport.rank())] = run.trainer->state();
@@ -107,8 +105,7 @@ TEST_CASE("schedule_free: tests measure, and the final model is, the mean of y +
 
 TEST_CASE("schedule_free: in bf16 the copies that products read are x, rounded, and then y again") {
   register_builtins();
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     TrainerRun run(schedule_free_config(R"({"precision": "bf16"})"), transport);
     run.steps(4);
     const SafetensorsFile before = run.trainer->state();

@@ -17,7 +17,7 @@
 namespace starling {
 namespace {
 
-using test::check_same_tensors;
+using test::check_resumed;
 using test::contains;
 using test::error_of;
 using test::TrainerRun;
@@ -62,8 +62,7 @@ TEST_CASE("recipe/lookahead: each meeting is the plain formula on what a step wi
       CAPTURE(ranks);
       nlohmann::json plain = short_config(), json = short_config(R"({"lookahead": {"every": 3, "decay": 0.8, "power": 2}})");
       plain["sync"]["algorithm"] = json["sync"]["algorithm"] = algorithm;
-      FakeWorld world(ranks);
-      world.run([&](Transport& transport) {
+      FakeWorld(ranks).run([&](Transport& transport) {
         TrainerRun run(json, transport);
         SafetensorsFile state = run.trainer->state();
         auto slow = model_in(state);
@@ -100,21 +99,15 @@ TEST_CASE("recipe/lookahead: a resumed run goes on to the bit, and products read
     CAPTURE(precision);
     nlohmann::json json = short_config(R"({"lookahead": {"every": 2, "decay": 0.6}, "ema": {"decay": 0.5}})");
     json["precision"] = precision;
-    FakeWorld world(2);
-    world.run([&](Transport& transport) {
-      SafetensorsFile straight, saved;
-      {
-        TrainerRun run(json, transport);
-        straight = run.state_after(7);
-      }
+    FakeWorld(2).run([&](Transport& transport) {
+      const SafetensorsFile straight = TrainerRun(json, transport).state_after(7);
+      SafetensorsFile saved;
       {
         TrainerRun run(json, transport);
         saved = run.state_after(4);
         CHECK(run.low_is_current() == (run.config.compute == DType::kBFloat16));
       }
-      TrainerRun run(json, transport);
-      run.trainer->resume(saved, "test");
-      check_same_tensors(straight, run.state_after(3));
+      check_resumed(json, transport, saved, 3, straight);
     });
   }
 }
@@ -137,8 +130,7 @@ TEST_CASE("recipe/groups: parameters stay as they are from until_epoch on") {
   const nlohmann::json free = short_config(R"({"optimizer": {"decay": "all", "weight_decay": 0.01}})");
   nlohmann::json json = free;
   json["optimizer"]["groups"] = nlohmann::json::parse(R"([{"match": "^0\\.bias$", "until_epoch": 0.12}])");
-  FakeWorld world(1);
-  world.run([&](Transport& transport) {
+  FakeWorld(1).run([&](Transport& transport) {
     TrainerRun with(json, transport), without(free, transport);
     SafetensorsFile saved;
     std::vector<double> last;
@@ -153,9 +145,7 @@ TEST_CASE("recipe/groups: parameters stay as they are from until_epoch on") {
       if (step == 3) saved = state;
       last = bias_of(state);
     }
-    TrainerRun again(json, transport);
-    again.trainer->resume(saved, "test");
-    check_same_tensors(with.trainer->state(), again.state_after(4));
+    check_resumed(json, transport, saved, 4, with.trainer->state());
   });
   json["optimizer"] = nlohmann::json::parse(R"({"type": "schedule_free_adamw", "groups": [{"match": "bias", "until_epoch": 1}]})");
   CHECK(contains(error_of(ExitCode::kUsage, [&] { read_train_config(json, "test.json", {1, 1}); }), "until_epoch"));
@@ -196,8 +186,7 @@ TEST_CASE("recipe/views: tests measure the mean of the outputs of what is shown"
       nlohmann::json json = short_config();
       json["evaluate"]["tta"] = name;
       double found_loss = 0.0, found_accuracy = 0.0, loss = 0.0, accuracy = 0.0;
-      FakeWorld world(ranks);
-      world.run([&](Transport& transport) {
+      FakeWorld(ranks).run([&](Transport& transport) {
         TrainerRun run(json, transport);
         run.steps(6);
         const auto measure = [&](const EvaluationResult& result) {

@@ -113,8 +113,7 @@ std::string config_error(const nlohmann::json& json) {
 
 /// Trains on two ranks and gives rank 0's summary.
 nlohmann::json train(const nlohmann::json& json, const std::string& folder) {
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     const test::TrainerRun run(json, transport);
     CHECK(TrainingRun(*run.trainer, folder).run() == ExitCode::kOk);
   });

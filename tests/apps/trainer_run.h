@@ -108,7 +108,7 @@ inline void check_same_tensors(const SafetensorsFile& a, const SafetensorsFile& 
 inline void check_resumed(const nlohmann::json& json, Transport& transport, const SafetensorsFile& saved, int count,
                           const SafetensorsFile& straight) {
   TrainerRun run(json, transport);
-  check_resumable(saved, "test", run.config.resolved, run.config.written, transport.size(), DType::kFloat32);
+  check_resumable(saved, "test", run.config.resolved, run.config.written, transport.size(), run.config.compute);
   run.trainer->resume(saved, "test");
   check_same_tensors(straight, run.state_after(count));
 }

@@ -37,8 +37,7 @@ TEST_CASE("trainer: no allocation from the system after the second step") {
     nlohmann::json json = small_config();
     json["precision"] = precision;
     if (json["precision"] != "fp32") json["model"] = nlohmann::json::parse(R"({"type": "mlp", "num_classes": 4, "hidden": [16]})");
-    FakeWorld world(ranks);
-    world.run([&](Transport& transport) {
+    FakeWorld(ranks).run([&](Transport& transport) {
       TrainerRun run(json, transport);
       for (int i = 0; i < 2; ++i) run.trainer->step();
       const MemoryStats before = run.backend->memory_stats();
@@ -194,8 +193,7 @@ TEST_CASE("trainer: an algorithm's states count as memory, are saved, and a resu
   register_test_algorithms();
   nlohmann::json json = small_config();
   json["sync"]["algorithm"] = {{"type", "slow_average"}, {"period", 3}};
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     SafetensorsFile saved, straight;
     {
       TrainerRun run(json, transport);
@@ -227,8 +225,7 @@ TEST_CASE("trainer: push-sum's weights are saved, and a resumed run whose rounds
   json["sync"]["topology"] =
       nlohmann::json::parse(R"({"type": "custom", "rounds": [{"rows": [[[0, 0.5], [1, 0.25]], [[0, 0.5], [1, 0.75]]]}]})");
   const std::vector<double> expected = weights_after(4);
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     SafetensorsFile saved, straight;
     {
       TrainerRun run(json, transport);
@@ -259,8 +256,7 @@ TEST_CASE("trainer: adafactor keeps little memory for its states, saves them, an
   nlohmann::json json = small_config(), adamw = json;
   json["optimizer"] = {{"type", "adafactor"}, {"groups", {{{"match", "bn"}, {"lr_scale", 0.5}}}}};
   adamw["optimizer"] = {{"type", "adamw"}};
-  FakeWorld world(2);
-  world.run([&](Transport& transport) {
+  FakeWorld(2).run([&](Transport& transport) {
     SafetensorsFile saved, straight;
     {
       TrainerRun run(json, transport), other(adamw, transport);

@@ -37,8 +37,7 @@ void flip(const Tensor& tensor, std::int64_t element, int bit) { reinterpret_cas
 /// What all ranks say after 3 steps and `change`; empty: nothing is wrong.
 std::vector<std::string> said(const json& config, int ranks, const std::function<void(Trainer&, int rank)>& change, int* named = nullptr) {
   std::vector<std::string> texts(static_cast<std::size_t>(ranks));
-  FakeWorld world(ranks, {30.0, 0.0, 0, ranks});
-  world.run([&](Transport& transport) {
+  FakeWorld(ranks).run([&](Transport& transport) {
     TrainerRun run(config, transport);
     for (int i = 0; i < 3; ++i) {
       run.trainer->step();
@@ -161,8 +160,7 @@ TEST_CASE("verify: where ranks meet now and then, what they met in is equal, and
 
 TEST_CASE("verify: looking changes no bit of a run") {
   for (const json& algorithm : {json("allreduce"), json("gossip"), json{{"type", "diloco"}, {"period", 2}}}) {
-    FakeWorld world(4, {30.0, 0.0, 0, 4});
-    world.run([&](Transport& transport) {
+    FakeWorld(4).run([&](Transport& transport) {
       SafetensorsFile looked, not_looked;
       for (const bool looks : {true, false}) {
         TrainerRun run(verified_run(algorithm), transport);

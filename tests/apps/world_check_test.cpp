@@ -16,8 +16,7 @@ namespace {
 template <class Body>
 std::string agreed_error(const Body& body) {
   std::string text;
-  FakeWorld world(3);
-  world.run([&](Transport& transport) {
+  FakeWorld(3).run([&](Transport& transport) {
     const std::string mine = test::error_text(ExitCode::kUsage, [&] { body(transport); });
     for (const std::string& other : transport.world().all_gather(mine)) CHECK(other == mine);  // all end, with the same words
     if (transport.rank() == 1) text = mine;
