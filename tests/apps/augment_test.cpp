@@ -371,10 +371,7 @@ TEST_CASE("apps/augment: cutout takes a square with its centre on any pixel, and
 
 TEST_CASE("apps/augment: erased numbers are those after normalising, in every format") {
   const test::NumberedDataset dataset(8, 1);
-  LoaderSettings settings;
-  settings.batch_size = 8;
-  settings.shuffle = false;
-  settings.augment = augmenters({{"flip", true}}, Shape{6, 5, 3});
+  const LoaderSettings settings{.shuffle = false, .augment = augmenters({{"flip", true}}, Shape{6, 5, 3}), .batch_size = 8};
   LoaderSettings erased = settings;
   erased.augment = augmenters({{"flip", true}, {"cutout", 2}, {"random_erasing", {{"p", 1}, {"value", -1.5}}}}, Shape{6, 5, 3});
   test::MemoryBackend backend;

@@ -32,14 +32,7 @@ int partner_of(int rank, std::int64_t step) { return ((rank + step) % 2 == 0 ? r
 FlightRecords four_ranks(int steps) {
   FlightRecords records;
   for (int rank = 0; rank < 4; ++rank) {
-    FlightRecord record;
-    record.rank = rank;
-    record.ranks = 4;
-    record.host = "a";
-    record.reason = "error";
-    record.exit = 3;
-    record.step = steps - 1;
-    record.us = 10'000'000;
+    FlightRecord record{.rank = rank, .ranks = 4, .host = "a", .reason = "error", .us = 10'000'000, .step = steps - 1, .exit = 3};
     for (int t = 0; t < steps; ++t) {
       record.events.push_back(event_at(t * 1000, FlightEvent::kStep, {.step = t}));
       if (t > 0) {

@@ -262,12 +262,8 @@ TEST_CASE("apps/cache: batches have the same bits with and without, and augmenta
   const auto count = std::make_shared<DecodeCount>();
   FakeWorld(2).run([&](Transport& transport) {
     MemoryBackend backend;
-    LoaderSettings settings;
-    settings.seed = 3;
-    settings.batch_size = 5;
-    settings.rank = transport.rank();
-    settings.ranks = transport.size();
-    settings.augment = augmenters_of(2, true);
+    const LoaderSettings settings{
+        .seed = 3, .augment = augmenters_of(2, true), .batch_size = 5, .rank = transport.rank(), .ranks = transport.size()};
     const NumberedDataset plain(50, 0);
     const auto dataset = cached(50, 0, 1e6, count, transport.world());
     Loader expected(plain, settings, backend, DType::kFloat32);

@@ -67,13 +67,7 @@ Seen copy_of(const Batch& batch) {
 }
 
 LoaderSettings settings_of(std::int64_t batch_size, int rank, int ranks, bool augment = true) {
-  LoaderSettings settings;
-  settings.seed = 42;
-  settings.batch_size = batch_size;
-  settings.rank = rank;
-  settings.ranks = ranks;
-  if (augment) settings.augment = augmenters_of(2, true);
-  return settings;
+  return {.seed = 42, .augment = augment ? augmenters_of(2, true) : Augmenters(), .batch_size = batch_size, .rank = rank, .ranks = ranks};
 }
 
 }  // namespace

@@ -63,10 +63,7 @@ class GivenErasing final : public Augmenter {
 /// The first batch of the numbered images.
 Batch batch_of(const std::shared_ptr<const Augmenter>& augmenter, CpuBackend& backend) {
   const test::NumberedDataset dataset(kBatch, 1);
-  LoaderSettings settings;
-  settings.batch_size = kBatch;
-  settings.shuffle = false;
-  settings.augment = {augmenter};
+  LoaderSettings settings{.shuffle = false, .augment = {augmenter}, .batch_size = kBatch};
   if (!augmenter->mixes().empty()) settings.soft_target = {"label", kClasses};
   Loader loader(dataset, settings, backend, DType::kFloat32);
   return loader.next();

@@ -260,10 +260,7 @@ TEST_CASE("random_resized_crop: the same on any rank and any number of threads, 
   const Augmenters crops = random_crops({{"scale", {0.3, 0.9}}});
   for (const int threads : {1, 3}) {
     for (const std::int64_t batch_size : {5, 2}) {
-      LoaderSettings settings;
-      settings.augment = crops;
-      settings.threads = threads;
-      settings.batch_size = batch_size;
+      const LoaderSettings settings{.augment = crops, .batch_size = batch_size, .threads = threads};
       Loader loader(*dataset, settings, backend, DType::kFloat32);
       const auto samples = epoch_samples(5, settings, 0);
       for (std::int64_t b = 0; b < loader.batches_per_epoch(); ++b) {

@@ -26,12 +26,7 @@ const Shape kImage{6, 5, 3};
 Augmenters augmenters(const nlohmann::json& keys) { return test::augmenters_from(keys, kImage); }
 
 LoaderSettings settings(const nlohmann::json& keys, int rank = 0, int ranks = 1) {
-  LoaderSettings result;
-  result.seed = 5;
-  result.batch_size = kBatch;
-  result.rank = rank;
-  result.ranks = ranks;
-  result.augment = augmenters(keys);
+  LoaderSettings result{.seed = 5, .augment = augmenters(keys), .batch_size = kBatch, .rank = rank, .ranks = ranks};
   if (!mixing_key(result.augment).empty()) result.soft_target = {"label", kClasses};
   return result;
 }

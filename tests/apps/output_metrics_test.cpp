@@ -32,12 +32,7 @@ std::set<std::int64_t> steps_of(const std::string& path) {
   return steps;
 }
 
-MetricsLine line_at(std::int64_t step) {
-  MetricsLine line;
-  line.step = step;
-  line.loss = 1.0 / static_cast<double>(step);
-  return line;
-}
+MetricsLine line_at(std::int64_t step) { return {.step = step, .loss = 1.0 / static_cast<double>(step)}; }
 
 std::uint64_t number_at(const std::string& bytes, std::size_t at, int size) {
   std::uint64_t value = 0;
@@ -114,19 +109,17 @@ TEST_CASE("apps/metrics: CRC-32C known answers") {
 
 TEST_CASE("apps/metrics: lines have the documented keys, only those set, and exact numbers") {
   const Folder folder;
-  MetricsLine line;
-  line.step = 12;
-  line.epoch = 0.1;
-  line.loss = 1.0 / 3.0;
-  line.lr = 1e-3;
-  line.images_per_second = 812.5;
-  line.step_ms = std::nextafter(0.1, 1.0);
-  line.wait_ms = 5e-324;
-  MetricsLine evaluation;
-  evaluation.step = std::int64_t{1} << 53;
-  evaluation.test = {{"loss", 1e300}, {"accuracy", 1.0, true}, {"top5", 0.5, true}};
-  evaluation.consensus_distance = 0.25;
-  evaluation.bucket_consensus = {0.125, 1.0 / 7.0};
+  const MetricsLine line{.step = 12,
+                         .epoch = 0.1,
+                         .loss = 1.0 / 3.0,
+                         .lr = 1e-3,
+                         .images_per_second = 812.5,
+                         .step_ms = std::nextafter(0.1, 1.0),
+                         .wait_ms = 5e-324},
+      evaluation{.step = std::int64_t{1} << 53,
+                 .test = {{"loss", 1e300}, {"accuracy", 1.0, true}, {"top5", 0.5, true}},
+                 .consensus_distance = 0.25,
+                 .bucket_consensus = {0.125, 1.0 / 7.0}};
   {
     MetricsWriter writer(folder / "new/folder", false, 0);
     writer.write(line);
@@ -194,18 +187,14 @@ TEST_CASE("apps/metrics: a resumed run goes on after its step") {
 
 TEST_CASE("apps/metrics: TensorBoard's event file") {
   const Folder folder;
-  MetricsLine line;
-  line.step = 300;
-  line.loss = 0.5;
-  line.lr = 0.25;
-  line.images_per_second = 100.0;
-  line.wait_ms = 2.0;
-  line.test = {{"loss", 3.0}, {"accuracy", 0.75, true}};
-  line.consensus_distance = 0.125;
-  {
-    MetricsWriter writer(folder.path(), true, 200);
-    writer.write(line);
-  }
+  MetricsWriter(folder.path(), true, 200)
+      .write({.step = 300,
+              .loss = 0.5,
+              .lr = 0.25,
+              .images_per_second = 100.0,
+              .wait_ms = 2.0,
+              .test = {{"loss", 3.0}, {"accuracy", 0.75, true}},
+              .consensus_distance = 0.125});
   const auto files = event_files(folder.path());
   REQUIRE(files.size() == 1);
   const auto records = records_of(files[0]);

@@ -292,15 +292,10 @@ TEST_CASE("recipe/batch_norm: recalibrated statistics are the cumulative average
                                                 if (transport.rank() == 0) add_model_tensors(*run.config.model, "", of_average);
                                               }});
       check_same_tensors(before, run.trainer->state());
-      const SafetensorsFile after = run.trainer->state();
       run.steps(2);
       check_same_tensors(TrainerRun(recipe_config(R"({"ema": {}})"), transport).state_after(5), run.trainer->state());
-      LoaderSettings settings;
-      settings.seed = run.config.seed;
-      settings.augment = run.config.augment;
-      settings.batch_size = 4;
-      settings.rank = transport.rank();
-      settings.ranks = ranks;
+      const LoaderSettings settings{
+          .seed = run.config.seed, .augment = run.config.augment, .batch_size = 4, .rank = transport.rank(), .ranks = ranks};
       Loader loader(*run.config.dataset, settings, *run.backend, DType::kFloat64);
       loader.start(0, 0);
       for (int k = 0; k < kBatches; ++k) {

@@ -32,12 +32,7 @@ using ShardSplit = Dataset::Split;
 /// A tree of pictures and shards of it, two pictures each.
 struct PreparedTree {
   PictureTree tree;
-  PrepareOptions options;
-  PreparedTree() {
-    options.source = tree.folder.path();
-    options.destination = tree.folder / "shards";
-    options.shard_pictures = 2;
-  }
+  PrepareOptions options{.source = tree.folder.path(), .destination = tree.folder / "shards", .shard_pictures = 2};
   PrepareReport make(const PrepareWatch& watch = {}) const { return prepare_images(options, watch); }
   std::string file(const std::string& name) const { return options.destination + "/" + name; }
   std::map<std::string, std::string> files() const {

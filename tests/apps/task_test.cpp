@@ -107,6 +107,13 @@ nlohmann::json line_config(const char* patch = "{}") {
   return config;
 }
 
+nlohmann::json image_config(const char* loss) {
+  nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
+    "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1})");
+  config["loss"] = nlohmann::json::parse(loss);
+  return config;
+}
+
 std::string config_error(const nlohmann::json& json) {
   return error_of(ExitCode::kUsage, [&] { trace_shapes(read_train_config(json, "test.json", {2, 2})); });
 }
@@ -164,15 +171,9 @@ TEST_CASE("trainer/task: what does not fit together is an error before anything 
   CHECK(contains(config_error(line_config(R"({"task": {"metrics": ["los"]}})")), "task.metrics: unknown metric 'los'"));
   CHECK(contains(config_error(line_config(R"({"data": {"augment": {"flip": true}}})")), "data.augment.flip"));
   CHECK(contains(config_error(line_config(R"({"data": {"partition": {"type": "dirichlet"}}})")), "data.partition.type"));
-  const auto images = [](const char* loss) {
-    nlohmann::json config = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
-      "data": {"type": "synthetic", "image_size": 8, "limit": 32}})");
-    config["loss"] = nlohmann::json::parse(loss);
-    return config;
-  };
-  CHECK(contains(config_error(images(R"({"type": "focal", "gamma": -1})")), "loss.gamma: expected a number 0 … 100, found -1"));
-  CHECK(contains(config_error(images(R"({"type": "huber", "delta": 0})")), "loss.delta"));
-  CHECK(contains(config_error(images(R"({"type": "l1", "delta": 1})")), "loss.delta"));
+  CHECK(contains(config_error(image_config(R"({"type": "focal", "gamma": -1})")), "loss.gamma: expected a number 0 … 100, found -1"));
+  CHECK(contains(config_error(image_config(R"({"type": "huber", "delta": 0})")), "loss.delta"));
+  CHECK(contains(config_error(image_config(R"({"type": "l1", "delta": 1})")), "loss.delta"));
 }
 
 TEST_CASE("trainer/task: a loss names outputs and targets that do not fit each other") {
@@ -201,10 +202,7 @@ TEST_CASE("trainer/task: every loss trains on class numbers, and each is what it
        {R"({"type": "cross_entropy"})", R"({"type": "focal"})", R"({"type": "focal", "gamma": 0.5})", R"({"type": "mse"})",
         R"({"type": "l1"})", R"({"type": "huber"})", R"({"type": "huber", "delta": 0.1})", R"({"type": "bce_with_logits"})"}) {
     CAPTURE(loss);
-    nlohmann::json json = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
-      "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1, "task": {"metrics": ["loss"]}})");
-    json["loss"] = nlohmann::json::parse(loss);
-    TrainConfig config = read_train_config(json, "test", {1, 1});
+    TrainConfig config = read_train_config(image_config(loss), "test", {1, 1});
     CHECK_NOTHROW(trace_shapes(config));
     CpuBackend backend(1);
     config.dataset->open();
@@ -229,9 +227,7 @@ TEST_CASE("trainer/task: the resolved config says task, metrics and loss") {
 
 TEST_CASE("trainer/task: a checkpoint of a version without tasks goes on as classification, and as nothing else") {
   register_parts();
-  const nlohmann::json json = nlohmann::json::parse(R"({"model": {"type": "mlp", "hidden": [4]}, "batch_size": 4, "steps": 1,
-    "data": {"type": "synthetic", "image_size": 8, "limit": 32}, "threads": 1})");
-  nlohmann::json resolved = read_train_config(json, "test", {1, 1}).resolved;
+  nlohmann::json resolved = read_train_config(image_config(R"({"type": "cross_entropy"})"), "test", {1, 1}).resolved;
   nlohmann::json old = resolved;
   REQUIRE(old.erase("task") == 1);
   SafetensorsFile file;
@@ -261,10 +257,7 @@ TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on
   for (const bool host : {true, false}) {
     CAPTURE(host);
     test::MemoryBackend backend(host);
-    LoaderSettings settings;
-    settings.batch_size = 4;
-    settings.shuffle = false;
-    Loader loader(tokens, settings, backend, DType::kBFloat16);
+    Loader loader(tokens, {.shuffle = false, .batch_size = 4}, backend, DType::kBFloat16);
     for (std::int32_t b = 0; b < 3; ++b) {
       const Batch& batch = loader.next();
       CHECK(batch["tokens"].shape() == Shape{4, 5});
@@ -305,10 +298,8 @@ TEST_CASE("trainer/task: a number beyond its classes is an error that names samp
 TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the host's batches and a device's alike") {
   register_parts();
   const nlohmann::json keys{{"test_negative", true}, {"flip", true}, {"crop_padding", 1}};
-  LoaderSettings plain, negative;
-  plain.batch_size = negative.batch_size = 4;
-  plain.augment = test::augmenters_of(1, true);
-  negative.augment = test::augmenters_from(keys, Shape{6, 5, 3});
+  const LoaderSettings plain{.augment = test::augmenters_of(1, true), .batch_size = 4},
+      negative{.augment = test::augmenters_from(keys, Shape{6, 5, 3}), .batch_size = 4};
   REQUIRE(negative.augment.size() == 3);
   const test::NumberedDataset dataset(16, 1);
   test::MemoryBackend host, device(false);
