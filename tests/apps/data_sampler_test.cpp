@@ -43,6 +43,11 @@ std::vector<float> uneven_costs(std::int64_t samples, std::uint64_t seed = 5) {
   return costs;
 }
 
+double range_of(const std::vector<float>& costs) {
+  const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
+  return static_cast<double>(*most) - static_cast<double>(*least);
+}
+
 std::shared_ptr<Sampler> balanced(const std::vector<float>& costs, double random_level = 0.0) {
   std::shared_ptr<Sampler> sampler = sampler_of_config({{"type", "balanced"}, {"random_level", random_level}});
   sampler->set_complexities(costs);
@@ -131,8 +136,7 @@ TEST_CASE("apps/sampler: balanced uses in each epoch the samples that shuffle us
 
 TEST_CASE("apps/sampler: in every batch balanced keeps ranks within the widest chunk, and within the widest cost in an epoch") {
   const std::vector<float> costs = uneven_costs(960);
-  const double range = static_cast<double>(*std::max_element(costs.begin(), costs.end())) -
-                       static_cast<double>(*std::min_element(costs.begin(), costs.end()));
+  const double range = range_of(costs);
   const auto plain = sampler_of_config({{"type", "shuffle"}}), even = balanced(costs);
   for (const int ranks : {2, 3, 4, 8}) {
     for (const std::int64_t batch_size : {1, 5, 20}) {
@@ -158,8 +162,7 @@ TEST_CASE("apps/sampler: in every batch balanced keeps ranks within the widest c
 
 TEST_CASE("apps/sampler: balanced with noise keeps ranks within the noise, and brings other samples together") {
   const std::vector<float> costs = uneven_costs(960);
-  const double range = static_cast<double>(*std::max_element(costs.begin(), costs.end())) -
-                       static_cast<double>(*std::min_element(costs.begin(), costs.end()));
+  const double range = range_of(costs);
   const auto groups = [](const std::vector<Batches>& ranks) {
     std::set<std::set<std::int64_t>> chunks;
     for (std::size_t b = 0; b < ranks.front().size(); ++b) {

@@ -76,7 +76,6 @@ TEST_CASE("verify: a bit that flips in one of the equal replicas is found, and t
   })[0];
   CHECK(contains(state, "rank 0 on host"));
   CHECK(contains(state, "state 0 of the optimizer, bucket 0"));
-  CHECK(said(verified_run("allreduce"), 3, [](Trainer&, int) {})[0].empty());
 }
 
 TEST_CASE("verify: of two ranks nobody can know which is wrong, and of two pairs neither") {
