@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string_view>
 
 #include "core/file_io.h"
@@ -25,17 +26,28 @@ const std::map<std::string, FlightEvent, std::less<>>& flight_events() {
   return events;
 }
 
+/// A whole number, within those whose differences cannot overflow.
+std::int64_t whole(const nlohmann::json& line, const char* key) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 60;
+  const nlohmann::json& value = line.at(key);
+  if (!value.is_number_integer() || value < -kMost || value > kMost) throw std::out_of_range(key);
+  return value.get<std::int64_t>();
+}
+std::int64_t whole(const nlohmann::json& line, const char* key, std::int64_t otherwise) {
+  return line.contains(key) ? whole(line, key) : otherwise;
+}
+
 RecordedEvent event_of(const nlohmann::json& line) {
   RecordedEvent event;
-  event.number = line.at("n").get<std::int64_t>();
-  event.us = line.at("us").get<std::int64_t>();
+  event.number = whole(line, "n");
+  event.us = whole(line, "us");
   event.event = flight_events().at(line.at("event").get<std::string>());
-  event.place.step = line.value("step", std::int64_t{-1});
+  event.place.step = whole(line, "step", -1);
   event.place.bucket = line.value("bucket", -1);
-  event.place.round = line.value("round", std::int64_t{-1});
+  event.place.round = whole(line, "round", -1);
   event.place.lane = line.value("lane", 0);
   event.ranks = line.value("ranks", std::vector<int>{});
-  event.rank_count = line.value("of", static_cast<std::int64_t>(event.ranks.size()));
+  event.rank_count = whole(line, "of", static_cast<std::int64_t>(event.ranks.size()));
   event.what = line.value("what", std::string());
   return event;
 }
@@ -76,10 +88,10 @@ FlightRecord read_flight_record(const std::string& path) {
         line.at("ranks").get_to(record.ranks);
         line.at("host").get_to(record.host);
         line.at("process").get_to(record.process);
-        line.at("us").get_to(record.us);
+        record.us = whole(line, "us");
         line.at("reason").get_to(record.reason);
         line.at("exit").get_to(record.exit);
-        line.at("step").get_to(record.step);
+        record.step = whole(line, "step");
         line.at("text").get_to(record.text);
         if (record.ranks < 1 || record.ranks > 1'000'000 || record.rank < 0 || record.rank >= record.ranks)
           damaged(fmt::format("rank {} of {}", record.rank, record.ranks));
