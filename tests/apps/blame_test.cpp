@@ -279,7 +279,7 @@ TEST_CASE("flight records: what is damaged is named, the rest is read") {
       {[](std::string text) { return text.substr(0, text.rfind("{\"end\"")); }, "breaks off"},
       {[](const std::string&) { return std::string(); }, "breaks off"},
       {[](std::string text) { return text.replace(text.find("start"), 5, "sta\1t"), text; }, "line 3"},
-      {[](std::string text) { return text.insert(text.find("\"us\":") + 5, "-9"); }, "line 1: it is not a line"},  // a time of longer ago
+      {[](std::string text) { return text.insert(text.find("\"us\":") + 5, "-900"); }, "line 1: it is not a line"},  // a time of longer ago
       {[](std::string text) { return text.replace(text.find("\"format\":1"), 10, "\"format\":2"); }, "does not know"},
       {[](std::string text) { return text.erase(text.find("{\"n\":0"), text.find("{\"n\":1") - text.find("{\"n\":0")); }, "1 events"},
       {[](std::string text) { return text.replace(text.find("\"rank\":2"), 8, "\"rank\":1"); }, "another rank's"}};
