@@ -34,7 +34,7 @@ cp toy/core/toy.cpp before.cpp
 verdicts() { python3 -c 'import json, sys
 found = {}
 for line in map(json.loads, open("results")):
-    if "id" in line: found[line["id"]] = (line["line"], line["verdict"])
+    found[line["id"]] = (line["line"], line["verdict"])
 print(*(f"{place}:{verdict.replace(chr(32), chr(95))}" for place, verdict in sorted(found.values())))'; }
 export -f verdicts
 mutate() { toy/scripts/mutate --results results --patience 1 "$@"; }
