@@ -52,14 +52,14 @@ failed() { # NAME: reports a failure with the last command's output
   if [ -f "$work/.out" ]; then sed 's/^/    | /' "$work/.out" | tail -25; fi
 }
 
-# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (or one of "1|75"), in 200 s at most, and its output matches the extended
-# regular expression. A failing command says so in at most 5 lines of stderr (mpirun's own farewell is not counted). Exported functions
-# are commands too.
+# check NAME STATUS PATTERN COMMAND...: the command ends with STATUS (or one of "1|75"), in 200 s at most (800 at night), and its output matches
+# the extended regular expression. A failing command says so in at most 5 lines of stderr (mpirun's own farewell is not counted). Exported
+# functions are commands too.
 check() {
   local name=$1 expected=$2 pattern=$3 status=0
   shift 3
   checks=$((checks + 1))
-  timeout 200 bash -c '"$@"' _ "$@" >"$work/.stdout" 2>"$work/.stderr" </dev/null || status=$?
+  timeout "$(nightly && echo 800 || echo 200)" bash -c '"$@"' _ "$@" >"$work/.stdout" 2>"$work/.stderr" </dev/null || status=$?
   cat "$work/.stdout" "$work/.stderr" >"$work/.out"
   if ! [[ "|$expected|" == *"|$status|"* ]]; then
     failed "$name: exit status $status instead of $expected"
