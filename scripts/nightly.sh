@@ -63,8 +63,9 @@ shim() {
   cmake --build --preset ubsan --parallel "$(compile_jobs)"
   mpi_environment
   ctest --preset ubsan --parallel "$(test_jobs)"
-  local build=$root/build-architectures
-  STARLING_CUDA_ARCHITECTURES="" configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=ON
+  "$root/scripts/setup.sh"
+  local frontend=$build/deps/cudnn-frontend build=$root/build-architectures
+  STARLING_CUDA_ARCHITECTURES="" configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=ON -DSTARLING_CUDNN_FRONTEND="$frontend"
   compile starling_cuda
   for architecture in 80 90 100; do STARLING_CUDA_ARCHITECTURES=$architecture-real tests/cuda/machine_code.sh "$build/lib/libstarling_cuda.so"; done
 }
