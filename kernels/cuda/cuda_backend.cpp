@@ -251,6 +251,13 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
 }
 
 void CudaBackend::matmul(const Matmul& args) {
+  if (args.a && args.c) {  // what is missing is named below; cuBLASLt does not look at the types
+    const DType given = args.a.dtype(), wide = is_low_precision(given) ? DType::kFloat32 : given;
+    require(args.c.dtype() == given || args.c.dtype() == wide, "cuda", "matmul: c is {}; needed for {} factors: {}",
+            name_of(args.c.dtype()), name_of(given), name_of(wide));
+    require(!args.bias || args.bias.dtype() == wide, "cuda", "matmul: the bias is {}; needed: {}", name_of(args.bias.dtype()),
+            name_of(wide));
+  }
   const LeavesStatistics scope(*this, args.a, args.b, args.bias, args.c);
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {

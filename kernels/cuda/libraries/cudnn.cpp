@@ -30,7 +30,10 @@ template <>
 constexpr std::string_view kName<BatchNormBackward> = "batch norm backward";
 
 /// A missing tensor has no address, and no graph takes that.
-Binding bind(GraphTensor as, const Tensor& tensor) { return {as, tensor.raw()}; }
+Binding bind(GraphTensor as, const Tensor& tensor) {
+  if (!tensor) return {as, nullptr};
+  return {as, tensor.raw(), tensor.elements(), tensor.dtype()};
+}
 
 /// cuDNN's engines were asked for tensors that start on 16 bytes.
 bool aligned(const Bindings& bindings) {
@@ -66,7 +69,8 @@ class CudnnLibrary final : public Cudnn {
       }
       return true;
     }
-    if (args.bias && args.bias.dtype() == DType::kFloat32) {
+    if (args.bias) {
+      check_per_channel(args.bias, args.y, "conv2d: the bias");
       Bindings all = bindings;
       all.push_back(bind(GraphTensor::kBias, args.bias));
       if (Plan* plan = find(args, all)) {
@@ -229,6 +233,7 @@ class CudnnLibrary final : public Cudnn {
         log::write(log::Level::kDebug, fmt::format("[cudnn] {} is not one graph of cuDNN's: {}", kName<Args>, why));
       return nullptr;
     }
+    check_bindings(*spec, bindings);
     return aligned(bindings) ? plans_.find(*spec) : nullptr;
   }
 

@@ -34,6 +34,8 @@ std::optional<GraphSpec> convolution(GraphKind kind, const Tensor& x, const Tens
   spec.groups = window.groups;
   require(window.groups > 0 && weight && weight.shape() == Shape{spec.y[3], window.kernel[0], window.kernel[1], spec.x[3] / window.groups},
           "cudnn", "conv2d: the weight's shape does not fit {} and {}", x.shape().text(), y.shape().text());
+  require(window.stride[0] > 0 && window.stride[1] > 0, "cudnn", "conv2d: a stride of {}×{}; needed: at least 1", window.stride[0],
+          window.stride[1]);
   require(spec.x[0] == spec.y[0] && window.output(0, spec.x[1]) == spec.y[1] && window.output(1, spec.x[2]) == spec.y[2], "cudnn",
           "conv2d: {} does not follow from {}", y.shape().text(), x.shape().text());
   if (x.elements() == 0 || y.elements() == 0) return why = "it is empty", std::nullopt;
@@ -65,17 +67,52 @@ bool fusable(DType dtype, const Window2d& window, std::string& why) {
   return true;
 }
 
-/// One number of the parameters' dtype for each of image's channels.
-void check_per_channel(std::initializer_list<Tensor> tensors, const Tensor& image, const char* name) {
-  require(static_cast<bool>(image), "cudnn", "conv2d: {} is missing", name);
-  const std::int64_t channels = image.shape().back();
-  const DType dtype = is_low_precision(image.dtype()) ? DType::kFloat32 : image.dtype();
-  for (const Tensor& tensor : tensors) {
-    require(tensor && tensor.elements() == channels && tensor.dtype() == dtype, "cudnn",
-            "conv2d: a batch norm's tensors for {} must have {} {} elements", name, channels, name_of(dtype));
+std::int64_t product(const std::array<std::int64_t, 4>& shape) { return shape[0] * shape[1] * shape[2] * shape[3]; }
+
+/// How many numbers of which dtype a graph has in a tensor.
+std::pair<std::int64_t, DType> numbers_in(const GraphSpec& spec, GraphTensor tensor) {
+  switch (tensor) {
+    case GraphTensor::kX:
+    case GraphTensor::kDx:
+    case GraphTensor::kDy2:
+    case GraphTensor::kResidual:
+    case GraphTensor::kDresidual: return {product(spec.x), spec.dtype};
+    case GraphTensor::kY:
+    case GraphTensor::kDy: return {product(spec.y), spec.dtype};
+    case GraphTensor::kWeight:
+    case GraphTensor::kDweight: return {spec.y[3] * spec.kernel[0] * spec.kernel[1] * (spec.x[3] / spec.groups), spec.dtype};
+    case GraphTensor::kScale:
+    case GraphTensor::kShift: return {spec.x[3], spec.dtype};
+    case GraphTensor::kBias:
+    case GraphTensor::kSum:
+    case GraphTensor::kSquareSum: return {spec.y[3], DType::kFloat32};
+    default: return {spec.x[3], DType::kFloat32};
   }
 }
 
+}  // namespace
+
+void check_per_channel(const Tensor& tensor, const Tensor& image, std::string_view name) {
+  require(image && image.shape().rank() > 0, "cudnn", "{}: the image is missing", name);
+  const std::int64_t channels = image.shape().back();
+  const DType dtype = is_low_precision(image.dtype()) ? DType::kFloat32 : image.dtype();
+  require(tensor && tensor.elements() == channels && tensor.dtype() == dtype, "cudnn", "{} must have {} {} elements", name, channels,
+          name_of(dtype));
+}
+
+void check_bindings(const GraphSpec& spec, const Bindings& bindings) {
+  for (const Binding& binding : bindings) {
+    const auto [elements, dtype] = numbers_in(spec, binding.tensor);
+    require(binding.elements < 0 || (binding.elements == elements && binding.dtype == dtype), "cudnn",
+            "{}: tensor {} of the graph has {} {} numbers; needed: {} {}", text(spec), static_cast<int>(binding.tensor), binding.elements,
+            name_of(binding.dtype), elements, name_of(dtype));
+  }
+}
+
+namespace {
+void check_norm(std::initializer_list<Tensor> tensors, const Tensor& image) {
+  for (const Tensor& tensor : tensors) check_per_channel(tensor, image, "conv2d: a batch norm's tensor");
+}
 }  // namespace
 
 std::string text(const GraphSpec& spec) {
@@ -112,8 +149,8 @@ std::optional<GraphSpec> spec_of(const Conv2dForward& args, std::string& why) {
   require(static_cast<bool>(args.sum) == static_cast<bool>(args.square_sum), "cudnn", "conv2d: one of the two sums is missing");
   if (args.norm || args.sum) {
     kind = args.norm ? GraphKind::kNormConvolutionStatistics : GraphKind::kConvolutionStatistics;
-    if (args.norm) check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
-    if (args.sum) check_per_channel({args.sum, args.square_sum}, args.y, "y");
+    if (args.norm) check_norm({args.norm.scale, args.norm.shift}, args.x);
+    if (args.sum) check_norm({args.sum, args.square_sum}, args.y);
     if (!fusable(args.x.dtype(), args.window, why)) return std::nullopt;
     if (args.bias) return why = "no engine adds a bias and gathers statistics", std::nullopt;
     if (!args.sum) return why = "no engine applies a batch norm without gathering statistics", std::nullopt;
@@ -131,7 +168,7 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& wh
     if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
     if (!norm.gamma || !norm.beta) return why = "the batch norm has no gamma or no beta", std::nullopt;
     if (overlap(args.dx, norm.x)) return why = "it works in place", std::nullopt;
-    check_per_channel({norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sum_dy, norm.sum_dy_xhat}, args.dx, "dx");
+    check_norm({norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sum_dy, norm.sum_dy_xhat}, args.dx);
   }
   return convolution(kind, args.dx, args.weight, args.dy, args.window, args.dy.dtype(), why);
 }
@@ -141,7 +178,7 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string&
   GraphKind kind = GraphKind::kConvolutionBackwardWeights;
   if (args.norm) {
     kind = GraphKind::kNormConvolutionBackwardWeights;
-    check_per_channel({args.norm.scale, args.norm.shift}, args.x, "x");
+    check_norm({args.norm.scale, args.norm.shift}, args.x);
     if (!fusable(args.dy.dtype(), args.window, why)) return std::nullopt;
   }
   return convolution(kind, args.x, args.dweight, args.dy, args.window, args.dy.dtype(), why);

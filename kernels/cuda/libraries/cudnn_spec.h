@@ -95,6 +95,8 @@ std::string text(const GraphSpec& spec);
 struct Binding {
   GraphTensor tensor;
   void* data;
+  std::int64_t elements = -1;  ///< -1: scratch memory of the backend's, which fits
+  DType dtype = DType::kFloat32;
 };
 using Bindings = std::vector<Binding>;
 
@@ -104,6 +106,11 @@ std::optional<GraphSpec> spec_of(const Conv2dBackwardData& args, std::string& wh
 std::optional<GraphSpec> spec_of(const Conv2dBackwardWeights& args, std::string& why);
 std::optional<GraphSpec> spec_of(const BatchNormForward& args, std::string& why);
 std::optional<GraphSpec> spec_of(const BatchNormBackward& args, std::string& why);
+
+/// Refuses a tensor of the call that is not what the graph reads or writes there, which no library would notice.
+void check_bindings(const GraphSpec& spec, const Bindings& bindings);
+/// Numbers of the parameters' dtype, one for each of the image's channels.
+void check_per_channel(const Tensor& tensor, const Tensor& image, std::string_view name);
 
 /// A usual convolution with parts of a batch norm, in each of the forms that there are: a device with engines for all of them fuses.
 std::vector<GraphSpec> fusion_probes();
