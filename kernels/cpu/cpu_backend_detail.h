@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <tuple>
 #include <vector>
 
@@ -11,7 +12,9 @@ namespace starling {
 
 namespace cpu {
 constexpr Index kElementGrain = 16384;  ///< elements: less work than this is not worth another thread
-}
+/// The same in rows of so many elements.
+constexpr Index rows_of_work(Index elements) { return std::max<Index>(1, kElementGrain / std::max<Index>(1, elements)); }
+}  // namespace cpu
 
 template <class T>
 const cpu::Kernels<T>& CpuBackend::kernels() const {

@@ -39,7 +39,7 @@ void CpuBackend::encode(const Encode& args) {
                            begin == 0 ? layout.heads(message) + b * layout.head : nullptr);
     };
     constexpr float kNone = std::numeric_limits<float>::infinity();
-    const Index grain = std::max<Index>(1, kElementGrain / layout.block);
+    const Index grain = cpu::rows_of_work(layout.block);
     if (layout.block <= kElementGrain) {
       return threads_.parallel_for(layout.blocks, grain, [&](Index begin, Index end) {
         constexpr Index kTogether = 8;  // none waits for its own range, and all stay in the first cache

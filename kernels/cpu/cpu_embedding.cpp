@@ -32,7 +32,7 @@ void CpuBackend::embedding_forward(const EmbeddingForward& args) {
     const T* table = args.table.data<T>();
     const Index n = args.tokens.elements();
     T* y = cpu::numbers<T>(args.y, n * c, kName, "y");
-    threads_.parallel_for(n, std::max<Index>(1, cpu::kElementGrain / c), [&](Index begin, Index end) {
+    threads_.parallel_for(n, cpu::rows_of_work(c), [&](Index begin, Index end) {
       for (Index i = begin; i < end; ++i) std::copy_n(table + tokens[i] * c, c, y + i * c);
     });
   });
@@ -55,7 +55,7 @@ void CpuBackend::embedding_backward(const EmbeddingBackward& args) {
     for (Index i = 0; i < n; ++i) ++ends[tokens[i] + 1];
     for (Index row = 0; row < v; ++row) ends[row + 1] += ends[row];
     for (Index i = 0; i < n; ++i) order[ends[tokens[i]]++] = i;
-    threads_.parallel_for(v, std::max<Index>(1, cpu::kElementGrain / c), [&](Index begin, Index end) {
+    threads_.parallel_for(v, cpu::rows_of_work(c), [&](Index begin, Index end) {
       const cpu::Workspace<double> sum_memory(*allocator_, c);
       double* sum = sum_memory.data();
       for (Index row = begin; row < end; ++row) {

@@ -197,6 +197,7 @@ std::vector<Operation> operation_table() {
       embedding(100, 2, 33),
       embedding(300, 40, 64),
       embedding(3, 500, 16),
+      embedding(4, 3, 16400),  // a row is more than one thread's least work
       target_loss(LossKind::kCrossEntropy, 2, 700, 0.0, 0.1),
       target_loss(LossKind::kFocal, 16, 10, 2.0),
       target_loss(LossKind::kFocal, 3, 300, 1.5, 0.1),
