@@ -306,6 +306,14 @@ TEST_CASE("shards: what was made otherwise, and folders that hold something else
   prepared.options.shard_pictures = 3;
   CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "train-00000.shard was made with"));
   prepared.options.shard_pictures = 2;
+  std::string other = whole.at("train-00000.shard");
+  ShardFooter footer;
+  std::memcpy(&footer, other.data() + other.size() - sizeof footer, sizeof footer);
+  other[(footer.table_at + 7) / 8 * 8 + offsetof(ShardEntry, label)] = 9;
+  mend_checksums(other);
+  rewrite(prepared.file("train-00000.shard"), other);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "is of a class that there is not"));
+  rewrite(prepared.file("train-00000.shard"), whole.at("train-00000.shard"));
   prepared.make();
   prepared.tree.add("train/bee/more.jpg", "420.jpg");
   refused("was made of other pictures than the source holds now");
