@@ -18,14 +18,14 @@ cat >toy/core/toy.cpp <<'END'
 int tested(int x) { return x - 3; }    // 3 - 3
 int untested(int x) { return x - 3; }  /* 3 - 3 */
 constexpr int unused = '1' / 1;
-void count_down(volatile unsigned& left) { while (left > 0) left -= 1; }
+void count_down(volatile unsigned long& left) { while (left > 0) left -= 1; }
 const char* text() { return "1 < 2"; }
 END
 cat >toy/test.cpp <<'END'
 int tested(int), untested(int);
-void count_down(volatile unsigned&);
+void count_down(volatile unsigned long&);
 int main() {
-  volatile unsigned left = 7;
+  volatile unsigned long left = 7;
   count_down(left);
   return tested(7) != 4 || left != 0;
 }
