@@ -69,6 +69,18 @@ bool fusable(DType dtype, const Window2d& window, std::string& why) {
 
 std::int64_t product(const std::array<std::int64_t, 4>& shape) { return shape[0] * shape[1] * shape[2] * shape[3]; }
 
+std::string_view name_of(GraphTensor tensor) {
+  constexpr std::string_view kNames[] = {"x",        "weight",    "bias",  "y",          "dy",        "dy2",      "dx",     "dweight",
+                                         "residual", "dresidual", "gamma", "beta",       "mean",      "inv_std",  "dgamma", "dbeta",
+                                         "scale",    "shift",     "sum",   "square_sum", "dy_factor", "x_factor", "offset"};
+  return kNames[static_cast<std::size_t>(tensor) - 1];
+}
+
+/// Each of the tensors has one number of the parameters' dtype for each of the image's channels.
+void check_norm(std::initializer_list<Tensor> tensors, const Tensor& image) {
+  for (const Tensor& tensor : tensors) check_per_channel(tensor, image, "conv2d: a batch norm's tensor");
+}
+
 /// How many numbers of which dtype a graph has in a tensor.
 std::pair<std::int64_t, DType> numbers_in(const GraphSpec& spec, GraphTensor tensor) {
   switch (tensor) {
@@ -103,17 +115,11 @@ void check_per_channel(const Tensor& tensor, const Tensor& image, std::string_vi
 void check_bindings(const GraphSpec& spec, const Bindings& bindings) {
   for (const Binding& binding : bindings) {
     const auto [elements, dtype] = numbers_in(spec, binding.tensor);
-    require(binding.elements < 0 || (binding.elements == elements && binding.dtype == dtype), "cudnn",
-            "{}: tensor {} of the graph has {} {} numbers; needed: {} {}", text(spec), static_cast<int>(binding.tensor), binding.elements,
-            name_of(binding.dtype), elements, name_of(dtype));
+    if (binding.elements < 0 || (binding.elements == elements && binding.dtype == dtype)) continue;
+    fail(ExitCode::kInternal, "cudnn", "{}: {} has {} {} numbers; needed: {} {}", text(spec), name_of(binding.tensor), binding.elements,
+         name_of(binding.dtype), elements, name_of(dtype));
   }
 }
-
-namespace {
-void check_norm(std::initializer_list<Tensor> tensors, const Tensor& image) {
-  for (const Tensor& tensor : tensors) check_per_channel(tensor, image, "conv2d: a batch norm's tensor");
-}
-}  // namespace
 
 std::string text(const GraphSpec& spec) {
   constexpr std::string_view kNames[] = {"conv2d forward",

@@ -62,9 +62,10 @@ void PendingStatistics::add(const BatchNormForward& args, StreamHandle stream) {
   if (!norms_.empty() && stream != stream_) finish();
   stream_ = stream;
   const std::int64_t channels = args.x.shape().back();
-  for (const Tensor* running : {&args.running_mean, &args.running_var}) {
-    require(!*running || ((*running).elements() == channels && (*running).dtype() == args.saved_mean.dtype()), "cuda",
-            "batch norm forward: running statistics of {} {} numbers; needed: {} {}", (*running).elements(), name_of((*running).dtype()),
+  for (const Tensor& running : {args.running_mean, args.running_var}) {
+    if (!running) continue;
+    require(running.elements() == channels && running.dtype() == args.saved_mean.dtype(), "cuda",
+            "batch norm forward: running statistics of {} {} numbers; needed: {} {}", running.elements(), name_of(running.dtype()),
             channels, name_of(args.saved_mean.dtype()));
   }
   require(!args.batches_tracked || (args.batches_tracked.elements() == 1 && args.batches_tracked.dtype() == DType::kInt64), "cuda",
