@@ -385,6 +385,11 @@ std::vector<UpdateTerm<T>> terms_of(const UpdateArgs& args, const starling::deta
 template <class Step>
 constexpr bool kDecodes = sizeof(typename Step::Real) == sizeof(float) && !kMeasuresLayers<Step>;
 
+/// Kernels for few neighbours and aligned buffers are for the dtype that is trained in: fp64 has the general one alone, which gives the
+/// same bits.
+template <class T>
+constexpr bool kFewTerms = sizeof(T) == sizeof(float);
+
 template <class Launcher, class T, class Rule>
 void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateContext& site) {
   const auto mixture = args.encoded ? starling::detail::Mixture{&args.x, args.self_weight, 0} : starling::detail::mixture_of(args);
@@ -392,7 +397,7 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
   buffers.evict_first = site.evict_first;
-  const int kind = args.encoded ? kEncodedTerms : aligned && buffers.terms <= 2 ? buffers.terms : -1;
+  const int kind = args.encoded ? kEncodedTerms : kFewTerms<T> && aligned && buffers.terms <= 2 ? buffers.terms : -1;
   rule.template step<T>(args.lr, args.step, [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
     static_assert(std::is_trivially_copyable_v<Step>, "a step is copied to the device byte by byte");
@@ -425,20 +430,20 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
       if constexpr (kMeasuresLayers<Step>) launch_measure<Launcher>(args.layers, buffers, values, site);
       launch_terms<Launcher, kTerms, kAligned>(buffers, values, site);
     };
-    switch (kind) {
-      case kEncodedTerms:
-        if constexpr (kDecodes<Step>) return start.template operator()<kEncodedTerms, true>();
-        fail(ExitCode::kInternal, "update", "messages of this kind are decoded before a GPU's update");
-      case 0: start.template operator()<0, true>(); break;
-      case 1: start.template operator()<1, true>(); break;
-      case 2: start.template operator()<2, true>(); break;
-      default:
-        if (aligned) {
-          start.template operator()<-1, true>();
-        } else {
-          start.template operator()<-1, false>();
-        }
+    if constexpr (kDecodes<Step>) {
+      if (kind == kEncodedTerms) return start.template operator()<kEncodedTerms, true>();
     }
+    require(kind != kEncodedTerms, "update", "messages of this kind are decoded before a GPU's update");
+    if constexpr (kFewTerms<T>) {
+      switch (kind) {
+        case 0: return start.template operator()<0, true>();
+        case 1: return start.template operator()<1, true>();
+        case 2: return start.template operator()<2, true>();
+        default: break;
+      }
+      if (aligned) return start.template operator()<-1, true>();
+    }
+    start.template operator()<-1, false>();
   });
 }
 
