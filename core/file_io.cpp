@@ -6,9 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <charconv>
+#include <climits>
 #include <cstdio>
 #include <cstring>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -42,6 +46,34 @@ std::string_view kind_of(mode_t mode) {
   if (S_ISFIFO(mode)) return "pipe";
   if (S_ISSOCK(mode)) return "socket";
   return "device";
+}
+
+constexpr std::string_view kTemporary = ".tmp";  // behind '.' and eight hexadecimal digits
+constexpr std::size_t kDigits = 8;
+
+/// The folder that holds it, with a slash at its end; "" where none is named.
+std::string folder_of(const std::string& path) { return path.substr(0, path.rfind('/') + 1); }
+
+/// Which of this process's own descriptors a path means, -1: none.
+int own_descriptor(const std::string& path) {
+  for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/", "/proc/thread-self/fd/"}) {
+    int number = -1;
+    const char* end = path.data() + path.size();
+    if (path.starts_with(folder) && std::from_chars(path.data() + folder.size(), end, number).ptr == end) return number;
+  }
+  return -1;
+}
+
+/// Where a path's links lead, also one to nothing; a descriptor of this process is not followed further.
+std::string followed(std::string path) {
+  std::array<char, PATH_MAX> to{};
+  for (int links = 0; links < 40 && own_descriptor(path) < 0; ++links) {
+    const ssize_t length = ::readlink(path.c_str(), to.data(), to.size());
+    if (length <= 0) break;  // no link
+    const std::string target(to.data(), static_cast<std::size_t>(length));
+    path = target.starts_with('/') ? target : folder_of(path) + target;
+  }
+  return path;
 }
 
 constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
@@ -78,17 +110,30 @@ int RegularFile::release() { return std::exchange(descriptor_, -1); }
 
 AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
   if (path_.empty() || path_.find('\0') != std::string::npos) refuse(ENOENT);
+  target_ = followed(path_);
   struct stat status {};
-  const bool there = ::stat(path_.c_str(), &status) == 0;
+  const bool there = ::stat(target_.c_str(), &status) == 0;
+  if (!there && errno == ELOOP) refuse(ELOOP);
   if (there && S_ISDIR(status.st_mode)) refuse(EISDIR);
-  const bool direct = there && !S_ISREG(status.st_mode);
-  if (!direct) temporary_ = path_ + ".tmp";
-  fd_ = ::open(direct ? path_.c_str() : temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  const int own = own_descriptor(target_);
+  const bool direct = own >= 0 || (there && !S_ISREG(status.st_mode));
+  if (own >= 0) {
+    fd_ = ::fcntl(own, F_DUPFD_CLOEXEC, 0);
+  } else if (direct) {
+    fd_ = ::open(target_.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC);
+  } else {
+    std::random_device random;
+    for (int tries = 0; fd_ < 0 && (tries == 0 || (errno == EEXIST && tries < 100)); ++tries) {
+      temporary_ = fmt::format("{}.{:0{}x}{}", target_, random(), kDigits, kTemporary);
+      fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    }
+  }
   if (fd_ < 0) {
     const int error = errno;
     temporary_.clear();
     refuse(error);
   }
+  if (there && !direct) (void)::fchmod(fd_, status.st_mode & 07777);
   if (direct || cache == Cache::kThrough) return;
   // Set afterwards: a file system that cannot do it, such as one in memory, refuses just that.
   const int flags = ::fcntl(fd_, F_GETFL);
@@ -155,12 +200,10 @@ void AtomicFile::commit() {
   fd_ = -1;
   if (::close(fd) != 0 && errno != EINTR) refuse(errno);
   if (temporary_.empty()) return;
-  if (::rename(temporary_.c_str(), path_.c_str()) != 0) refuse(errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) refuse(errno);
   temporary_.clear();
   // The new name must survive a crash too; a file system that cannot sync folders has done what it can.
-  const std::size_t slash = path_.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : path_.substr(0, slash);
-  const int folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int folder_fd = ::open((folder_of(target_) + ".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (folder_fd >= 0) {
     ::fsync(folder_fd);
     ::close(folder_fd);
@@ -171,6 +214,15 @@ void write_file_atomically(const std::string& path, const void* data, std::size_
   AtomicFile file(path);
   file.write(data, bytes);
   file.commit();
+}
+
+bool is_temporary_name(std::string_view name, std::string* target) {
+  const std::size_t end = kTemporary.size() + kDigits + 1;
+  if (name.size() <= end || !name.ends_with(kTemporary) || name[name.size() - end] != '.') return false;
+  const std::string_view digits = name.substr(name.size() - end + 1, kDigits);
+  if (digits.find_first_not_of("0123456789abcdef") != std::string_view::npos) return false;
+  if (target) *target = name.substr(0, name.size() - end);
+  return true;
 }
 
 }  // namespace starling

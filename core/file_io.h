@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace starling {
 
@@ -30,9 +31,10 @@ class RegularFile {
   std::string fault_;
 };
 
-/// A file that is wholly there or not at all: written to PATH.tmp, synced and renamed by commit(). Without commit() the temporary file is
-/// removed and what PATH held stays. A target that is no regular file (/dev/null, a pipe) is written directly. Every
-/// fault is Error(kOutput) that names the file, the reason, and what to do.
+/// A file that is wholly there or not at all: written under a temporary name beside it that nobody has, synced and renamed by commit(),
+/// with the permissions of the file that it replaces. Without commit() the temporary file is removed and what PATH held stays. A link is
+/// followed: what it leads to is written. A target that is no regular file (/dev/null, a pipe), and one of this process's own descriptors
+/// (/dev/stdout), is written directly. Every fault is Error(kOutput) that names the file, the reason, and what to do.
 class AtomicFile {
  public:
   /// kPast: past the system's cache of files, where the file system can. That takes a third of the processor's time for a file of many MiB
@@ -56,11 +58,15 @@ class AtomicFile {
   struct Free {
     void operator()(char* memory) const { std::free(memory); }
   };
-  std::string path_;
+  std::string path_;       ///< as it was given
+  std::string target_;     ///< to which its links lead
   std::string temporary_;  ///< empty: written directly, or committed
   int fd_ = -1;
   std::unique_ptr<char, Free> buffer_;  ///< where it goes past the cache: what is to be written, aligned
   std::size_t used_ = 0;
 };
+
+/// Whether a file's name is that of an AtomicFile's temporary file, which a process that was killed leaves; `target`: of which file.
+bool is_temporary_name(std::string_view name, std::string* target = nullptr);
 
 }  // namespace starling

@@ -37,7 +37,7 @@ struct FileDigest {
 /// file's size. So is a file that is not what `written` says, or one whose own metadata (add_checksums) say something else.
 SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr);
 
-/// Writes atomically: to PATH.tmp, fsync, rename. A write error is Error(kOutput) with file, reason and remedy. Data lies in order of
+/// Writes atomically (AtomicFile). A write error is Error(kOutput) with file, reason and remedy. Data lies in order of
 /// element size (largest first), then of name, from an 8-byte boundary on, so that every tensor is aligned without gaps.
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file);
 

@@ -273,7 +273,7 @@ TEST_CASE("shards: an interrupted call goes on with what is not yet written") {
     for (const auto& [name, text] : prepared.files()) CHECK(text == whole.at(name));  // nothing half-written
     CHECK(!has_shard_index(prepared.options.destination));
     CHECK(contains(prepared.refusal(), "has brought to its end"));
-    write_bytes(prepared.file("train-00002.shard.tmp"), Bytes(100));  // of a call that was killed
+    write_bytes(prepared.file("train-00002.shard.0a1b2c3d.tmp"), Bytes(100));  // of a call that was killed
     prepared.options.threads = 3;
     std::int64_t before = -1;
     watch = {};

@@ -1,6 +1,7 @@
 #include "core/file_io.h"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "core/safetensors.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"
 
@@ -118,4 +120,55 @@ TEST_CASE("core/file: what is no regular file is not opened, and never waited fo
     CHECK(::read(file.descriptor(), &first, 1) == 1);
     CHECK(first == '1');
   }
+}
+
+TEST_CASE("core/file: links are followed, nobody's file is taken as a temporary one, permissions stay, descriptors are written directly") {
+  namespace fs = std::filesystem;
+  const Folder folder;
+  const auto write = [&](const std::string& name) { write_file_atomically(name, "new", 3); };
+  const auto in = [&](const std::string& name) { return folder.path() + "/" + name; };
+  fs::create_directory(in("far"));
+  folder.write("far/file", "old");
+  folder.write("link.tmp", "somebody's");
+  fs::permissions(in("far/file"), fs::perms(0640));
+  fs::create_symlink("far/file", in("link"));
+  fs::create_symlink(in("link"), in("second"));
+  fs::create_symlink("far/none", in("to_nothing"));
+  fs::create_symlink("circle", in("circle"));
+  write(in("second"));
+  write(in("to_nothing"));
+  CHECK(fs::is_symlink(in("second")));
+  CHECK(fs::is_symlink(in("link")));
+  CHECK(folder.read("far/file") == "new");
+  CHECK(fs::status(in("far/file")).permissions() == fs::perms(0640));
+  CHECK(fs::is_symlink(in("to_nothing")));
+  CHECK(folder.read("far/none") == "new");
+  CHECK(folder.read("link.tmp") == "somebody's");
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(in("circle")); }), "symbolic links"));
+  CHECK(fs::is_symlink(in("circle")));
+
+  const int descriptor = ::open(in("stream").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  REQUIRE(descriptor >= 0);
+  REQUIRE(::write(descriptor, "begin ", 6) == 6);
+  fs::create_symlink("/proc/self/fd/" + std::to_string(descriptor), in("standard"));
+  write(in("standard"));
+  write("/dev/fd/" + std::to_string(descriptor));
+  CHECK(folder.read("stream") == "begin newnew");
+  CHECK(fs::is_symlink(in("standard")));
+  ::close(descriptor);
+  CHECK(contains(error_of(ExitCode::kOutput, [&] { write(in("standard")); }), "standard: could not be written"));
+
+  std::string target;
+  CHECK((is_temporary_name("model.safetensors.0123abcd.tmp", &target) && target == "model.safetensors"));
+  for (const char* other : {"model.tmp", "a.0123abc.tmp", "a.0123ABCD.tmp", "a-0123abcd.tmp", ".0123abcd.tmp", "a.0123abcd.tmp2"})
+    CHECK_MESSAGE(!is_temporary_name(other), other);
+  {
+    AtomicFile file(in("unfinished"));
+    file.write("x", 1);
+    int temporary = 0;
+    for (const auto& entry : fs::directory_iterator(folder.path()))
+      temporary += is_temporary_name(entry.path().filename().string()) ? 1 : 0;
+    CHECK(temporary == 1);
+  }
+  CHECK_FALSE(fs::exists(in("unfinished")));
 }

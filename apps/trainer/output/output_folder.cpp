@@ -12,6 +12,7 @@
 #include "apps/trainer/state/checkpoint.h"
 #include "core/console.h"
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/log.h"
 #include "core/safetensors.h"
 
@@ -39,6 +40,14 @@ bool holds_files(const std::string& folder) {
     if (it->path().filename() != FolderLock::kName) return true;
   }
   return false;
+}
+
+/// What a run that was killed in the midst of writing has left; this one has the folder's lock.
+void remove_unfinished(const std::string& folder) {
+  std::error_code error, ignored;
+  for (auto it = fs::directory_iterator(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    if (is_temporary_name(it->path().filename().string())) fs::remove(it->path(), ignored);
+  }
 }
 
 void make_folder(const std::string& path) {
@@ -80,6 +89,7 @@ RunFolder prepare_output_folder(const TrainOptions& options) {
   if (!there) make_folder(folder.path);
   folder.lock = FolderLock::take(folder.path);
   if (folder.resume) {
+    remove_unfinished(folder.path);
     const auto newest = CheckpointFolder(folder.path).newest();
     if (newest) {
       folder.resume_step = *newest;

@@ -21,6 +21,7 @@
 #include "apps/trainer/data/picture_index.h"
 #include "apps/trainer/shards/in_order.h"
 #include "apps/trainer/shards/shard_set.h"
+#include "core/file_io.h"
 #include "core/safetensors.h"
 
 namespace starling {
@@ -111,7 +112,7 @@ void check_settings(const std::string& file, const ShardSettings& there, const S
 }
 
 bool is_own_name(std::string name) {
-  if (name.ends_with(".tmp")) name.resize(name.size() - 4);
+  (void)is_temporary_name(name, &name);
   if (name == "shards.index") return true;
   return name.ends_with(".shard") && (name.starts_with("train-") || name.starts_with("val-"));
 }
@@ -139,7 +140,7 @@ class Destination {
       const std::string name = it->path().filename().string();
       if (is_own_name(name)) {
         own = true;
-        if (name.ends_with(".tmp")) fs::remove(it->path(), ignored);  // of a call that was killed
+        if (is_temporary_name(name)) fs::remove(it->path(), ignored);  // of a call that was killed
       } else if (foreign.empty() || name < foreign) {
         foreign = name;
       }
