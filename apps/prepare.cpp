@@ -68,27 +68,27 @@ class Watcher {
   std::unique_ptr<Progress> progress_;
 };
 
-ExitCode run_images(const PrepareOptions& options) {
+int run_images(const PrepareOptions& options) {
   Watcher watcher("picture");
   const PrepareReport report = prepare_images(options, watcher.watch());
   watcher.finish();
   if (report.stopped) {
     answer("stopped by a signal; the same command goes on after the shards that are whole\n");
-    return ExitCode::kStopped;
+    return stop_status();
   }
   answer(fmt::format("{} pictures of {} classes in {} shards, {:.1f} MB, in {}; {} shards were made now, {} pictures left out\n",
                      report.pictures, report.classes, report.shards, static_cast<double>(report.bytes) / 1e6, options.destination,
                      report.made, report.skipped));
-  return ExitCode::kOk;
+  return 0;
 }
 
-ExitCode run_check(const std::string& folder, int threads) {
+int run_check(const std::string& folder, int threads) {
   Watcher watcher("record");
   const CheckReport report = check_shards(folder, threads, watcher.watch());
   watcher.finish();
   if (report.stopped) {
     answer("stopped by a signal\n");
-    return ExitCode::kStopped;
+    return stop_status();
   }
   if (report.faults > 0) {
     fail(ExitCode::kUsage, "check",
@@ -96,20 +96,20 @@ ExitCode run_check(const std::string& folder, int threads) {
          report.faults == 1 ? "" : "s", report.shards, folder);
   }
   answer(fmt::format("{} records in {} shards are as they were written\n", report.records, report.shards));
-  return ExitCode::kOk;
+  return 0;
 }
 
-ExitCode run_example(const ExampleTree& tree) {
+int run_example(const ExampleTree& tree) {
   Watcher watcher("picture");
   const ExampleReport report = write_example_tree(tree, watcher.watch());
   watcher.finish();
   if (report.stopped) {
     answer(fmt::format("stopped by a signal; {} has {} of the pictures\n", tree.destination, report.pictures));
-    return ExitCode::kStopped;
+    return stop_status();
   }
   answer(fmt::format("{} pictures of {} classes, {:.1f} MB, in {}/train and {}/val\n", report.pictures, tree.classes,
                      static_cast<double>(report.bytes) / 1e6, tree.destination, tree.destination));
-  return ExitCode::kOk;
+  return 0;
 }
 
 int run_prepare(int argc, char** argv) {
@@ -167,12 +167,12 @@ int run_prepare(int argc, char** argv) {
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
   install_stop_signals();
-  if (*check) return static_cast<int>(run_check(folder, options.threads));
+  if (*check) return run_check(folder, options.threads);
   tree.threads = options.threads;
-  if (*example) return static_cast<int>(run_example(tree));
+  if (*example) return run_example(tree);
   options.interpolation = interpolation_of(filter);
   options.skip_bad = on_bad == "skip";
-  return static_cast<int>(run_images(options));
+  return run_images(options);
 }
 
 }  // namespace

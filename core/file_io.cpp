@@ -12,7 +12,9 @@
 #include <climits>
 #include <cstdio>
 #include <cstring>
+#include <mutex>
 #include <random>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -76,6 +78,23 @@ std::string followed(std::string path) {
   return path;
 }
 
+/// The temporary files that there are now.
+struct Unfinished {
+  std::mutex mutex;
+  std::set<std::string> names;
+};
+Unfinished& unfinished() {
+  static Unfinished files;
+  return files;
+}
+void note_unfinished(const std::string& name, bool there) {
+  const std::lock_guard lock(unfinished().mutex);
+  if (there)
+    unfinished().names.insert(name);
+  else
+    unfinished().names.erase(name);
+}
+
 constexpr std::size_t kPage = 4096;       // what disks, and memory for them, are aligned to
 constexpr std::size_t kBuffer = 1 << 20;  // written at once
 
@@ -133,6 +152,7 @@ AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
     temporary_.clear();
     refuse(error);
   }
+  if (!direct) note_unfinished(temporary_, true);
   if (there && !direct) (void)::fchmod(fd_, status.st_mode & 07777);
   if (direct || cache == Cache::kThrough) return;
   // Set afterwards: a file system that cannot do it, such as one in memory, refuses just that.
@@ -144,7 +164,9 @@ AtomicFile::AtomicFile(std::string path, Cache cache) : path_(std::move(path)) {
 
 AtomicFile::~AtomicFile() {
   if (fd_ >= 0) ::close(fd_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  ::unlink(temporary_.c_str());
+  note_unfinished(temporary_, false);
 }
 
 void AtomicFile::refuse(int error) const {
@@ -201,6 +223,7 @@ void AtomicFile::commit() {
   if (::close(fd) != 0 && errno != EINTR) refuse(errno);
   if (temporary_.empty()) return;
   if (::rename(temporary_.c_str(), target_.c_str()) != 0) refuse(errno);
+  note_unfinished(temporary_, false);
   temporary_.clear();
   // The new name must survive a crash too; a file system that cannot sync folders has done what it can.
   const int folder_fd = ::open((folder_of(target_) + ".").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -214,6 +237,11 @@ void write_file_atomically(const std::string& path, const void* data, std::size_
   AtomicFile file(path);
   file.write(data, bytes);
   file.commit();
+}
+
+void remove_unfinished_files() {
+  const std::lock_guard lock(unfinished().mutex);
+  for (const std::string& name : unfinished().names) ::unlink(name.c_str());
 }
 
 bool is_temporary_name(std::string_view name, std::string* target) {

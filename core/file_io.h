@@ -66,6 +66,9 @@ class AtomicFile {
   std::size_t used_ = 0;
 };
 
+/// Removes the temporary files of all that are being written: for a process that ends without their destructors.
+void remove_unfinished_files();
+
 /// Whether a file's name is that of an AtomicFile's temporary file, which a process that was killed leaves; `target`: of which file.
 bool is_temporary_name(std::string_view name, std::string* target = nullptr);
 

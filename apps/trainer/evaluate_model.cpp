@@ -122,7 +122,8 @@ void check_same_names(const SafetensorsFile& saved, const std::string& file, con
 
 }  // namespace
 
-ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world) {
+ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport) {
+  World& world = transport;
   // A class for each sample, and a score for each class.
   const TensorInfo* label = config.data.find("label");
   const bool classes = label && label->shape.rank() == 0 && label->classes > 0 && config.model->output_shape().rank() == 1;
@@ -141,7 +142,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     if (world.rank() == 0 && !options.confusion.empty()) table = open_table(options.confusion);
   });
   EvaluationLoader loader(*config.dataset, config.batch_size, world.rank(), world.size(), backend, config.compute, 1, config.views);
-  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, world, classes);
+  const EvaluationResult result = evaluate(*config.task, *config.model, loader, backend, transport, classes);
   together(world, [&] {
     if (world.rank() != 0) return;
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it

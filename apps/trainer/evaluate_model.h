@@ -6,7 +6,7 @@
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/train_config.h"
 #include "apps/trainer/evaluation.h"
-#include "comm/world.h"
+#include "comm/transport.h"
 #include "core/error.h"
 
 namespace starling {
@@ -19,6 +19,6 @@ std::string class_table(const EvaluationResult& result, const std::vector<std::s
 std::string confusion_csv(const EvaluationResult& result, const std::vector<std::string>& names);
 
 /// --evaluate: tests the file's model on the config's data, all ranks together. Rank 0 prints what came out; the last line is JSON.
-ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, World& world);
+ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backend& backend, Transport& transport);
 
 }  // namespace starling

@@ -1,10 +1,10 @@
 #include "apps/trainer/evaluation.h"
 
 #include <exception>
-#include <limits>
 #include <span>
 #include <utility>
 
+#include "apps/trainer/async_sum.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "core/autograd.h"
@@ -15,9 +15,32 @@ namespace starling {
 
 namespace {
 
-/// In place of a rank's number of samples where they could not all be read; whatever other ranks add to it, it stays. So ranks that are
-/// well tell each other so without another message.
-constexpr double kFailed = -std::numeric_limits<double>::infinity();
+/// What ranks tell each other while they test, without waiting: each vote is read when it is there, so that ranks may be at different
+/// batches.
+class Votes {
+ public:
+  Votes(Transport& transport, Backend& backend, const std::function<bool()>& stop)
+      : transport_(transport), stop_(stop), sum_(transport, backend, 3) {}
+  /// Whether the test ends here, on all ranks. `through`: this rank has no further batch; then it waits for the others.
+  bool end(bool through, bool failed) {
+    const bool stops = stop_ && stop_();
+    std::vector<double> told{through ? 1.0 : 0.0, stops ? 1.0 : 0.0, failed ? 1.0 : 0.0};
+    if (transport_.size() > 1) {
+      if (!sum_.pending()) sum_.start(told, -1);
+      if (!through && !sum_.ready()) return false;
+      told = sum_.take();
+    }
+    stopped = told[1] > 0.0;
+    any_failed = told[2] > 0.0;
+    return stopped || any_failed || told[0] == transport_.size();
+  }
+  bool stopped = false, any_failed = false;
+
+ private:
+  Transport& transport_;
+  const std::function<bool()>& stop_;
+  AsyncSum sum_;
+};
 
 /// The batch's outputs; of several views their weighted mean, in the format of losses.
 TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader, Pass& pass) {
@@ -42,7 +65,8 @@ TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, Evalua
 
 }  // namespace
 
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion) {
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport, bool confusion,
+                          const std::function<bool()>& stop) {
   const TraceSpan span("evaluate");
   std::vector<Tensor> totals;
   for (const auto& metric : task.metrics()) {
@@ -55,9 +79,14 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     backend.fill(totals.back(), 0.0);
   }
   double rows = 0.0, samples = 0.0;
+  bool through = false;
   std::exception_ptr failure;  // of this rank's part of the test set, which the others must hear of
-  try {
-    while (const Batch* batch = loader.next()) {
+  Votes votes(transport, backend, stop);
+  while (!votes.end(through, failure != nullptr)) {
+    try {
+      const Batch* batch = through ? nullptr : loader.next();
+      through = !batch;
+      if (through) continue;
       Pass pass{backend};
       const auto samples_now = static_cast<double>(batch->samples);
       const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
@@ -65,25 +94,27 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;
+    } catch (const Error& error) {
+      if (error.code() != ExitCode::kUsage) throw;  // not of the data: this rank cannot go on, not even to tell others
+      failure = std::current_exception();
+      through = true;
     }
-  } catch (const Error& error) {
-    if (error.code() != ExitCode::kUsage) throw;  // not of the data: this rank cannot go on, not even to tell others
-    failure = std::current_exception();
-    samples = kFailed;
   }
+  if (votes.any_failed) {
+    together(transport, [&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+  }
+  EvaluationResult result;
+  result.stopped = votes.stopped;
+  if (result.stopped) return result;
   std::vector<double> sums;
   for (const Tensor& total : totals) {
     sums.resize(sums.size() + static_cast<std::size_t>(total.elements()));
     backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
   }
   sums.insert(sums.end(), {rows, samples});
-  if (world.size() > 1) world.sum(sums.data(), sums.size());
-  if (sums.back() == kFailed) {
-    together(world, [&] {
-      if (failure) std::rethrow_exception(failure);
-    });
-  }
-  EvaluationResult result;
+  if (transport.size() > 1) transport.world().sum(sums.data(), sums.size());
   result.samples = static_cast<std::int64_t>(sums.back());
   std::span<const double> rest(sums);
   for (const auto& metric : task.metrics()) {

@@ -15,6 +15,7 @@ namespace starling {
 struct EvaluationResult {
   std::vector<MetricValue> values;  ///< the task's metrics
   std::int64_t samples = 0;
+  bool stopped = false;  ///< the test was given up; nothing else is said then
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
   /// Where asked for, and outputs are scores of classes: rows are the labels', columns the predicted ones', and one more is for outputs
@@ -23,9 +24,10 @@ struct EvaluationResult {
 };
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank. Where the loader shows an image in several
-/// views, what is measured is the mean of its outputs. Samples that a rank cannot read (kUsage) are AgreedError on all ranks, none of which
-/// waits for another then; the loader has stopped in their midst. Collective.
-EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, World& world, bool confusion = false);
+/// views, what is measured is the mean of its outputs. Samples that a rank cannot read (kUsage) are AgreedError on all ranks. Where `stop`
+/// says true on any rank, all give the test up some batches later. In both cases the loader has stopped in their midst. Collective.
+EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport,
+                          bool confusion = false, const std::function<bool()>& stop = {});
 
 /// While it lives, the model's tensors (low-precision copies too) are what is evaluated of the mean over all ranks, in memory of their own;
 /// then they are this rank's again, untouched. Collective: made on all ranks at the same point, with no exchange's receive buffer involved.

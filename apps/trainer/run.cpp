@@ -363,15 +363,18 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     device_trace.emplace(tracer, backend);
   }
   heritage.trains = true;
+  at_stop_signal(AtStopSignal::kNote);
   Trainer trainer(config, site, trace, backend, transport);
+  bool owes_test = false;
   if (folder.resume) {
     trainer.resume(state, source);
+    owes_test = state.metadata.count(TrainingRun::kOwesTest) > 0;
     state = {};
   } else {
     trainer.initialise();
   }
   transport.world().barrier();
-  const ExitCode result = TrainingRun(trainer, folder.path).run();
+  const ExitCode result = TrainingRun(trainer, folder.path, owes_test).run();
   if (tracing) {
     device_trace->finish();
     Tracer::install(nullptr);
@@ -421,6 +424,7 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
 
 /// `session`: where the ranks are processes.
 ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport, MpiSession* session, Heritage& heritage) {
+  at_stop_signal(options.evaluate.empty() && !options.dry_run ? AtStopSignal::kEndAsStopped : AtStopSignal::kEnd);
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);

@@ -383,13 +383,15 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
   if (average_) {
     MeanModelScope shown(*config_.model, buckets_, backend_, transport_, weight, average_->parameters(), average_->buffers());
     recalibrate_norms(shown);
-    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
+    of_average = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_, false, meanwhile.stop);
+    if (of_average.stopped) return of_average;
     if (meanwhile.average) meanwhile.average();
   }
   // Every group's rule says the same: the config's reader sees to it.
   MeanModelScope mean(*config_.model, buckets_, backend_, transport_, weight, config_.rule->evaluated());
   recalibrate_norms(mean);
-  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_);
+  EvaluationResult result = evaluate(*config_.task, *config_.model, *evaluation_loader_, backend_, transport_, false, meanwhile.stop);
+  if (result.stopped) return result;
   result.consensus_distance = mean.consensus_distance();
   result.bucket_consensus = mean.bucket_consensus();
   for (MetricValue& value : of_average.values) {

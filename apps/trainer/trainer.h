@@ -49,11 +49,12 @@ class Trainer {
   struct TestedModels {
     std::function<void(const EvaluationResult&)> mean;  ///< of the ranks, with all that was measured
     std::function<void()> average;                      ///< the moving average, before that; only with `ema`
+    std::function<bool()> stop;                         ///< asked at each batch: whether to give the test up (EvaluationResult::stopped)
   };
   /// Tests the mean model, and before it, with `ema`, the ranks' mean of their moving averages, whose values are among the result's as
   /// "ema_<name>". Collective, with no exchange in flight.
   EvaluationResult test(const TestedModels& meanwhile);
-  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}}); }
+  EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}, {}}); }
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose memory is used again.
   SafetensorsFile state(SafetensorsFile used = {});
 

@@ -54,12 +54,13 @@ double seconds_since(Clock::time_point begin) { return std::chrono::duration<dou
 
 }  // namespace
 
-TrainingRun::TrainingRun(Trainer& trainer, std::string folder)
+TrainingRun::TrainingRun(Trainer& trainer, std::string folder, bool owes_test)
     : trainer_(trainer),
       config_(trainer.config()),
       backend_(trainer.backend()),
       transport_(trainer.transport()),
       folder_(std::move(folder)),
+      owes_test_(owes_test),
       metrics_sum_(transport_, backend_, kFields * static_cast<std::size_t>(transport_.size())),
       stop_sum_(transport_, backend_, 2),
       checkpoints_(transport_.world(), CheckpointFolder(folder_), config_.keep, [this](std::int64_t saved) {
@@ -82,14 +83,15 @@ ExitCode TrainingRun::run() {
 ExitCode TrainingRun::run_steps() {
   const RunLength& length = trainer_.length();
   const std::int64_t total = length.total_steps;
-  if (transport_.rank() == 0 && step() < total) {  // a finished run has written its lines
+  if (transport_.rank() == 0 && (step() < total || owes_test_)) {  // a finished run has written its lines
     writer_ = std::make_unique<MetricsWriter>(folder_, config_.tensorboard, step());
     progress_ = std::make_unique<Progress>(total, step(), stdout_is_terminal());
   }
   read_best();
   // The memory of a checkpoint's copy is taken before the first step, so that no step pays for it.
   if (config_.checkpoint.first_due(step(), length) < total) checkpoints_.give_used(trainer_.state());
-  bool stopped = false;
+  bool stopped = owes_test_ && step() < total && !test(false);
+  if (stopped) return ExitCode::kStopped;  // what it went on from is still there
   trainer_.take_wait_seconds();
   while (step() < total && !stopped) {
     const auto begin = Clock::now();
@@ -106,13 +108,13 @@ ExitCode TrainingRun::run_steps() {
       emit_metrics();
     }
     stopped = !last && stop_agreed();
+    const bool tests = last || config_.evaluate.due(step(), length);
+    owes_test_ = tests && stopped;
     const bool saves = last || stopped || config_.checkpoint.due(step(), length);
     if ((config_.verify_checkpoints && saves) || (config_.verify_every > 0 && step() % config_.verify_every == 0))
       verify_replicas(trainer_);
-    const bool tests = last || config_.evaluate.due(step(), length);
-    if (tests && saves) test_before_checkpoint(last);
-    if (tests && !saves) test(last);
-    if (saves) save_checkpoint();
+    if (tests && !stopped) stopped = owes_test_ = !(saves ? test_before_checkpoint(last) : test(last));
+    if (saves || stopped) save_checkpoint();
     trainer_.take_wait_seconds();  // what tests and checkpoints waited for is not training's
   }
   if (stop_sum_.pending()) stop_sum_.take();
@@ -121,7 +123,7 @@ ExitCode TrainingRun::run_steps() {
   checkpoints_.finish();
   if (progress_) progress_->finish();
   if (stopped) return ExitCode::kStopped;
-  if (!result_) test(true);  // a resumed run that had nothing left to do
+  if (!result_ && !test(true)) return ExitCode::kStopped;  // a resumed run that had nothing left to do
   write_summary();
   return ExitCode::kOk;
 }
@@ -225,7 +227,7 @@ void TrainingRun::emit_metrics() {
   if (progress_) progress_->update(posted_.step, posted_.epoch, *posted_.loss, *posted_.lr, *posted_.images_per_second);
 }
 
-void TrainingRun::test(bool last) {
+bool TrainingRun::test(bool last) {
   const FlightSpan noted(FlightEvent::kTest, FlightEvent::kTested, {.step = step()});
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
@@ -240,13 +242,16 @@ void TrainingRun::test(bool last) {
     tell(result, last);
     compare_with_best(result);
   };
-  result_ = trainer_.test(Trainer::TestedModels{of_mean, keep_average});
+  const EvaluationResult result = trainer_.test(Trainer::TestedModels{of_mean, keep_average, stop_requested});
+  if (result.stopped) return false;
+  result_ = result;
   if (is_best_) save_best();
+  return true;
 }
 
-void TrainingRun::test_before_checkpoint(bool last) {
+bool TrainingRun::test_before_checkpoint(bool last) {
   try {
-    test(last);
+    return test(last);
   } catch (const AgreedError& error) {
     if (error.code() != ExitCode::kUsage) throw;  // the run is ill, not the data; then others may not come along either
     try {
@@ -357,7 +362,9 @@ void TrainingRun::save_checkpoint() {
   check_finite();
   trainer_.finish();
   checkpoints_.finish();  // before the copy, so that there is one at most
-  checkpoints_.start(step(), trainer_.state(checkpoints_.take_used()));
+  SafetensorsFile state = trainer_.state(checkpoints_.take_used());
+  if (owes_test_) state.metadata[kOwesTest] = "1";
+  checkpoints_.start(step(), std::move(state));
 }
 
 bool TrainingRun::stop_agreed() {

@@ -17,7 +17,9 @@ namespace starling {
 /// progress, tests, checkpoints, the summary, and a stop after a signal.
 class TrainingRun {
  public:
-  TrainingRun(Trainer& trainer, std::string folder);
+  /// Of a checkpoint's metadata: its step's test was given up, and is made up for.
+  static constexpr const char* kOwesTest = "owes_test";
+  TrainingRun(Trainer& trainer, std::string folder, bool owes_test = false);
   /// Returns kOk, or kStopped after a signal and a checkpoint. Collective.
   ExitCode run();
 
@@ -29,9 +31,10 @@ class TrainingRun {
   void catch_up();
   void check_finite();
   [[noreturn]] void report_diverged(std::int64_t loss_step, std::int64_t scale_step) const;
-  void test(bool last);
+  /// False: given up, as a rank was told to stop.
+  bool test(bool last);
   /// Where a checkpoint is due behind it: data that cannot be read end the run, but not without that checkpoint.
-  void test_before_checkpoint(bool last);
+  bool test_before_checkpoint(bool last);
   /// Of a test, while the model is the mean; the last one writes it.
   void tell(const EvaluationResult& result, bool last);
   void save_checkpoint();
@@ -56,6 +59,7 @@ class TrainingRun {
   Backend& backend_;
   Transport& transport_;
   std::string folder_;
+  bool owes_test_;  ///< of the step that has been done
 
   double line_seconds_ = 0.0, wait_seconds_ = 0.0, data_wait_seconds_ = 0.0;  ///< since the last line of metrics
   std::int64_t line_steps_ = 0;

@@ -52,7 +52,7 @@ verify "killed in the midst there is no index" bash -c '[ ! -e killed/shards.ind
 check "the same call goes on" 0 "of 3000 pictures are there already" many killed
 verify "and makes the same bytes" diff -r whole killed
 interrupt ended TERM
-verify "a signal ends it with 75 and leaves nothing half-written" bash -c "[ $? = 75 ] && [ ! -e ended/shards.index ] && ! ls ended/*.tmp"
+verify "a signal ends it with 128 + its number and leaves nothing half-written" bash -c "[ $? = 143 ] && [ ! -e ended/shards.index ] && ! ls ended/*.tmp"
 check "to go on from there" 0 "of 3000 pictures are there already" many ended
 verify "with the same bytes" diff -r whole ended
 locked() { flock whole2 bash -c 'many whole2'; }

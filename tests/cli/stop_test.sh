@@ -63,6 +63,39 @@ kill -TERM $pid
 ended term "1|75|143" $pid
 verify "SIGTERM to mpirun leaves a checkpoint" bash -c 'ls term/checkpoints/*/DONE'
 
+# A test is given up on all ranks where one is told to stop, and made up for.
+cat >tested.json <<'END'
+{"seed": 1, "threads": 1, "model": {"type": "resnet20"}, "data": {"type": "synthetic", "limit": 64, "test_limit": 8000, "image_size": 32}, "batch_size": 8,
+ "steps": 3, "log_every": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "evaluate": {"every_steps": 2}, "checkpoint": {"every_epochs": 0}}
+END
+mpirun --oversubscribe -n 2 "$train" tested.json --output tested >tested.log 2>&1 &
+pid=$!
+wait_for_lines tested 2 || failed "two ranks test"
+kill -USR1 "$(pgrep -P $pid -x starling-train | tail -1)"
+ended tested 75 $pid
+verify "the test was given up" bash -c '! grep -q test_loss tested/metrics.jsonl && [ -f tested/checkpoints/step-2/DONE ]'
+check "and is made up for" 0 "" ranks 2 "$train" tested.json --output tested --resume latest
+check "two ranks without stop test" 0 "" ranks 2 "$train" tested.json --output tested-straight
+verify "with the same figures" diff <(grep test_loss tested/metrics.jsonl) <(grep test_loss tested-straight/metrics.jsonl)
+"$train" --evaluate tested --set data.test_limit=400000 >evaluated.log 2>&1 &
+pid=$!
+sleep 1
+kill -TERM $pid
+ended evaluated 143 $pid
+# Before the first step there is nothing to save: here it waits for another process, which indexes the pictures.
+mkdir -p pictures/{train,val}/{a,b}
+for place in pictures/*/*; do touch $place/1.png; done
+echo '{"model": {"type": "mlp"}, "data": {"type": "image_folder", "path": "pictures"}, "optimizer": {"type": "sgd"}, "steps": 2}' >pictures.json
+exec 9>pictures/train/.starling-index.lock
+flock 9
+"$train" pictures.json --output indexed >indexed.log 2>&1 9>&- &
+pid=$!
+sleep 1
+kill -TERM $pid
+ended indexed 75 $pid
+verify "it says so" grep -q "before the first step" indexed.log
+exec 9>&-
+
 mpirun --oversubscribe -n 3 "$train" small.json --output killed >killed.log 2>&1 &
 pid=$!
 wait_for_lines killed 5 || failed "three ranks run"

@@ -9,16 +9,35 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string>
+#include <string_view>
 #include <thread>
 
+#include "core/console.h"
+#include "core/error.h"
+#include "core/file_io.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
 
 namespace starling {
 namespace {
 
-std::atomic<bool> stop{false};
+std::atomic<int> stop{0};              ///< the signal that came first
 std::atomic<bool> end_at_next{false};  ///< SIGTERM, SIGINT or SIGHUP came once
+std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
+
+[[noreturn]] void end_now(int status) {
+  remove_unfinished_files();
+  ::_exit(status);
+}
+
+void end_where_nothing_is_saved() {
+  const int signal = stop.load();
+  if (signal == 0 || at_first == AtStopSignal::kNote) return;
+  if (at_first == AtStopSignal::kEnd) end_now(128 + signal);
+  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  if (!rank || std::string_view(rank) == "0") say("stopped by a signal before the first step: there is nothing to save\n");
+  end_now(static_cast<int>(ExitCode::kStopped));
+}
 
 void receive(int signal) {
   if (signal == SIGQUIT) {
@@ -35,8 +54,10 @@ void receive(int signal) {
     }
     return;
   }
-  stop.store(true);
-  if (signal != SIGUSR1 && end_at_next.exchange(true)) ::_exit(128 + signal);
+  if (signal != SIGUSR1 && end_at_next.exchange(true)) end_now(128 + signal);
+  int none = 0;
+  stop.compare_exchange_strong(none, signal);
+  end_where_nothing_is_saved();
 }
 
 }  // namespace
@@ -60,10 +81,16 @@ void install_stop_signals() {
   }).detach();
 }
 
-bool stop_requested() { return stop.load(); }
+void at_stop_signal(AtStopSignal what) {
+  at_first.store(what);
+  end_where_nothing_is_saved();
+}
+
+bool stop_requested() { return stop.load() != 0; }
+int stop_status() { return 128 + stop.load(); }
 
 void request_stop(bool wanted) {
-  stop.store(wanted);
+  stop.store(wanted ? SIGTERM : 0);
   end_at_next.store(false);
 }
 
