@@ -280,6 +280,32 @@ SafetensorsFile read_safetensors(const std::string& path, const FileDigest* writ
   }
 }
 
+namespace {
+
+/// An exponent of ones alone is infinity or NaN. Without a branch, so that it is done many at a time.
+template <class Bits>
+bool no_exponent_of_ones(std::span<const std::byte> bytes, Bits ones) {
+  unsigned found = 0;
+  for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, bytes.data() + at, sizeof bits);
+    found |= static_cast<unsigned>((bits & ones) == ones);
+  }
+  return found == 0;
+}
+
+}  // namespace
+
+bool all_finite(DType dtype, std::span<const std::byte> bytes) {
+  switch (dtype) {
+    case DType::kFloat64: return no_exponent_of_ones(bytes, std::uint64_t{0x7ff0} << 48);
+    case DType::kFloat32: return no_exponent_of_ones(bytes, std::uint32_t{0x7f800000});
+    case DType::kBFloat16: return no_exponent_of_ones(bytes, std::uint16_t{0x7f80});
+    case DType::kFloat16: return no_exponent_of_ones(bytes, std::uint16_t{0x7c00});
+    default: return true;
+  }
+}
+
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file) {
   // The format allows no gaps, so aligned tensors must be in order of element size first (as its own writer does it), then of name.
   std::vector<const std::pair<const std::string, FileTensor>*> order;
@@ -320,6 +346,11 @@ FileDigest write_safetensors(const std::string& path, const SafetensorsFile& fil
     for (std::size_t at = 0; at < tensor.bytes.size(); at += kPiece) {
       const std::size_t count = std::min(kPiece, tensor.bytes.size() - at);
       sum.add(tensor.bytes.data() + at, count);
+      if (!all_finite(tensor.dtype, std::span(tensor.bytes).subspan(at, count))) {
+        fail(ExitCode::kDiverged, "safetensors", {.file = shown(path, 200)},
+             "is not written: tensor '{}' holds numbers that are not finite; use a smaller learning rate, a longer warm-up or clip_norm",
+             name);
+      }
       output.write(tensor.bytes.data() + at, count);
     }
     digest.tensors[name] = sum.take();

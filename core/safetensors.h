@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,8 +38,12 @@ struct FileDigest {
 /// file's size. So is a file that is not what `written` says, or one whose own metadata (add_checksums) say something else.
 SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr);
 
-/// Writes atomically (AtomicFile). A write error is Error(kOutput) with file, reason and remedy. Data lies in order of
-/// element size (largest first), then of name, from an 8-byte boundary on, so that every tensor is aligned without gaps.
+/// Whether all numbers of a tensor's bytes are finite; others than floating-point ones are.
+bool all_finite(DType dtype, std::span<const std::byte> bytes);
+
+/// Writes atomically (AtomicFile). A write error is Error(kOutput) with file, reason and remedy; a tensor with a number that is not finite
+/// is Error(kDiverged) that names it, and no file is written. Data lies in order of element size (largest first), then of name, from an
+/// 8-byte boundary on, so that every tensor is aligned without gaps.
 FileDigest write_safetensors(const std::string& path, const SafetensorsFile& file);
 
 /// Puts the tensors' checksums, and one of the other entries, into the metadata: the entry kChecksums, a JSON object

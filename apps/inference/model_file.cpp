@@ -74,6 +74,9 @@ void from_file_tensor(const FileTensor& file, const Tensor& tensor, TensorLayout
   if (is_floating(file.dtype) != is_floating(tensor.dtype())) {
     fail(ExitCode::kUsage, "model file", "{} is {}, needed: {}", what, name_of(file.dtype), name_of(tensor.dtype()));
   }
+  if (!all_finite(file.dtype, file.bytes)) {
+    fail(ExitCode::kUsage, "model file", "{} holds numbers that are not finite: the file is of a model that diverged; use another", what);
+  }
   const std::vector<std::byte> bytes = converted(file, tensor.dtype());
   std::vector<std::byte> memory(tensor.bytes());
   to_memory_layout(bytes.data(), tensor.shape(), layout, size_of(tensor.dtype()), memory.data());

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -163,6 +164,11 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);
+    for (const MetricValue& metric : result.values) {
+      if (result.samples == 0 || std::isfinite(metric.value) || !metric.name.ends_with("loss")) continue;
+      fail(ExitCode::kDiverged, "evaluate", "test_{} is {}: the model's outputs overflow; train it with a smaller learning rate",
+           metric.name, metric.value);
+    }
   });
   return ExitCode::kOk;
 }

@@ -75,8 +75,14 @@ ExitCode TrainingRun::run() {
   } catch (const AgreedError& error) {
     // All ranks are here, or come here before they ask each other anything else. What was saved before the loss was lost is still good.
     // So is what was saved before a bit was found wrong.
-    if (error.code() == ExitCode::kDiverged || error.parts().component == "verify") checkpoints_.finish();
-    throw;
+    const bool diverged = error.code() == ExitCode::kDiverged;
+    if (diverged || error.parts().component == "verify") checkpoints_.finish();
+    if (!diverged) throw;
+    ErrorParts parts = error.parts();
+    const auto newest = CheckpointFolder(folder_).newest();
+    parts.remedy += newest ? fmt::format(" (the last good checkpoint is {})", CheckpointFolder(folder_).step_folder(*newest))
+                           : std::string(" (no checkpoint was saved before)");
+    throw AgreedError(error.code(), parts);
   }
 }
 
@@ -327,12 +333,15 @@ void TrainingRun::save_best() {
 
 void TrainingRun::tell(const EvaluationResult& result, bool last) {
   for (const MetricValue& metric : result.values) {
-    if (result.samples == 0 || transport_.rank() != 0 || std::isfinite(metric.value)) continue;
-    log::warning(
-        "the test after step {} gives test_{} {}: the model's outputs overflow; more steps let batch norm's statistics settle, else "
-        "use a smaller learning rate",
-        step(), metric.name, metric.value);
-    break;
+    if (result.samples == 0 || std::isfinite(metric.value)) continue;
+    if (metric.name.ends_with("loss")) {
+      fail_on_all_ranks(
+          ExitCode::kDiverged, "trainer", {.step = step()},
+          "the test after step {} gives test_{} {}: the model's outputs overflow; use a smaller learning rate, or test later, "
+          "when batch norm's statistics have settled",
+          step(), metric.name, metric.value);
+    }
+    if (transport_.rank() == 0) log::warning("the test after step {} gives test_{} {}", step(), metric.name, metric.value);
   }
   if (writer_) {
     MetricsLine line;

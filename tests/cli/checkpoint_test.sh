@@ -25,6 +25,31 @@ verify "said in one line" bash -c '[ "$(grep -c . .stderr)" = 1 ]'
 flip two/model.safetensors 1.weight
 check "starling-predict finds it in a model" 2 "model\.safetensors: tensor '1.weight'.*damaged" "$STARLING_BUILD/bin/starling-predict" two none.png
 
+# Nothing that is not finite leaves in silence: here the last update alone overflows, with and without a test behind it.
+wild() { "$train" small.json --set data.limit=64 --set steps=8 --set optimizer='{"type": "sgd", "lr": 0.02}' --set schedule='{"type": "multistep", "milestones": [1.75], "gamma": 1e39}' "$@"; }
+export -f wild
+export train
+check "a last update that overflows" 4 "step 8 gives test_loss .*the last good checkpoint is overflow/checkpoints/step-4" wild --output overflow
+check "before a checkpoint without a test" 4 "step-8/rank-0.safetensors: is not written: tensor '[a-z0-9.]*' holds numbers that are not finite.*untested/checkpoints/step-4" \
+  wild --set steps=12 --set evaluate.every_epochs=0 --output untested
+verify "there is no model and no later checkpoint" bash -c '! ls {overflow,untested}/model.safetensors {overflow,untested}/checkpoints/step-8/DONE 2>/dev/null'
+python3 - two/checkpoints/step-12/rank-0.safetensors nan.safetensors <<'PYTHON'
+import json, struct, sys
+data = bytearray(open(sys.argv[1], "rb").read())
+length, = struct.unpack_from("<Q", data)
+head = json.loads(data[8:8 + length])
+tensors = {name.removeprefix("model."): entry for name, entry in head.items() if name.startswith("model.")}
+blob, header = b"", {}
+for name, entry in tensors.items():
+    begin, end = entry["data_offsets"]
+    header[name] = dict(entry, data_offsets=[len(blob), len(blob) + end - begin])
+    blob += data[8 + length + begin:8 + length + end]
+text = json.dumps(header).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + blob[:-4] + struct.pack("<f", float("nan")))
+PYTHON
+check "an initial file with such a number" 2 "nan.safetensors: tensor [a-z0-9.]* holds numbers that are not finite" \
+  "$train" small.json --set init=nan.safetensors --output initial
+
 # A write error beside training ends the run with 5, as one in it does.
 check "a file size limit" 5 "rank-0\.safetensors: could not be written: File too large" bash -c \
   'ulimit -f 500; "$train" small.json --set steps=2000 --set model.hidden=[512] --output limited'

@@ -279,6 +279,36 @@ TEST_CASE("core/safetensors: writing refuses what it could not read") {
   CHECK(folder.files() == 0);
 }
 
+TEST_CASE("core/safetensors: a number that is not finite is written in no place and no dtype") {
+  const test::Folder folder;
+  const auto patterns = [](DType dtype) -> std::vector<std::uint64_t> {  // the largest number, infinity, -infinity, a quiet NaN, another
+    switch (dtype) {
+      case DType::kFloat64: return {0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000000, 0x7ff8000000000000, 0xfff0000000000001};
+      case DType::kFloat32: return {0x7f7fffff, 0x7f800000, 0xff800000, 0x7fc00000, 0xff800001};
+      case DType::kBFloat16: return {0x7f7f, 0x7f80, 0xff80, 0x7fc0, 0xff81};
+      default: return {0x7bff, 0x7c00, 0xfc00, 0x7e00, 0xfc01};
+    }
+  };
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    const std::vector<std::uint64_t> bits = patterns(dtype);
+    for (const std::size_t place : {std::size_t{0}, std::size_t{1}, std::size_t{77}}) {
+      for (std::size_t k = 0; k < bits.size(); ++k) {
+        SafetensorsFile file;
+        file.tensors["whole"] = {DType::kInt64, Shape{1}, std::vector<std::byte>(8, std::byte{0xff})};
+        FileTensor& tensor = file.tensors["net.weight"] = {dtype, Shape{78}, std::vector<std::byte>(78 * size_of(dtype))};
+        std::memcpy(tensor.bytes.data() + place * size_of(dtype), &bits[k], size_of(dtype));
+        if (k == 0) {
+          CHECK_NOTHROW(write_safetensors(folder / "finite", file));
+        } else {
+          CHECK(
+              contains(error_of(ExitCode::kDiverged, [&] { write_safetensors(folder / "x", file); }), "tensor 'net.weight' holds numbers"));
+        }
+      }
+    }
+  }
+  CHECK(folder.files() == 1);
+}
+
 TEST_CASE("core/safetensors: a write that fails names file, reason and remedy, and leaves the old file") {
   const test::Folder folder;
   const auto error = [](const std::string& path) { return error_of(ExitCode::kOutput, [&] { write_safetensors(path, sample()); }); };
