@@ -75,14 +75,21 @@ ExitCode TrainingRun::run() {
   } catch (const AgreedError& error) {
     // All ranks are here, or come here before they ask each other anything else. What was saved before the loss was lost is still good.
     // So is what was saved before a bit was found wrong.
-    const bool diverged = error.code() == ExitCode::kDiverged;
-    if (diverged || error.parts().component == "verify") checkpoints_.finish();
-    if (!diverged) throw;
-    ErrorParts parts = error.parts();
+    AgreedError told = error;
+    if (told.code() == ExitCode::kDiverged || told.parts().component == "verify") {
+      try {
+        checkpoints_.finish();
+      } catch (const AgreedError& earlier) {
+        if (earlier.code() != ExitCode::kDiverged) throw;
+        told = earlier;  // the numbers were no longer finite when it was written
+      }
+    }
+    if (told.code() != ExitCode::kDiverged) throw;
+    ErrorParts parts = told.parts();
     const auto newest = CheckpointFolder(folder_).newest();
     parts.remedy += newest ? fmt::format(" (the last good checkpoint is {})", CheckpointFolder(folder_).step_folder(*newest))
                            : std::string(" (no checkpoint was saved before)");
-    throw AgreedError(error.code(), parts);
+    throw AgreedError(told.code(), parts);
   }
 }
 
