@@ -8,24 +8,78 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <limits>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 namespace starling {
 
-int usable_cores() {
+namespace {
+
+std::string text_in(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What one group's files say. Version 2: "max 100000" or "150000 100000" in one file, version 1: -1 or a number in one, and the period in
+/// another.
+double quota_of_group(const std::string& folder, bool second) {
+  std::istringstream numbers(second ? text_in(folder + "/cpu.max")
+                                    : text_in(folder + "/cpu.cfs_quota_us") + " " + text_in(folder + "/cpu.cfs_period_us"));
+  double quota = -1.0, period = 0.0;
+  const bool both = static_cast<bool>(numbers >> quota >> period);
+  return both && quota > 0.0 && period > 0.0 ? quota / period : std::numeric_limits<double>::infinity();
+}
+
+int allowed_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
+/// Where `ranks` share the quota.
+int within_quota(int cores, int ranks) {
+  static const double quota = cpu_quota();
+  return std::max(1, static_cast<int>(std::min<double>(cores, quota / ranks)));
+}
+
+}  // namespace
+
+double cpu_quota(const std::string& groups, const std::string& root) {
+  double least = std::numeric_limits<double>::infinity();
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {  // "0::/path" or "4:cpu,cpuacct:/path"
+    const std::size_t first = line.find(':'), last = line.find(':', first + 1);
+    if (last == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, last - first - 1);
+    const bool second = controllers.empty();
+    if (!second && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
+    // Within a container the path may be as the host sees it, and only the container's own group is mounted, as the root.
+    for (std::string path = line.substr(last + 1);; path.resize(path.rfind('/'))) {
+      while (path.ends_with('/')) path.pop_back();
+      for (const std::string& mount : second ? std::vector{root, root + "/unified"} : std::vector{root + "/cpu", root + "/" + controllers})
+        least = std::min(least, quota_of_group(mount + path, second));
+      if (path.empty()) break;
+    }
+  }
+  return least;
+}
+
+double cpu_quota() { return cpu_quota(text_in("/proc/self/cgroup"), "/sys/fs/cgroup"); }
+
+int usable_cores() { return within_quota(allowed_cores(), 1); }
+
 int cores_of_rank(int local_size) {
   const char* policy = std::getenv("OMPI_MCA_hwloc_base_binding_policy");
   const std::string_view name = policy && std::getenv("OMPI_MCA_orte_bound_at_launch") ? policy : "";
   const bool own = name.substr(0, 4) == "core" || name.substr(0, 8) == "hwthread";
-  return own ? usable_cores() : usable_cores() / std::max(1, local_size);
+  const int ranks = std::max(1, local_size);
+  return own ? within_quota(allowed_cores(), ranks) : usable_cores() / ranks;
 }
 
 std::string host_name() {

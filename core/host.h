@@ -5,8 +5,12 @@
 
 namespace starling {
 
-/// Cores that this process may run on.
+/// Cores that this process may use: those that it may run on, and no more than its CPU quota has whole ones (at least 1).
 int usable_cores();
+/// The CPU quota of a container or batch system, in cores: the least of this process's control groups (version 1 or 2) and those above
+/// them; infinity where there is none. `groups` is as /proc/self/cgroup, `root` where the groups are mounted.
+double cpu_quota(const std::string& groups, const std::string& root);
+double cpu_quota();
 /// Of those, the share of one of `local_size` ranks on this host: all of them where mpirun bound each rank to cores of its own.
 int cores_of_rank(int local_size);
 std::string host_name();

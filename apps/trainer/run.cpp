@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -342,8 +343,10 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
       log::warning("{}; going on without a restart, on {} of {} ranks, from step {}", heritage.loss->what, transport.size(),
                    heritage.loss->ranks_before, folder.resume ? folder.resume_step : 0);
     }
-    say("starling {}: {} rank{} on {}, {}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
-        fmt::format("{}{}", name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : ""));
+    const double quota = cpu_quota();
+    say("starling {}: {} rank{} on {}, {}{}{}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
+        name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : "",
+        std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
     say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     say(period_text(config, site));

@@ -1,0 +1,45 @@
+#include "core/host.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "tests/support/folder.h"
+
+using namespace starling;
+
+TEST_CASE("core/host: a CPU quota is the least of a process's groups and those above them, in both versions") {
+  const test::Folder folder;
+  const auto group = [&](const std::string& path, const std::string& file, const std::string& text) {
+    std::filesystem::create_directories(folder / path);
+    folder.write(path + "/" + file, text);
+  };
+  group("two/a/b", "cpu.max", "max 100000\n");
+  group("two/a", "cpu.max", "250000 100000\n");
+  group("two/a/b/c", "cpu.max", "50000 20000\n");
+  group("two/low", "cpu.max", "1000 100000\n");
+  group("two/odd", "cpu.max", "nonsense\n");
+  group("container", "cpu.max", "150000 100000\n");
+  group("one/cpu,cpuacct/job", "cpu.cfs_quota_us", "300000\n");
+  group("one/cpu,cpuacct/job", "cpu.cfs_period_us", "100000\n");
+  group("one/cpu,cpuacct/free", "cpu.cfs_quota_us", "-1\n");
+  group("one/cpu,cpuacct/free", "cpu.cfs_period_us", "100000\n");
+  group("one/cpu/short", "cpu.cfs_quota_us", "70000\n");
+  group("one/cpu/short", "cpu.cfs_period_us", "100000\n");
+  const auto quota = [&](const std::string& groups, const std::string& root) { return cpu_quota(groups, folder / root); };
+  CHECK(quota("0::/a/b\n", "two") == 2.5);
+  CHECK(quota("0::/a/b/c\n", "two") == 2.5);
+  CHECK(quota("0::/low\n", "two") == 0.01);
+  CHECK(std::isinf(quota("0::/odd\n", "two")));
+  CHECK(std::isinf(quota("0::/\n", "two")));
+  CHECK(quota("0::/docker/0123/not/mounted\n", "container") == 1.5);
+  CHECK(quota("12:pids:/job\n4:cpu,cpuacct:/job\n0::/\n", "one") == 3.0);
+  CHECK(std::isinf(quota("4:cpu,cpuacct:/free\n", "one")));
+  CHECK(quota("4:cpu:/short\n", "one") == 0.7);
+  CHECK(std::isinf(quota("4:cpuset:/short\n", "one")));
+  CHECK(std::isinf(quota("", "one")));
+  CHECK(usable_cores() >= 1);
+  CHECK(cores_of_rank(1000) >= 0);
+}
