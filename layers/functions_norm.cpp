@@ -80,7 +80,8 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
     require(residual.shape() == shape, "batch_norm", "the input is {}, the residual {}", shape.text(), residual.shape().text());
   }
   const Shape channels{shape.back()};
-  if (pass.training && shape.elements() / shape.back() < 2) {
+  const int ranks = pass.norms_over ? pass.norms_over->ranks() : 1;  // whose batches are one
+  if (pass.training && shape.elements() / shape.back() * ranks < 2) {
     fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
   }
   if (pass.norms_over && pass.training) return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
