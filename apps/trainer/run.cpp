@@ -1,6 +1,7 @@
 #include "apps/trainer/run.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -307,7 +308,6 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     folder = {first.substr(space + 1), first[0] == '1', std::atoll(first.substr(2, space - 2).c_str()), std::move(folder.lock)};
   }
   heritage.folder = folder.path;
-  if (recorded) open_flight_recorder(config, folder, transport);
   SafetensorsFile state;
   const CheckpointFolder checkpoints(folder.path);
   if (folder.resume) {
@@ -317,6 +317,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     config.stretches = continued({{.ranks = heritage.first_ranks, .batch_size = config.batch_size}}, 0, site.ranks, config.elastic);
   }
   const bool other_ranks = is_mean_of_ranks(state);
+  if (const std::int64_t asked = run_length(config, site).total_steps; folder.resume && asked < folder.resume_step) {
+    if (transport.rank() == 0)
+      say("{} has done {} steps, and {} are asked for: there is nothing to do\n", folder.path, folder.resume_step, asked);
+    return ExitCode::kOk;
+  }
+  if (recorded) open_flight_recorder(config, folder, transport);
   const std::string source = checkpoints.rank_file(folder.resume_step, other_ranks ? 0 : transport.rank());
   ShapeTrace trace = planned;
   if (!config.stretches.empty() && config.stretches.back().batch_size != config.batch_size) {
@@ -324,11 +330,12 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     trace = trace_shapes(config);
   }
   const std::string chosen = folder.resume && !other_ranks ? "" : choose_by_measurement(config, site, trace, backend, transport);
+  std::vector<std::string> changed;  // since the checkpoint
   together(transport, [&] {
     if (folder.resume || !config.stretches.empty()) check_data_size(config, source_of(options), site);
     if (folder.resume) {
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
-      check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
+      changed = check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
       if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
         log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,
@@ -352,6 +359,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     say(period_text(config, site));
     if (config.cache) say("{}\n", config.cache->text());
     say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
+    if (!changed.empty()) say("changed since the checkpoint: {}\n", fmt::join(changed, ", "));
     if (other_ranks) say(text_of(config.stretches, run_length(config, site), config));
   }
   Tracer tracer(transport.rank());
@@ -427,7 +435,7 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
 
 /// `session`: where the ranks are processes.
 ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport, MpiSession* session, Heritage& heritage) {
-  at_stop_signal(options.evaluate.empty() && !options.dry_run ? AtStopSignal::kEndAsStopped : AtStopSignal::kEnd);
+  if (session) at_stop_signal(options.evaluate.empty() && !options.dry_run ? AtStopSignal::kEndAsStopped : AtStopSignal::kEnd);
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);

@@ -22,6 +22,9 @@
 namespace starling {
 namespace {
 
+/// Of a checkpoint's metadata: threads that a rank computed with on a CPU.
+constexpr const char* kThreads = "threads";
+
 /// For an algorithm whose step 0 is the run's `first`.
 std::vector<RuleGroup> rule_groups(const TrainConfig& config, const RunLength& length, std::int64_t first) {
   std::vector<RuleGroup> groups{{config.rule.get(), 1.0}};
@@ -245,6 +248,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   config_.model->refresh_low();
   step_ = counters.step;
   for (std::int64_t t = 0; t < step_; ++t) largest_lr_ = std::max(largest_lr_, rate(t));
+  if (transport_.rank() == 0) tell_changes(file, source);
   if (scaler_ && counters.loss_scale) scaler_->restore(*counters.loss_scale);
   losses_.reset(counters.loss_sum, counters.loss_count);
   seconds_ = counters.train_seconds;
@@ -264,6 +268,27 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   together(transport_, [&] {
     if (refusal) std::rethrow_exception(refusal);
   });
+}
+
+void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
+  if (const auto made = file.metadata.find(kThreads); made != file.metadata.end() && made->second != threads_text()) {
+    log::info("the checkpoint was made with {} threads a rank, now there are {}: sums over them may differ in their last bits", made->second,
+              threads_text());
+  }
+  const nlohmann::json before = saved_config(file, source);
+  const auto number = [&](const char* key) { return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0; };
+  const RunLength length(length_.stretches(), config_.data.train_samples, config_.accumulate, number("epochs"),
+                         static_cast<std::int64_t>(number("steps")));
+  if (length.total_steps == length_.total_steps || step_ >= length_.total_steps) return;
+  const auto schedule = config_.make_schedule({config_.lr, length.first_total(), static_cast<double>(length.first_steps_per_epoch())});
+  const double was = schedule->lr(length.planned_step(step_)), is = schedule_->lr(length_.planned_step(step_));
+  if (std::abs(is - was) <= 1e-6 * std::abs(was)) return;
+  log::warning("the schedule spans {} steps now and {} before: the rate of step {} is {:.6g}, where it would have been {:.6g}",
+               length_.total_steps, length.total_steps, step_ + 1, is, was);
+}
+
+std::string Trainer::threads_text() const {
+  return backend_.device() == DeviceType::kCpu ? std::to_string(compute_threads(config_, transport_.world())) : "";
 }
 
 double Trainer::rate(std::int64_t step) const {
@@ -362,6 +387,7 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
   save_stretches(config_.stretches, file);
   save_contents(config_.data, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
+  file.metadata[kThreads] = threads_text();
   file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }

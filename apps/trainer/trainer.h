@@ -97,6 +97,9 @@ class Trainer {
   void close_part(const std::vector<Tensor>& parameters);
   /// Collective: ends the part that goes on, makes the ranks one, and opens the next.
   void switch_to(std::size_t k);
+  /// A rate that jumps, and other threads, since the checkpoint was made.
+  void tell_changes(const SafetensorsFile& file, const std::string& source) const;
+  std::string threads_text() const;  ///< "" on a GPU
   void issue_step();
   double rate(std::int64_t step) const;
   /// One micro-batch's work on the device, from its samples to the loss that it returns. Of `info` it fills in fp16's numbers.

@@ -32,11 +32,12 @@ std::string printed_by(Action&& action) {
 }
 
 /// The exit status of a child that catches signals, gets `signals` and then ends with 7 if a stop was asked for, else 8.
-int status_after(const std::vector<int>& signals) {
+int status_after(const std::vector<int>& signals, AtStopSignal first = AtStopSignal::kNote) {
   const pid_t child = ::fork();
   if (child == 0) {
     install_stop_signals();
     request_stop(false);
+    at_stop_signal(first);
     for (const int signal : signals) {
       ::kill(::getpid(), signal);
       std::this_thread::sleep_for(std::chrono::milliseconds(300));  // a second one of a kind must not meet the first still pending
@@ -91,7 +92,7 @@ TEST_CASE("apps/progress: one line rewritten in place on a terminal") {
   CHECK(printed_by([] { Progress(10, 0, true).finish(); }) == "");
 }
 
-TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT ends at once") {
+TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT ends at once, and the first where nothing is to be saved") {
   CHECK(status_after({}) == 8);
   CHECK(status_after({SIGUSR1}) == 7);
   CHECK(status_after({SIGUSR1, SIGUSR1}) == 7);
@@ -102,6 +103,9 @@ TEST_CASE("apps/signals: the first asks for a stop, a second SIGTERM or SIGINT e
   CHECK(status_after({SIGTERM, SIGTERM}) == 128 + SIGTERM);
   CHECK(status_after({SIGINT, SIGINT}) == 128 + SIGINT);
   CHECK(status_after({SIGINT, SIGTERM}) == 128 + SIGTERM);
+  // Where there is nothing to save.
+  CHECK(status_after({SIGUSR1}, AtStopSignal::kEnd) == 128 + SIGUSR1);
+  CHECK(status_after({SIGTERM}, AtStopSignal::kEndAsStopped) == 75);
 }
 
 TEST_CASE("apps/signals: a request can be made and taken back") {

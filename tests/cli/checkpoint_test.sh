@@ -50,6 +50,17 @@ PYTHON
 check "an initial file with such a number" 2 "nan.safetensors: tensor [a-z0-9.]* holds numbers that are not finite" \
   "$train" small.json --set init=nan.safetensors --output initial
 
+# What a run goes on with otherwise is said.
+resumed() { "$train" small.json --set threads=1 --set schedule='{"type": "cosine"}' --output longer "$@"; }
+export -f resumed
+check "a cosine of 8 steps" 0 "" resumed --set steps=8
+check "made longer" 0 "spans 16 steps now and 8 before: the rate of step 9 is 0.005[0-9]*, where it would have been 1e-06$" resumed --set steps=16 --resume latest
+verify "with what was changed" grep -q "^changed since the checkpoint: steps 8 → 16" .stdout
+cp -r longer before
+check "fewer steps than are done" 0 "longer has done 16 steps, and 3 are asked for: there is nothing to do" resumed --set steps=3 --resume latest
+verify "and nothing is touched" diff -r longer before
+check "other threads" 0 "made with 1 threads a rank, now there are 2" resumed --set steps=17 --set threads=2 --resume latest
+
 # A write error beside training ends the run with 5, as one in it does.
 check "a file size limit" 5 "rank-0\.safetensors: could not be written: File too large" bash -c \
   'ulimit -f 500; "$train" small.json --set steps=2000 --set model.hidden=[512] --output limited'

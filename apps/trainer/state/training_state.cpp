@@ -57,10 +57,13 @@ nlohmann::json child(const nlohmann::json& object, const std::string& name) {
   return object.is_object() ? object.value(name, nlohmann::json()) : nlohmann::json();
 }
 
-/// `written` is what the user wrote of `given`; null where that is a default.
+/// `written` is what the user wrote of `given`; null where that is a default. `changed`: what may be otherwise, and is.
 void compare(const nlohmann::json& saved, const nlohmann::json& given, const nlohmann::json& written, const std::string& path,
-             const std::string& source, bool elastic) {
-  if (changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0)) return;
+             const std::string& source, bool elastic, std::vector<std::string>& changed) {
+  if (changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0)) {
+    if (saved != given && !saved.is_null()) changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
+    return;
+  }
   if (saved.is_null() && written.is_null()) return;
   if (saved.is_object() && given.is_object()) {
     std::set<std::string> names;
@@ -68,9 +71,10 @@ void compare(const nlohmann::json& saved, const nlohmann::json& given, const nlo
     for (const auto& [name, value] : given.items()) names.insert(name);
     if (names.erase("type") != 0 && !path.empty())
       compare(child(saved, "type"), child(given, "type"), written.is_string() ? written : child(written, "type"), path + ".type", source,
-              elastic);
+              elastic, changed);
     for (const std::string& name : names) {
-      compare(child(saved, name), child(given, name), child(written, name), path.empty() ? name : path + "." + name, source, elastic);
+      compare(child(saved, name), child(given, name), child(written, name), path.empty() ? name : path + "." + name, source, elastic,
+              changed);
     }
     return;
   }
@@ -190,8 +194,10 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
   return parse_json(metadata(file, source, "config"), source);
 }
 
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
-                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic, const DatasetInfo* data) {
+std::vector<std::string> check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
+                                         const nlohmann::json& written_config, int ranks, DType compute, bool elastic,
+                                         const DatasetInfo* data) {
+  std::vector<std::string> changed;
   if (metadata(file, source, "format") != "starling-checkpoint-1") {
     fail(ExitCode::kUsage, "resume", {.file = source}, "has format '{}', needed: starling-checkpoint-1", metadata(file, source, "format"));
   }
@@ -218,10 +224,12 @@ void check_resumable(const SafetensorsFile& file, const std::string& source, con
     // of the last where the checkpoint says it elsewhere: it follows the folder, which is what the error is to name.
     nlohmann::json of_data = child(saved, "data");
     if (has_contents(file) && of_data.contains("classes")) of_data["classes"] = child(child(resolved_config, "data"), "classes");
-    compare(of_data, child(resolved_config, "data"), child(written_config, "data"), "data", source, elastic);
+    compare(of_data, child(resolved_config, "data"), child(written_config, "data"), "data", source, elastic, changed);
     check_same_contents(file, source, *data, data_path_of(resolved_config));
   }
-  compare(saved, resolved_config, written_config, "", source, elastic);
+  changed.clear();  // the whole has the data's
+  compare(saved, resolved_config, written_config, "", source, elastic, changed);
+  return changed;
 }
 
 }  // namespace starling

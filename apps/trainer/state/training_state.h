@@ -41,8 +41,9 @@ std::int64_t steps_in(const SafetensorsFile& file, const std::string& source);
 nlohmann::json saved_config(const SafetensorsFile& file, const std::string& source);
 /// Error(kUsage) naming the first key in which a run may not differ from the checkpoint that it goes on from. `written_config` is what
 /// the user wrote: a key that neither it nor the checkpoint has is newer than the checkpoint, and does nothing. `elastic`: what depends on
-/// the number of ranks may differ, too. `data`, once it is open, is compared with that of the checkpoint, too, see data_contents.h.
-void check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
+/// the number of ranks may differ, too. `data`, once it is open, is compared with that of the checkpoint, too, see data_contents.h. Returns
+/// the keys that may differ and do, each with both values.
+std::vector<std::string> check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
                      const nlohmann::json& written_config, int ranks, DType compute, bool elastic = false,
                      const DatasetInfo* data = nullptr);
 
