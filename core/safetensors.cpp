@@ -112,6 +112,21 @@ struct Extent {
 
 std::string short_text(const json& value) { return shown(value.dump(-1, ' ', false, json::error_handler_t::replace), 60); }
 
+/// Where a tensor's bytes lie.
+Extent read_extent(const Reader& reader, const std::string& name, const json& entry, std::uint64_t data_size) {
+  if (!entry.is_object() || !entry.contains("data_offsets")) reader.refuse(name, "its entry has no 'data_offsets'");
+  const json& offsets = entry["data_offsets"];
+  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
+    reader.refuse(name, "data_offsets must be two whole numbers, found " + short_text(offsets));
+  }
+  Extent extent{offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>(), name};
+  if (extent.begin > extent.end || extent.end > data_size) {
+    reader.refuse(name, fmt::format("its bytes {} to {} do not lie in the {} bytes of data; the file is truncated or damaged", extent.begin,
+                                    extent.end, data_size));
+  }
+  return extent;
+}
+
 /// Checks one tensor's entry; the bytes are not read yet.
 FileTensor read_entry(const Reader& reader, const std::string& name, const json& entry, std::uint64_t data_size, Extent& extent) {
   if (!entry.is_object()) reader.refuse(name, "its entry must be an object, found " + short_text(entry));
@@ -148,15 +163,7 @@ FileTensor read_entry(const Reader& reader, const std::string& name, const json&
   if (!bytes) reader.refuse(name, "its shape is too large: " + short_text(shape));
   tensor.shape = Shape(std::span<const std::int64_t>(sizes));
 
-  const json& offsets = entry["data_offsets"];
-  if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() || !offsets[1].is_number_unsigned()) {
-    reader.refuse(name, "data_offsets must be two whole numbers, found " + short_text(offsets));
-  }
-  extent = {offsets[0].get<std::uint64_t>(), offsets[1].get<std::uint64_t>(), name};
-  if (extent.begin > extent.end || extent.end > data_size) {
-    reader.refuse(name, fmt::format("its bytes {} to {} do not lie in the {} bytes of data; the file is truncated or damaged", extent.begin,
-                                    extent.end, data_size));
-  }
+  extent = read_extent(reader, name, entry, data_size);
   if (extent.end - extent.begin != *bytes) {
     reader.refuse(name, fmt::format("shape {} of {} takes {} bytes, its offsets say {}", tensor.shape.text(), known->name, *bytes,
                                     extent.end - extent.begin));
@@ -216,7 +223,7 @@ void check_own(const Reader& reader, const SafetensorsFile& file) {
   if (own["metadata"] != metadata_checksum(file)) reader.refuse(fmt::format("__metadata__ are not those that were written; {}", kRemedy));
 }
 
-SafetensorsFile read_checked(const std::string& path, const FileDigest* written) {
+SafetensorsFile read_checked(const std::string& path, const FileDigest* written, const std::function<bool(const std::string&)>& left_out) {
   const Reader reader(path);
   std::uint64_t header_size = 0;
   if (written && reader.size() != written->bytes) {
@@ -240,7 +247,7 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written)
   const json header = reader.header(header_size, written);
 
   SafetensorsFile file;
-  std::vector<Extent> extents;
+  std::vector<Extent> extents, left;
   for (const auto& [name, entry] : header.items()) {
     if (name == kMetadata) {
       if (!entry.is_object()) reader.refuse("__metadata__ must be an object of strings, found " + short_text(entry));
@@ -251,11 +258,16 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written)
       }
       continue;
     }
+    if (left_out && left_out(name)) {
+      left.push_back(read_extent(reader, name, entry, data_size));
+      continue;
+    }
     Extent extent;
     file.tensors[name] = read_entry(reader, name, entry, data_size, extent);
     extents.push_back(std::move(extent));
   }
-  check_cover(reader, extents, data_size);
+  left.insert(left.end(), extents.begin(), extents.end());
+  check_cover(reader, std::move(left), data_size);
   // Only now, so that no entry makes us take memory for bytes that another one claims too.
   for (const Extent& extent : extents) {
     std::vector<std::byte>& bytes = file.tensors[extent.name].bytes;
@@ -272,9 +284,10 @@ SafetensorsFile read_checked(const std::string& path, const FileDigest* written)
 
 }  // namespace
 
-SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written) {
+SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written,
+                                 const std::function<bool(const std::string&)>& left_out) {
   try {
-    return read_checked(path, written);
+    return read_checked(path, written, left_out);
   } catch (const std::bad_alloc&) {
     fail(ExitCode::kMemory, "safetensors", {.file = shown(path, 200)}, "not enough memory to read it; use a machine with more");
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -35,8 +36,10 @@ struct FileDigest {
 
 /// Reads a whole file. Every length is checked before use (header length up to 2^63, offsets, overlaps, gaps, dtype × shape =
 /// bytes, nesting, duplicate names); a malformed file is Error(kUsage) that names file, tensor and fault. Never allocates more than the
-/// file's size. So is a file that is not what `written` says, or one whose own metadata (add_checksums) say something else.
-SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr);
+/// file's size. So is a file that is not what `written` says, or one whose own metadata (add_checksums) say something else. Tensors for
+/// whose names `left_out` says true are not read, and may be of any dtype and rank.
+SafetensorsFile read_safetensors(const std::string& path, const FileDigest* written = nullptr,
+                                 const std::function<bool(const std::string&)>& left_out = {});
 
 /// Whether all numbers of a tensor's bytes are finite; others than floating-point ones are.
 bool all_finite(DType dtype, std::span<const std::byte> bytes);

@@ -335,7 +335,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
     if (folder.resume || !config.stretches.empty()) check_data_size(config, source_of(options), site);
     if (folder.resume) {
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
-      changed = check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
+      changed =
+          check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
       const auto norms = state.metadata.find("batch_norms_in_convolutions");
       if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
         log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,

@@ -272,8 +272,8 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
 
 void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
   if (const auto made = file.metadata.find(kThreads); made != file.metadata.end() && made->second != threads_text()) {
-    log::info("the checkpoint was made with {} threads a rank, now there are {}: sums over them may differ in their last bits", made->second,
-              threads_text());
+    log::info("the checkpoint was made with {} threads a rank, now there are {}: sums over them may differ in their last bits",
+              made->second, threads_text());
   }
   const nlohmann::json before = saved_config(file, source);
   const auto number = [&](const char* key) { return before.contains(key) && before[key].is_number() ? before[key].get<double>() : 0.0; };

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -529,6 +530,27 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     write_safetensors(path, file);
     CHECK(contains(refusal({"6.*"}), "tensor 1.bias is missing"));
     CHECK_NOTHROW(check_initial_file({path, {"6.*", "1.*"}}, *read_train_config(recipe_config(), "test", {1, 1}).model));
+
+    // Other tools' prefixes go; what is skipped may be of a dtype and rank that nobody here knows.
+    SafetensorsFile wrapped;
+    for (const auto& [name, tensor] : loaded.tensors) wrapped.tensors["module._orig_mod." + name] = tensor;
+    write_safetensors(path, wrapped);
+    std::string bytes = folder.read("start.safetensors");
+    std::uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    nlohmann::json header = nlohmann::json::parse(bytes.substr(8, length));
+    const std::uint64_t end = bytes.size() - 8 - length;
+    header["module._orig_mod.head.weight"] = {{"dtype", "F8_E4M3"}, {"shape", {1, 1, 1, 1, 1, 1, 1, 3}}, {"data_offsets", {end, end + 3}}};
+    const std::string text_of_header = header.dump(), data = bytes.substr(8 + length) + "abc";
+    length = text_of_header.size();
+    folder.write("start.safetensors", std::string(reinterpret_cast<const char*>(&length), sizeof length) + text_of_header + data);
+    CHECK(contains(refusal({}), "dtype \"F8_E4M3\" is not among"));
+    nlohmann::json prefixed = recipe_config();
+    prefixed["init"] = {{"file", path}, {"skip", {"head.*"}}};
+    TrainerRun again(prefixed, transport);
+    SafetensorsFile from_wrapped;
+    add_model_tensors(*again.config.model, "", from_wrapped);
+    check_same_tensors(loaded, from_wrapped);
     folder.write("start.safetensors", "no tensors at all");
     CHECK(refusal({}).find('\n') == std::string::npos);
     CHECK(contains(recipe_error(R"({"init": {"skip": ["fc.*"]}})"), "init.file: is missing beside skip"));

@@ -5,11 +5,15 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
+#include <string_view>
+#include <utility>
 
 #include "apps/inference/model_file.h"
 #include "core/backend.h"
 #include "core/error.h"
+#include "core/log.h"
 #include "core/registry.h"
 #include "core/safetensors.h"
 
@@ -29,10 +33,35 @@ void each_tensor(Model& model, const Visit& visit) {
   for (const ModelBuffer* buffer : model.buffers()) visit(buffer->name, buffer->value, TensorLayout::kPlain);
 }
 
-void check_patterns(const InitialFile& init, const SafetensorsFile& file, Model& model) {
-  std::set<std::string> names;
+/// What other tools put before every name: PyTorch's DataParallel, torch.compile, Lightning.
+constexpr std::string_view kPrefixes[] = {"module.", "_orig_mod.", "model."};
+
+/// Takes those off that all of the file's tensors have, and none of the model's.
+void take_prefixes(const InitialFile& init, SafetensorsFile& file, Model& model) {
+  std::string taken;
+  const auto wanted = [&](std::string_view prefix) {
+    bool of_model = false;
+    each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) { of_model = of_model || name.starts_with(prefix); });
+    const auto has = [&](const auto& entry) { return entry.first.starts_with(prefix) && entry.first.size() > prefix.size(); };
+    return !of_model && !file.tensors.empty() && std::all_of(file.tensors.begin(), file.tensors.end(), has);
+  };
+  for (bool more = true; more;) {
+    more = false;
+    for (const std::string_view prefix : kPrefixes) {
+      if (!wanted(prefix)) continue;
+      std::map<std::string, FileTensor> renamed;
+      for (auto& [name, tensor] : file.tensors) renamed[name.substr(prefix.size())] = std::move(tensor);
+      file.tensors = std::move(renamed);
+      taken += prefix;
+      more = true;
+    }
+  }
+  const bool told = !model.parameters().empty() && model.parameters().front()->value.backend().device() == DeviceType::kMeta;
+  if (!taken.empty() && !told) log::info("init: {}: the prefix '{}' of all its names is taken off", init.file, taken);
+}
+
+void check_patterns(const InitialFile& init, std::set<std::string> names, Model& model) {
   each_tensor(model, [&](const std::string& name, const Tensor&, TensorLayout) { names.insert(name); });
-  for (const auto& [name, tensor] : file.tensors) names.insert(name);
   for (const std::string& pattern : init.skip) {
     if (std::any_of(names.begin(), names.end(), [&](const std::string& name) { return matches(pattern, name); })) continue;
     const std::string near = suggestion(pattern, {names.begin(), names.end()});
@@ -64,8 +93,21 @@ void check_shapes(const InitialFile& init, const SafetensorsFile& file, Model& m
 }  // namespace
 
 void load_initial_file(const InitialFile& init, Model& model) {
-  SafetensorsFile file = read_safetensors(init.file);
-  check_patterns(init, file, model);
+  std::set<std::string> names;
+  SafetensorsFile file = read_safetensors(init.file, nullptr, [&](const std::string& name) {
+    std::string bare = name;
+    for (bool more = true; more;) {
+      more = false;
+      for (const std::string_view prefix : kPrefixes) {
+        if (bare.starts_with(prefix)) more = !bare.erase(0, prefix.size()).empty();
+      }
+    }
+    names.insert({name, bare});
+    return skipped(init, name) || skipped(init, bare);
+  });
+  take_prefixes(init, file, model);
+  for (const auto& [name, tensor] : file.tensors) names.insert(name);
+  check_patterns(init, std::move(names), model);
   for (auto it = file.tensors.begin(); it != file.tensors.end();) it = skipped(init, it->first) ? file.tensors.erase(it) : std::next(it);
   check_shapes(init, file, model);
   // In the place of what is skipped stands what the model has; on shapes alone that is no numbers.

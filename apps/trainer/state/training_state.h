@@ -44,7 +44,7 @@ nlohmann::json saved_config(const SafetensorsFile& file, const std::string& sour
 /// the number of ranks may differ, too. `data`, once it is open, is compared with that of the checkpoint, too, see data_contents.h. Returns
 /// the keys that may differ and do, each with both values.
 std::vector<std::string> check_resumable(const SafetensorsFile& file, const std::string& source, const nlohmann::json& resolved_config,
-                     const nlohmann::json& written_config, int ranks, DType compute, bool elastic = false,
-                     const DatasetInfo* data = nullptr);
+                                         const nlohmann::json& written_config, int ranks, DType compute, bool elastic = false,
+                                         const DatasetInfo* data = nullptr);
 
 }  // namespace starling
