@@ -155,6 +155,13 @@ struct ConfigSection::Node {
   [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
     error(key, "expected {}, found {}", expected, found_text(found));
   }
+  /// What looks like a number on a command line may be meant as a text.
+  [[noreturn]] void no_text(const std::string& key, const std::string& expected, const json& found) const {
+    const std::string name = path.empty() ? key : path + "." + key;
+    if (!found.is_number() && !found.is_boolean()) wrong(key, expected, found);
+    error(key, "expected {}, found {}; a text is quoted: \"{}\", and with --set: '{}=\"{}\"'", expected, found_text(found), found.dump(),
+          name, found.dump());
+  }
 
   double read_number(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
     if (!value.is_number() || !range.contains(value.get<double>())) wrong(key, expected, value);
@@ -253,7 +260,7 @@ bool ConfigSection::boolean(const std::string& key, bool fallback, const std::st
 std::string ConfigSection::text(const std::string& key, const std::string& fallback, const std::string& doc) {
   auto& entry = node_->declare(key, "text", json(fallback).dump(), {}, doc);
   const json* value = node_->find(key);
-  if (value && !value->is_string()) node_->wrong(key, "a string", *value);
+  if (value && !value->is_string()) node_->no_text(key, "a string", *value);
   const std::string result = value ? value->get<std::string>() : fallback;
   entry.value = result;
   return result;
@@ -264,7 +271,7 @@ std::string ConfigSection::required_text(const std::string& key, const std::stri
   const json* value = node_->find(key);
   if (!value && describing()) return {};
   if (!value) node_->missing(key, "a string");
-  if (!value->is_string() || value->get_ref<const std::string&>().empty()) node_->wrong(key, "a string that is not empty", *value);
+  if (!value->is_string() || value->get_ref<const std::string&>().empty()) node_->no_text(key, "a string that is not empty", *value);
   entry.value = *value;
   return value->get<std::string>();
 }

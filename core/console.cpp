@@ -6,11 +6,13 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/file_io.h"
 #include "core/log.h"
 #include "core/text.h"
 
@@ -74,6 +76,10 @@ void say(std::string_view text) {
 
 void answer(std::string_view text) {
   const int reason = print(text);
+  if (reason == EPIPE) {  // whoever read has seen enough, as in `… | head`: the end of a program that writes to a pipe
+    remove_unfinished_files();
+    ::_exit(128 + SIGPIPE);
+  }
   if (reason != 0) {
     fail(ExitCode::kOutput, "output", "stdout could not be written: {}; free space there, or send the output elsewhere",
          std::generic_category().message(reason));

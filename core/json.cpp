@@ -2,8 +2,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <bit>
 #include <cerrno>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -80,6 +82,11 @@ class StrictReader {
   bool number_unsigned(json::number_unsigned_t value) { return put(value); }
   bool number_float(json::number_float_t value, const std::string& token) {
     if (!std::isfinite(value)) refuse(fmt::format("the number {} is out of range", shown(token, 40)));
+    // Below the smallest number that there is: a zero, which nobody wrote. By its bits, as a comparison may take small numbers for zero,
+    // too.
+    const std::string_view digits = std::string_view(token).substr(0, token.find_first_of("eE"));
+    if ((std::bit_cast<std::uint64_t>(value) << 1) == 0 && digits.find_first_of("123456789") != std::string_view::npos)
+      refuse(fmt::format("the number {} is too small, and would be 0", shown(token, 40)));
     return put(value);
   }
   bool string(std::string& value) { return put(std::move(value)); }

@@ -1,5 +1,6 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "core/config.h"
 #include "core/error.h"
@@ -15,12 +16,14 @@ using nlohmann::json;
   throw Error(ExitCode::kUsage, {"config", std::string(message), {}, {.key = "--set " + shown(path, 100)}});
 }
 
-/// JSON where it parses, else the text itself. What starts like an object or a list was meant as one, so its error is shown.
+/// JSON where it parses, else the text itself. What starts like an object or a list was meant as one, and what is a number that nobody can
+/// hold as one, so its error is shown.
 json parse_value(const std::string& text, std::string_view path) {
   try {
     return parse_json(text, fmt::format("--set {}", shown(path, 100)));
   } catch (const Error&) {
-    if (text.starts_with('{') || text.starts_with('[')) throw;
+    static const std::regex number(R"(-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?)");
+    if (text.starts_with('{') || text.starts_with('[') || (text.size() < 1000 && std::regex_match(text, number))) throw;
     return text;
   }
 }

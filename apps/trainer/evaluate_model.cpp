@@ -149,7 +149,6 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
     std::exception_ptr unwritten;  // a full disk does not take the numbers with it
     if (classes) {
       const std::vector<std::string> names = config.data.names_of_classes(config.data.classes);
-      answer(class_table(result, names));
       if (table) {
         const std::string csv = confusion_csv(result, names);
         try {
@@ -159,6 +158,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
           unwritten = std::current_exception();
         }
       }
+      answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;

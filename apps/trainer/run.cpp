@@ -143,7 +143,7 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
   nlohmann::json config = read_config(options);
   const std::string source = source_of(options);
   try {
-    return read_train_config(config, source, site);
+    return read_train_config(config, source, site, options.dry_run);  // else once the data is there
   } catch (const Error& error) {
     const ErrorParts& parts = error.parts();
     if (!options.elastic || !(parts.component == "topology" || parts.where.key.starts_with("sync.topology"))) throw;
@@ -151,18 +151,18 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
                          given = elastic.is_object() ? elastic.value("topology", nlohmann::json()) : nlohmann::json();
     const std::string other = given.is_string() ? given.get<std::string>() : Elastic().topology;  // what is no text is told by the reader
     config["sync"]["topology"] = {{"type", other}};
-    TrainConfig result = read_train_config(config, source, site);
+    TrainConfig result = read_train_config(config, source, site, options.dry_run);
     if (first_rank) log::warning("{}; going on with elastic.topology, {}", error.message(), other);
     return result;
   }
 }
 
-void open_data(TrainConfig& config, const std::string& source, const RankLayout& site) {
+void open_data(TrainConfig& config, const std::string& source, const RankLayout& site, bool trains) {
   const std::vector<TensorInfo> declared = config.data.tensors;
   config.dataset->open();
   config.data = config.dataset->info();
   require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
-  check_data_size(config, source, site);
+  if (trains) check_data_size(config, source, site);
 }
 
 /// Now rather than after training. What is there stays as it is.
@@ -463,7 +463,7 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
     transport.reset();
     transport = make_transport(config.timeout_s);
   }
-  together(*transport, [&] { open_data(config, source_of(options), site); });
+  together(*transport, [&] { open_data(config, source_of(options), site, options.evaluate.empty()); });
   agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
   backend = choose_backend(config, *transport);
   if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);

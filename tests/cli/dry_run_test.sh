@@ -12,6 +12,15 @@ check "starling-bench floor: JSON" 0 '"images_per_second":' "$bench" floor "$res
 verify "without deferred batch norms there is one floor" bash -c '! grep -q "\"unfused\":" "$0"' "$work/.stdout"
 check "starling-bench floor: JSON in fp16" 0 '"unfused":' "$bench" floor "$resnet18" --json --precision fp16
 check "starling-bench floor: a bad precision" 2 "precision" "$bench" floor "$resnet18" --precision fp8
+# A reader that has seen enough.
+for reader in "head -c 1" "grep -q ."; do
+  verify "a dry run | $reader" bash -c '"$0" "$1" --dry-run 2>.err | '"$reader"' >/dev/null; [ "${PIPESTATUS[0]}" = 0 ] || [ "${PIPESTATUS[0]}" = 141 ] && [ ! -s .err ]' "$train" "$resnet18"
+done
+verify "to a pipe that nobody reads: SIGPIPE's status, and no word" bash -c '{ sleep 0.2; "$0" --help; echo $? >&2; } 2>.err | : ; [ "$(cat .err)" = 141 ]' "$train"
+# A warm-up without an end; and the data's declared size is none of a run's, which has files of another.
+check "a warm-up longer than the run" 0 "schedule.warmup_steps: 900 are not fewer than the run's 20" \
+  "$train" "$resnet18" --dry-run --set steps=20 --set schedule='{"type": "constant", "warmup_steps": 900}'
+
 check "--version" 0 "[0-9]+\.[0-9]+\.[0-9]+" "$train" --version
 verify "--version names the libraries" grep -qi "dnnl\|onednn" "$work/.stdout"
 check "docs/config.md can be printed" 0 "batch_size" "$train" --describe-config

@@ -50,6 +50,10 @@ verify "six starts without --output have six folders" default_names
 # Data that another program shortens while it is mapped. Builds with a sanitizer leave SIGBUS to that.
 mkdir -p data/cifar-10-batches-bin
 refill() { for i in data_batch_1 data_batch_2 data_batch_3 data_batch_4 data_batch_5 test_batch; do head -c $((3073 * 40)) /dev/zero >"data/cifar-10-batches-bin/$i.bin"; done; }
+# Of 200 records an epoch is 10 updates here; declared are 50,000.
+refill
+check "a switch in epochs of the data that is there" 0 "step 5: from here on all-reduce" "$train" small.json --set data='{"type": "cifar10", "path": "data"}' \
+  --set batch_size=20 --set steps=12 --set sync.switch='[{"epoch": 0.5, "algorithm": "allreduce"}]' --output switched
 shortened() { # OUTPUT COMMAND...: training that ends when a file of its data is cut
   local output=$1 pid
   shift

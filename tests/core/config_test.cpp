@@ -124,7 +124,8 @@ TEST_CASE("core/config: numbers that are wrong") {
 TEST_CASE("core/config: other types that are wrong") {
   CHECK(
       contains(config_error(R"({"on": 1})", "on", [](ConfigSection& c) { c.boolean("on", true, ""); }), "expected true or false, found 1"));
-  CHECK(contains(config_error(R"({"s": 1})", "s", [](ConfigSection& c) { c.text("s", "", ""); }), "expected a string, found 1"));
+  CHECK(contains(config_error(R"({"s": 1})", "s", [](ConfigSection& c) { c.text("s", "", ""); }),
+                 "expected a string, found 1; a text is quoted: \"1\", and with --set: 's=\"1\"'"));
   CHECK(contains(config_error(R"({"s": ""})", "s", [](ConfigSection& c) { c.required_text("s", ""); }), "not empty"));
   const auto choice = [](ConfigSection& c) { c.choice("device", "auto", {"auto", "cpu", "cuda"}, ""); };
   CHECK(contains(config_error(R"({"device": "CPU"})", "device", choice),
@@ -290,6 +291,8 @@ TEST_CASE("core/config: --set") {
   };
   CHECK(contains(error("lr"), "no '='"));
   CHECK(contains(error("=3"), "no key before '='"));
+  CHECK(contains(error("lr=1e-400"), "1e-400 is too small"));
+  CHECK(contains(error("lr=-1.5E+999"), "out of range"));
   CHECK(contains(error("a..b=3"), "a part of the path is empty"));
   CHECK(contains(error(".a=3"), "empty"));
   CHECK(contains(error("a.=3"), "empty"));

@@ -737,7 +737,7 @@ const OptimizerRule& TrainConfig::rule_of(const Parameter& parameter) const {
   return group == 0 ? *rule : *groups[group - 1].rule;
 }
 
-TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site) {
+TrainConfig read_train_config(const nlohmann::json& given, const std::string& source, const RankLayout& site, bool check_size) {
   ConfigSection root(given, source);
   TrainConfig config;
   try {
@@ -751,7 +751,7 @@ TrainConfig read_train_config(const nlohmann::json& given, const std::string& so
   config.source = source;
   config.resolved = root.resolved();
   config.written = given;
-  check_data_size(config, source, site);
+  if (check_size) check_data_size(config, source, site);
   return config;
 }
 

@@ -155,7 +155,7 @@ struct TrainConfig {
 };
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.
-TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site);
+TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site, bool check_size = true);
 /// Checks what depends on the data set's real size, as declared at first and again once it is open.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 

@@ -182,6 +182,8 @@ std::string period_text(const TrainConfig& config, const RankLayout& site) {
   const RunLength length = run_length(config, site);
   const std::int64_t steps = length.total_steps;
   std::string text;
+  if (const auto warmup = config.resolved["schedule"].value<std::int64_t>("warmup_steps", 0); warmup >= steps)
+    text += fmt::format("schedule.warmup_steps: {} are not fewer than the run's {}: its rate never comes to optimizer.lr\n", warmup, steps);
   for (std::size_t k = 0; k <= config.phases.size(); ++k) {
     const std::int64_t first = k == 0 ? 0 : config.phases[k - 1].first_step(length);
     const std::int64_t here = (k < config.phases.size() ? config.phases[k].first_step(length) : steps) - first;
