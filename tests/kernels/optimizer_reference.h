@@ -123,7 +123,8 @@ struct Reference {
     state.a += g / static_cast<double>(k);
     const double m = state.m + (1 - beta1) * g;
     const double v = state.v + (1 - beta2) * g * g;
-    const auto q = static_cast<double>((s + k - 1) / k);
+    const auto updates = (s + k - 1) / k;
+    const auto q = static_cast<double>(updates);
     p -= lr / (1 - std::pow(beta1, q)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(beta2, q)) + eps);
     if (s % k == 0) {
       state.m = beta1 * (state.m + (1 - beta1) * state.a);

@@ -48,7 +48,7 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   op.input_roles.assign(op.inputs.size(), Role::kParameter);
   // mean, 1/sqrt(variance), scale, shift, running mean and variance, batches
   op.outputs.assign(6, Shape{channels});
-  op.outputs.push_back({});
+  op.outputs.emplace_back();
   op.output_roles.assign(6, Role::kParameter);
   op.output_roles.push_back(Role::kCounter);
   const std::size_t last = op.inputs.size() + 6;
