@@ -161,6 +161,7 @@ ExitCode evaluate_model(const TrainOptions& options, TrainConfig& config, Backen
       answer(class_table(result, names));
     }
     nlohmann::json line{{"samples", result.samples}};
+    if (config.data.pictures) line["bad_pictures"] = result.left_out;
     for (const MetricValue& metric : result.values) line["test_" + metric.name] = metric.value;
     answer("{}\n", line.dump());
     if (unwritten) std::rethrow_exception(unwritten);

@@ -113,16 +113,20 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
     sums.resize(sums.size() + static_cast<std::size_t>(total.elements()));
     backend.copy_to_host(total, sums.data() + sums.size() - total.elements());
   }
-  sums.insert(sums.end(), {rows, samples});
+  sums.insert(sums.end(), {static_cast<double>(loader.left_out()), rows, samples});
   if (transport.size() > 1) transport.world().sum(sums.data(), sums.size());
   result.samples = static_cast<std::int64_t>(sums.back());
+  result.left_out = static_cast<std::int64_t>(sums[sums.size() - 3]);
+  if (result.samples == 0 && result.left_out > 0) {
+    fail_on_all_ranks(ExitCode::kUsage, "data", {}, "none of the {} test samples can be read", result.left_out);
+  }
   std::span<const double> rest(sums);
   for (const auto& metric : task.metrics()) {
     const auto own = static_cast<std::size_t>(metric->sums());
     for (MetricValue& value : metric->values(rest.first(own), sums[sums.size() - 2])) result.values.push_back(std::move(value));
     rest = rest.subspan(own);
   }
-  if (confusion) result.confusion.assign(rest.begin(), rest.end() - 2);
+  if (confusion) result.confusion.assign(rest.begin(), rest.end() - 3);
   return result;
 }
 

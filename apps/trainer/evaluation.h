@@ -13,9 +13,9 @@
 namespace starling {
 
 struct EvaluationResult {
-  std::vector<MetricValue> values;  ///< the task's metrics
-  std::int64_t samples = 0;
-  bool stopped = false;  ///< the test was given up; nothing else is said then
+  std::vector<MetricValue> values;         ///< the task's metrics
+  std::int64_t samples = 0, left_out = 0;  ///< that were tested; that could not be read (Dataset::left_out)
+  bool stopped = false;                    ///< the test was given up; nothing else is said then
   double consensus_distance = 0.0;
   std::vector<double> bucket_consensus;
   /// Where asked for, and outputs are scores of classes: rows are the labels', columns the predicted ones', and one more is for outputs
@@ -25,7 +25,8 @@ struct EvaluationResult {
 
 /// Tests the model as its tensors stand, over all ranks' shares; the same result on every rank. Where the loader shows an image in several
 /// views, what is measured is the mean of its outputs. Samples that a rank cannot read (kUsage) are AgreedError on all ranks. Where `stop`
-/// says true on any rank, all give the test up some batches later. In both cases the loader has stopped in their midst. Collective.
+/// says true on any rank, all give the test up some batches later. In both cases the loader has stopped in their midst. Where all samples
+/// are left out, that is an AgreedError, too. Collective.
 EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& loader, Backend& backend, Transport& transport,
                           bool confusion = false, const std::function<bool()>& stop = {});
 

@@ -467,8 +467,8 @@ void TrainingRun::write_summary() {
       const std::set<std::string> different = different_of(bad);
       summary["bad_pictures"] = different.size();
       if (!different.empty())
-        log::warning("data: {} picture{} could not be decoded; others of the same class stood in", different.size(),
-                     different.size() == 1 ? "" : "s");
+        log::warning("data: {} picture{} could not be decoded; in training others of the class stood in, tests left them out",
+                     different.size(), different.size() == 1 ? "" : "s");
     }
     if (config_.cache) {
       const auto count = [&](std::size_t i) { return static_cast<std::int64_t>(cache[i]); };

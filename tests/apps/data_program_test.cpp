@@ -270,6 +270,15 @@ cut bad/train/bee/0.jpg 900
 remove out
 0 2 | or another stands in for it | bee/0.jpg: .*the next of its class stands in for it | pets.json --output skipped | data.path=bad | $skip
 line skipped/summary.json "bad_pictures": 1
+copy pets badval
+cut badval/val/ant/444.jpg 100
+0 2 | a test goes on without it | "bad_pictures":1,"samples":3 | pets.json --evaluate skipped | data.path=badval | $skip
+copy pets allbad
+cut allbad/val/ant/444.jpg 100
+cut allbad/val/ant/progressive.jpg 100
+cut allbad/val/bee/rgb_alpha8.png 40
+cut allbad/val/bee/rgb16.png 40
+2 4 | but not without all | none of the 4 test samples can be read | pets.json --evaluate skipped | data.path=allbad | $skip
 2 1 | a part of train/ set aside beside val/ | but there is .*pets/val; leave one of them out: with --set data.val_fraction=0 .*pets/val is for tests | pets.json --output out | data.val_fraction=0.1
 2 2 | a batch that is too large, and what to do | 32 on 2 ranks is more than the 24 training samples; allowed: <= 12, as by --set batch_size=12 | pets.json --output out | batch_size=32
 2 1 | a model that takes one size only | does not take 20×20×3 | pets.json --output out | model={"type": "mlp", "hidden": [4]}
@@ -289,7 +298,7 @@ line skipped-pipe/summary.json "bad_pictures": 1
   program.play(R"table(
 2 1 | a link to nothing | pets/train/ant/away.jpg: cannot be read: No such file or directory | pets.json --output out
 remove out
-0 1 | or is counted | data: 1 picture could not be decoded; others of the same class stood in | pets.json --output skipped-link | data.on_bad_image=skip
+0 1 | or is counted | data: 1 picture could not be decoded; in training others of the class stood in, tests left them out | pets.json --output skipped-link | data.on_bad_image=skip
 )table");
 }
 

@@ -242,8 +242,53 @@ TEST_CASE("image_folder: a bad picture is an error that names it, or the next of
   CHECK(contains(error_of(ExitCode::kUsage, [&] { small->image(FolderSplit::kTrain, 0, pixels.data()); }), "that max_pixels allows"));
   for (const char* name : {"train/bee/1.jpg", "train/bee/sub/2.PNG"}) tree.folder.write(name, "x");
   const auto hopeless = tree.open({{"on_bad_image", "skip"}});
-  CHECK(
-      contains(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }), "no picture of the class bee"));
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { hopeless->image(FolderSplit::kTrain, 3, pixels.data()); }),
+                 "no training picture of the class bee"));
+}
+
+TEST_CASE("image_folder: no test picture stands in for a training one, nor the reverse, and tests leave bad ones out") {
+  const PictureTree tree;
+  fs::remove_all(tree.folder / "val");
+  for (int i = 0; i < 9; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", "420.jpg");
+  const nlohmann::json keys{{"val_fraction", 0.5}, {"on_bad_image", "skip"}};
+  std::vector<std::uint8_t> pixels(16 * 16 * 3);
+  // Which of the 12 ants are training's: those that still decode once all others are broken, one at a time.
+  std::vector<std::string> training, test;
+  for (const auto& entry : fs::directory_iterator(tree.folder / "train/ant")) {
+    const std::string path = entry.path(), name = entry.path().filename();
+    if (name == "notes.txt") continue;
+    fs::rename(path, path + ".kept");
+    tree.folder.write("train/ant/" + name, "broken");
+    const auto dataset = tree.open(keys);
+    for (std::int64_t i = 0; i < 6; ++i) dataset->image(FolderSplit::kTest, i, pixels.data());
+    (dataset->bad_samples().empty() ? training : test).push_back(path);
+    fs::rename(path + ".kept", path);
+  }
+  REQUIRE(test.size() == 6);
+  const auto broken = [&](const std::vector<std::string>& paths) {
+    for (const std::string& path : paths) fs::rename(path, path + ".kept"), fs::create_symlink("nowhere", path);
+    auto dataset = tree.open(keys);
+    return dataset;
+  };
+  {
+    const auto dataset = broken(test);
+    CpuBackend backend;
+    EvaluationLoader loader(*dataset, 4, 0, 1, backend, DType::kFloat32);
+    for (int epoch = 0; epoch < 2; ++epoch) {
+      const Batch* batch = loader.next();  // the bee is left, in a batch with a place for more
+      REQUIRE(batch);
+      CHECK(batch->samples == 1);
+      CHECK((*batch)["label"].data<std::int32_t>()[0] == 1);
+      CHECK(loader.next() == nullptr);
+      CHECK(loader.left_out() == 6);
+    }
+    for (std::int64_t i = 0; i < 6; ++i) dataset->image(FolderSplit::kTrain, i, pixels.data());
+    CHECK(dataset->bad_samples().size() == 6);
+  }
+  for (const std::string& path : test) fs::rename(path + ".kept", path);
+  const auto dataset = broken(training);
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { dataset->image(FolderSplit::kTrain, 0, pixels.data()); }),
+                 "no training picture of the class ant can be decoded"));
 }
 
 // Areas, shapes and places are drawn_augment_test.cpp's.

@@ -101,8 +101,11 @@ class Dataset {
   /// What a sample costs to read and to train on, a finite number >= 0 in whatever unit info().complexity names: what the sampler
   /// `balanced` goes by. Asked once for each training sample, after open(); so it decodes nothing. Error(kUsage) where info() names none.
   virtual double complexity(Split split, std::int64_t index) const;
-  /// Samples that could not be read so far and that others stand in for (data.on_bad_image): each once, as a number of the data set's own.
+  /// Samples that could not be read so far, where data.on_bad_image goes on: each once, as a number of the data set's own. In training
+  /// others stand in for them.
   virtual std::vector<std::int64_t> bad_samples() const { return {}; }
+  /// Whether that is so of a test sample, after it was read: what read() has written is no image, and tests go on without it.
+  virtual bool left_out(std::int64_t test_sample) const { return (void)test_sample, false; }
 };
 
 struct ImageInfo {

@@ -314,8 +314,10 @@ class ShownView final : public Augmenter {
 struct EvaluationLoader::State {
   std::unique_ptr<BatchMaker> maker;
   BatchMaker::Slot slot;
+  const Dataset* dataset = nullptr;
   std::vector<std::int64_t> samples;
   std::int64_t batch_size = 1, position = 0, count = 0;  ///< count: samples of the batch, which ends at position
+  std::int64_t left_out = 0;
   std::vector<TestView> views;
   std::vector<Augmenters> changes;  ///< by view
   Batch batch;
@@ -340,6 +342,7 @@ EvaluationLoader::EvaluationLoader(const Dataset& dataset, std::int64_t batch_si
                                    int threads, std::vector<TestView> views)
     : state_(std::make_unique<State>()) {
   require(batch_size > 0 && ranks > 0 && rank >= 0 && rank < ranks, "loader", "rank {} of {} with batch size {}", rank, ranks, batch_size);
+  state_->dataset = &dataset;
   for (std::int64_t i = rank; i < dataset.info().test_samples; i += ranks) state_->samples.push_back(i);
   const auto own = static_cast<std::int64_t>(state_->samples.size());
   state_->batch_size = std::max<std::int64_t>(1, std::min(batch_size, own));
@@ -362,15 +365,22 @@ EvaluationLoader::~EvaluationLoader() = default;
 
 const Batch* EvaluationLoader::next() {
   State& state = *state_;
-  const std::int64_t left = static_cast<std::int64_t>(state.samples.size()) - state.position;
-  if (left == 0) {
-    state.position = 0;
-    return nullptr;
+  while (const std::int64_t left = static_cast<std::int64_t>(state.samples.size()) - state.position) {
+    state.count = std::min(left, state.batch_size);
+    state.position += state.count;
+    const Batch& batch = state.make(0);
+    const auto end = state.samples.begin() + state.position;
+    const auto good = std::remove_if(end - state.count, end, [&](std::int64_t sample) { return state.dataset->left_out(sample); });
+    if (good == end) return &batch;
+    state.left_out += end - good;
+    state.samples.erase(good, end);
+    state.position -= state.count;  // the batch is made again, without them
   }
-  state.count = std::min(left, state.batch_size);
-  state.position += state.count;
-  return &state.make(0);
+  state.position = 0;
+  return nullptr;
 }
+
+std::int64_t EvaluationLoader::left_out() const { return state_->left_out; }
 
 const std::vector<TestView>& EvaluationLoader::views() const { return state_->views; }
 

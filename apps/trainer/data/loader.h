@@ -69,7 +69,8 @@ class Loader {
   std::unique_ptr<State> state_;
 };
 
-/// This rank's share of the test set: every sample exactly once over all ranks, in order, no augmentation; the last batch may be short.
+/// This rank's share of the test set: every sample exactly once over all ranks, in order, no augmentation; the last batch may be
+/// short. Samples that the data set leaves out (Dataset::left_out) are none, from when they are met on.
 class EvaluationLoader {
  public:
   /// `views`: how each image is shown, of test_views(); none: as it is.
@@ -79,6 +80,7 @@ class EvaluationLoader {
   /// The next batch, in its first view, or null at the end (then it starts over).
   const Batch* next();
   const std::vector<TestView>& views() const;  ///< one or more
+  std::int64_t left_out() const;               ///< of this rank's share, so far
   /// The same samples in another view; takes the place of the batch that was given before.
   const Batch& shown(std::size_t view);
 

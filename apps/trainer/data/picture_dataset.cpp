@@ -33,8 +33,10 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   read_growth(section);
   val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
                                  "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed");
-  skip_ = section.choice("on_bad_image", "error", {"error", "skip"},
-                         "a picture that cannot be decoded ends the run, or the next one of its class stands in for it") == "skip";
+  skip_ = section.choice(
+              "on_bad_image", "error", {"error", "skip"},
+              "a picture that cannot be decoded ends the run, or the next training picture of its class stands in for it; tests leave "
+              "theirs out") == "skip";
   settings_.max_pixels = section.integer("max_pixels", 200'000'000, Range::at_least(1), "larger pictures are refused");
   const std::int64_t classes = section.integer("classes", 1000, Range::closed(1, 1 << 24),
                                                "number of classes, for --dry-run where the folder is not there; else it decides");
@@ -177,28 +179,43 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
   thread_local PictureDecoder decoder;
   decoder.use(settings_);
   if (!skip_) return source->decode(number, decoder, part, side, out, later);
-  const std::int64_t label = source->label(number), begin = source->first(label), count = source->first(label + 1) - begin;
-  for (std::int64_t k = 0; k < count; ++k) {
+  const auto decodes = [&, source = source](std::int64_t picture) {
     try {
-      return source->decode(begin + (number - begin + k) % count, decoder, part, side, out, later);
+      source->decode(picture, decoder, part, side, out, later);
+      return true;
     } catch (const Error& error) {
       if (error.code() != ExitCode::kUsage) throw;
-      count_bad(*source, begin + (number - begin + k) % count, error);
+      count_bad(split, {source, picture}, error);
+      return false;
     }
+  };
+  if (decodes(number) || split == Split::kTest) return;
+  const std::int64_t label = source->label(number);
+  const auto sample = train_samples_.begin() + index;
+  const auto first = std::lower_bound(train_samples_.begin(), sample, source->first(label)),
+             end = std::lower_bound(sample, train_samples_.begin() + info_.train_samples, source->first(label + 1));
+  for (auto next = sample; (next = next + 1 == end ? first : next + 1) != sample;) {
+    if (decodes(*next)) return;
   }
-  fail(ExitCode::kUsage, "data", "{}: no picture of the class {} can be decoded", name_,
+  fail(ExitCode::kUsage, "data", "{}: no training picture of the class {} can be decoded", name_,
        source->classes()[static_cast<std::size_t>(label)]);
 }
 
-void PictureDataset::count_bad(const PictureSource& source, std::int64_t number, const Error& error) const {
+void PictureDataset::count_bad(Split split, const Place& place, const Error& error) const {
   std::size_t before = 0;
   {
     const std::lock_guard lock(bad_mutex_);
     before = bad_.size();
-    if (!bad_.insert(2 * number + (&source == sources_.test.get() ? 1 : 0)).second) return;
+    if (!bad_.insert(key_of(place)).second) return;
   }
-  if (before < kBadPicturesNamed) log::warning("data: {}; the next of its class stands in for it", error.message());
+  if (before < kBadPicturesNamed)
+    log::warning("data: {}; {}", error.message(), split == Split::kTest ? "tests leave it out" : "the next of its class stands in for it");
   if (before + 1 == kBadPicturesNamed) log::warning("data: more pictures like these will be counted, but not named");
+}
+
+bool PictureDataset::left_out(std::int64_t test_sample) const {
+  const std::lock_guard lock(bad_mutex_);
+  return bad_.count(key_of(place(Split::kTest, test_sample))) != 0;
 }
 
 std::vector<std::int64_t> PictureDataset::bad_samples() const {

@@ -36,7 +36,8 @@ class PictureSource {
   virtual void will_decode(std::span<const std::int64_t> indices) const { static_cast<void>(indices); }
 };
 
-/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops, and what stands in for a bad picture.
+/// What data sets of pictures of any size share: their keys, which pictures are for tests, crops, and what becomes of a bad picture: in
+/// training the next of its class stands in for it, which is training's too; tests leave it out.
 class PictureDataset : public BuiltinDataset {
  public:
   void set_interpolation(Interpolation interpolation) final;
@@ -48,6 +49,7 @@ class PictureDataset : public BuiltinDataset {
                  CutTarget* later) const final;
   void will_read(Split split, std::span<const std::int64_t> indices) const final;
   std::vector<std::int64_t> bad_samples() const final;
+  bool left_out(std::int64_t test_sample) const final;
 
  protected:
   /// `name` is the data set's type, before its errors; `where` documents the key `path`.
@@ -72,7 +74,8 @@ class PictureDataset : public BuiltinDataset {
   void split(const PictureSource& train);
   void read_growth(ConfigSection& section);
   void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out, CutTarget* later) const;
-  void count_bad(const PictureSource& source, std::int64_t number, const Error& error) const;
+  std::int64_t key_of(const Place& place) const { return 2 * place.number + (place.source == sources_.test.get() ? 1 : 0); }
+  void count_bad(Split split, const Place& place, const Error& error) const;
 
   std::string name_, path_;
   std::uint64_t seed_;
@@ -84,7 +87,7 @@ class PictureDataset : public BuiltinDataset {
   Sources sources_;
   std::vector<std::int64_t> train_samples_, test_samples_;  ///< pictures of train/; the second where there is no val/
   mutable std::mutex bad_mutex_;
-  mutable std::set<std::int64_t> bad_;  ///< twice the number, and 1 of val/
+  mutable std::set<std::int64_t> bad_;  ///< key_of() each: twice the number, and 1 of val/
 };
 
 }  // namespace starling
