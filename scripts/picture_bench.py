@@ -4,7 +4,7 @@
     python3 scripts/picture_bench.py make DEST CIFAR      2,000 JPEG files of 500×375 for the measurement: DEST/<class>/*.jpg
     python3 scripts/picture_bench.py run DEST             random resized crops to 224: ours, PIL's, torchvision's decode_jpeg and loader
     python3 scripts/picture_bench.py names DEST PICTURE   as many files as ImageNet has, with names like its: links to PICTURE's bytes
-    python3 scripts/picture_bench.py index DEST           what the index of these files takes: time to make and open, memory of 2 ranks
+    python3 scripts/picture_bench.py index DEST           what listing these files takes: time, memory of 2 ranks
     python3 scripts/picture_bench.py augment              random changes, µs an image from bytes in memory to normalised fp32: ours, and torchvision's
                                                           transforms.v2 on uint8 tensors, and on Pillow's images as its reference scripts take them
 
@@ -138,20 +138,8 @@ def names(destination, picture, classes=1000, files=1281):
                 os.link(first, other)
 
 
-def memory(process):
-    """kB by name, of a process and of its mapping of train/.starling-index."""
-    def sizes(lines):
-        return {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("Rss:", "Pss:", "Private_"))}
-    whole = sizes(pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines())
-    lines = pathlib.Path(f"/proc/{process}/smaps").read_text().splitlines()
-    begin = next(i for i, line in enumerate(lines) if line.endswith("train/.starling-index"))
-    end = next(i for i in range(begin, len(lines)) if lines[i].startswith("VmFlags"))
-    return whole, sizes(lines[begin:end])
-
-
 def index(folder, repeats):
     train = ROOT / "build/bin/starling-train"
-    kept = pathlib.Path(folder, "train", ".starling-index")
     with tempfile.TemporaryDirectory() as work:
         work = pathlib.Path(work)
         config = work / "run.json"
@@ -159,37 +147,15 @@ def index(folder, repeats):
             "model": {"type": "resnet20"}, "batch_size": 4, "steps": 10**8, "log_every": 1, "optimizer": {"type": "sgd", "lr": 1e-3},
             "data": {"type": "image_folder", "path": str(pathlib.Path(folder).resolve()), "image_size": 16, "test_resize": 16,
                      "test_crop": 16}}))
-
-        def opened():
-            """ms from opening the index of train/ to opening that of val/, or from looking for it, where it has to be made. Other calls of
-            the system run at full speed."""
-            output = tempfile.mkdtemp(dir=work) + "/run"
+        times = []
+        for _ in range(repeats):  # ms from the first class folder of train/ to val/. Other calls of the system run at full speed.
             subprocess.run(["strace", "-f", "--seccomp-bpf", "-ttt", "-e", "trace=openat", "-o", work / "calls", train, config, "--set",
-                            "steps=1", "--output", output], check=True, capture_output=True)
-            times = {}
-            for line in (work / "calls").read_text().splitlines():
-                for part in ("train", "val"):
-                    if f"/{part}/.starling-index" in line:
-                        times.setdefault(part, float(line.split()[1]))
-            return 1e3 * (times["val"] - times["train"])
-
-        def forget():
-            descriptor = os.open(kept, os.O_RDONLY)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
-
-        def report(what, prepare, count):
-            times = []
-            for _ in range(count):
-                prepare()
-                times.append(opened())
-            print(f"{what}: {statistics.median(times):.1f} ms, median of {count}, {min(times):.1f} to {max(times):.1f}")
-
-        report("made", lambda: kept.unlink(missing_ok=True), 3)
-        report("opened", lambda: None, repeats)
-        report("opened, its pages out of the system's memory", forget, repeats)
-        print(f"{kept.stat().st_size / 1e6:.1f} MB")
+                            "steps=1", "--output", tempfile.mkdtemp(dir=work) + "/run"], check=True, capture_output=True)
+            calls = (work / "calls").read_text().splitlines()
+            begin = next(i for i, line in enumerate(calls) if "/train/" in line)
+            end = next(line for line in calls[begin:] if '/val"' in line)
+            times.append(1e3 * (float(end.split()[1]) - float(calls[begin].split()[1])))
+        print(f"listed: {statistics.median(times):.0f} ms, median of {repeats}, {min(times):.0f} to {max(times):.0f}")
         job = subprocess.Popen(["mpirun", "--oversubscribe", "-n", "2", train, config, "--output", work / "long"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -197,12 +163,11 @@ def index(folder, repeats):
                 if job.poll() is not None:
                     raise RuntimeError("training ended")
                 time.sleep(0.2)
-            children = pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
-            for rank, process in enumerate(children):
-                for what, numbers in zip(("whole process", "the index"), memory(process)):
-                    private = numbers["Private_Clean"] + numbers["Private_Dirty"]
-                    print(f"rank {rank}, {what}: Rss {numbers['Rss'] * 1.024e-3:.1f} MB, Pss {numbers['Pss'] * 1.024e-3:.1f} MB, "
-                          f"of its own {private * 1.024e-3:.1f} MB")
+            for rank, process in enumerate(pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()):
+                lines = pathlib.Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+                sizes = {line.split(":")[0]: int(line.split()[1]) for line in lines if line.startswith(("Rss:", "Pss:", "Private_"))}
+                print(f"rank {rank}: Rss {sizes['Rss'] * 1.024e-3:.1f} MB, Pss {sizes['Pss'] * 1.024e-3:.1f} MB, "
+                      f"of its own {(sizes['Private_Clean'] + sizes['Private_Dirty']) * 1.024e-3:.1f} MB")
         finally:
             job.terminate()
             job.wait()

@@ -230,7 +230,7 @@ TEST_CASE("data: a run on pictures stops and goes on, with images that grow too"
   make_pets(program);
   program.play(R"table(
 0 2 | a run on pictures | test accuracy | pets.json --output run
-has pets/train/.starling-index
+lacks pets/train/.starling-index
 line run/metrics.jsonl "data_wait_ms":
 line run/config.json "classes": 2
 0 2 | another number of threads that decode | done | pets.json --output threads | data.threads=3

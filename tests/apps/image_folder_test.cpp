@@ -2,12 +2,16 @@
 
 #include <sys/stat.h>
 
-#include <array>
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <functional>
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/pictures/picture.h"
@@ -87,62 +91,63 @@ TEST_CASE("image_folder: tests may have another size than training") {
   CHECK(contains(tree.refusal({{"test_crop", 21}}), "is larger than test_resize"));
 }
 
-TEST_CASE("image_folder: the index is written once, and anew where the folders have changed or it is damaged") {
+TEST_CASE("image_folder: what is there now is what is read, whatever times and files of before say, and nothing is written") {
   const PictureTree tree;
-  const std::string file = tree.folder / "train/.starling-index";
-  { const PictureIndex index(tree.folder / "train"); }
-  REQUIRE(fs::exists(file));
-  CHECK_FALSE(fs::exists(file + ".lock"));
-  const auto written = fs::last_write_time(file);
-  const std::string whole = tree.folder.read("train/.starling-index");
-  {
-    const PictureIndex index(tree.folder / "train");
-    CHECK(index.size() == 5);
-    CHECK(index.file() == file);
-    CHECK(fs::last_write_time(file) == written);
-  }
-  tree.add("train/bee/sub/3.jpg", "420.jpg");
-  CHECK(PictureIndex(tree.folder / "train").size() == 6);
-  tree.add("train/cat/1.jpg", "420.jpg");
-  CHECK(PictureIndex(tree.folder / "train").classes().size() == 3);
-  fs::remove_all(tree.folder / "train/cat");
-  fs::remove(tree.folder / "train/bee/sub/3.jpg");
-  // Whatever is wrong with the file, it is made again.
-  for (const std::size_t length : {std::size_t{0}, std::size_t{7}, whole.size() / 2, whole.size() - 1}) {
-    tree.folder.write("train/.starling-index", whole.substr(0, length));
-    CHECK(PictureIndex(tree.folder / "train").size() == 5);
-  }
-}
-
-TEST_CASE("image_folder: an index with a damaged byte is made again, whichever byte it is") {
-  const PictureTree tree;
-  const auto read = [&] {
-    const PictureIndex index(tree.folder / "train");
+  const fs::path train = tree.folder / "train";
+  const auto listed = [&] {
+    const PictureIndex index(train);
     std::string all;
-    for (std::int64_t i = 0; i < index.size(); ++i)
-      all += index.path(i) + " " + std::to_string(index.label(i)) + " " + std::to_string(index.bytes(i)) + "\n";
+    for (std::int64_t i = 0; i < index.size(); ++i) {
+      all += std::to_string(index.label(i)) + " " + std::string(index.name(i)) + " " + std::to_string(index.bytes(i)) + "\n";
+      CHECK(index.path(i) == train / index.name(i));
+    }
     return all;
   };
-  const std::string right = read(), whole = tree.folder.read("train/.starling-index");
-  const auto is_noticed = [&](const std::string& damaged) {
-    tree.folder.write("train/.starling-index", damaged);
-    const bool same = read() == right;
-    return same && tree.folder.read("train/.starling-index") != damaged;
+  // The same by the C++ library, which sorts paths by their parts.
+  const auto expected = [&] {
+    std::map<std::string, std::vector<std::string>> classes;
+    for (const auto& entry : fs::recursive_directory_iterator(train)) {
+      const std::string ending = entry.path().extension(), name = entry.path().lexically_relative(train);
+      if (entry.is_regular_file() && (ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".PNG"))
+        classes[name.substr(0, name.find('/'))].push_back(name);
+    }
+    std::string all;
+    int label = 0;
+    for (auto& [name, files] : classes) {
+      std::sort(files.begin(), files.end());
+      for (const std::string& file : files)
+        all += std::to_string(label) + " " + file + " " + std::to_string(fs::file_size(train / file)) + "\n";
+      ++label;
+    }
+    return all;
   };
-  // Where a class begins: other labels, which nothing else would tell.
-  const std::array<std::uint64_t, 3> first{0, 3, 5};
-  const std::size_t place = whole.find(std::string(reinterpret_cast<const char*>(first.data()), sizeof first));
-  REQUIRE(place != std::string::npos);
-  std::string moved = whole;
-  moved[place + sizeof first[0]] = 2;
-  CHECK(is_noticed(moved));
-  int unnoticed = 0;
-  for (std::size_t at = 0; at < whole.size(); ++at) {
-    std::string damaged = whole;
-    damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
-    unnoticed += is_noticed(damaged) ? 0 : 1;
+  const std::vector<std::pair<const char*, std::function<void()>>> manipulations{
+      {"nothing", [] {}},
+      {"a picture more", [&] { tree.add("train/ant/new.jpg", "420.jpg"); }},
+      {"deep below", [&] { tree.add("train/bee/sub/deeper/3.jpg", "420.jpg"); }},
+      {"one less", [&] { fs::remove(train / "ant/a.jpg"); }},
+      {"another name", [&] { fs::rename(train / "ant/b.jpeg", train / "ant/z.jpeg"); }},
+      {"other content", [&] { tree.add("train/ant/z.jpeg", "rgb8.png"); }},
+      {"another class for it", [&] { fs::rename(train / "ant/z.jpeg", train / "bee/z.jpeg"); }},
+      {"a class more", [&] { tree.add("train/cat/1.jpg", "420.jpg"); }},
+      {"a class of another name", [&] { fs::rename(train / "cat", train / "aardvark"); }},
+      {"one swapped for another", [&] { fs::rename(train / "bee/z.jpeg", train / "bee/y.jpeg"); }},
+      {"an index of before", [&] { tree.folder.write("train/.starling-index", "StarIdx2"); }},
+      {"a class less", [&] { fs::remove_all(train / "aardvark"); }}};
+  for (const auto hours : {0, -100'000, 100'000}) {  // folders' and files' times go either way, or stay
+    const PictureTree fresh;
+    fs::remove_all(train);
+    fs::copy(fresh.folder / "train", train, fs::copy_options::recursive);
+    for (const auto& [name, change] : manipulations) {
+      CAPTURE(name);
+      change();
+      const auto then = fs::file_time_type::clock::now() + std::chrono::hours(hours);
+      for (const auto& entry : fs::recursive_directory_iterator(train)) fs::last_write_time(entry, then);
+      const auto files = std::distance(fs::recursive_directory_iterator(tree.folder.path()), fs::recursive_directory_iterator());
+      CHECK(listed() == expected());
+      CHECK(std::distance(fs::recursive_directory_iterator(tree.folder.path()), fs::recursive_directory_iterator()) == files);
+    }
   }
-  CHECK(unnoticed == 0);
 }
 
 TEST_CASE("image_folder: what is no file but has a picture's name is named when it is read, and a folder is a folder") {
@@ -171,17 +176,6 @@ TEST_CASE("image_folder: what is no file but has a picture's name is named when 
   CHECK(patient->label(FolderSplit::kTrain, 9) == 1);
   CHECK(pixels ==
         decoded_alone(tree.folder / "train/bee/sub/2.PNG", [](const PictureSize& size) { return PicturePart::centre(size, 20, 16, 16); }));
-}
-
-TEST_CASE("image_folder: where the folder cannot be written the index goes to the user's cache folder") {
-  const PictureTree tree;
-  const Folder cache;
-  fs::create_directory(tree.folder / "train/.starling-index");  // in the way, whoever runs the test
-  ::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
-  const PictureIndex index(tree.folder / "train");
-  ::unsetenv("XDG_CACHE_HOME");
-  CHECK(index.size() == 5);
-  CHECK(index.file().starts_with(cache.path() + "/starling/"));
 }
 
 TEST_CASE("image_folder: a part of each class is set aside where there is no val/") {

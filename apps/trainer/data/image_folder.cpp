@@ -3,7 +3,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "apps/trainer/data/files.h"
@@ -24,7 +23,7 @@ class FolderPictures final : public PictureSource {
   std::int64_t label(std::int64_t index) const override { return index_.label(index); }
   std::int64_t bytes(std::int64_t index) const override { return index_.bytes(index); }
   std::map<std::string, std::uint32_t> checksums(const std::string& split) const override {
-    const std::string_view names = index_.names();
+    const std::string& names = index_.names();
     return {{"names of pictures in " + split + "/", checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};
   }
   void decode(std::int64_t index, PictureDecoder& decoder, const PartChoice& choose, std::int64_t side, std::uint8_t* out,

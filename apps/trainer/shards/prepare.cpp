@@ -49,7 +49,7 @@ struct PictureSplits {
   }
 
   std::int64_t size(std::size_t split) const { return folders[split] ? folders[split]->size() : 0; }
-  std::string name(std::size_t split, std::int64_t index) const { return folders[split]->path(index).substr(roots[split].size() + 1); }
+  std::string name(std::size_t split, std::int64_t index) const { return std::string(folders[split]->name(index)); }
 
   /// Of the names and sizes of all files.
   std::uint32_t checksum() const {
