@@ -157,12 +157,16 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
   }
 }
 
-void open_data(TrainConfig& config, const std::string& source, const RankLayout& site, bool trains) {
+void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.tensors;
+  if (!options.evaluate.empty() && config.data.pictures) {
+    const std::string file = evaluated_file(options.evaluate);
+    if (auto share = test_share_of(read_safetensors(file), file)) config.dataset->use_test_share(std::move(*share));
+  }
   config.dataset->open();
   config.data = config.dataset->info();
   require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
-  if (trains) check_data_size(config, source, site);
+  if (options.evaluate.empty()) check_data_size(config, source_of(options), site);
 }
 
 /// Now rather than after training. What is there stays as it is.
@@ -357,6 +361,7 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
         std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
     say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
+    say(config.data.contents);
     say(period_text(config, site));
     if (config.cache) say("{}\n", config.cache->text());
     say("output: {}{}\n", folder.path, folder.resume ? fmt::format(", continuing after step {}", folder.resume_step) : "");
@@ -455,6 +460,9 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   });
   agree_on_config(*transport, config.resolved);
   if (options.dry_run) {
+    together(*transport, [&] {
+      if (config.dataset->countable()) open_data(options, config, site);
+    });
     if (transport->rank() == 0) answer("{}\n{}", config.resolved.dump(2), dry_run_report(config, site, trace));
     return ExitCode::kOk;
   }
@@ -463,7 +471,7 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
     transport.reset();
     transport = make_transport(config.timeout_s);
   }
-  together(*transport, [&] { open_data(config, source_of(options), site, options.evaluate.empty()); });
+  together(*transport, [&] { open_data(options, config, site); });
   agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
   backend = choose_backend(config, *transport);
   if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);

@@ -244,6 +244,17 @@ differ run grow
 0 2 | a run that stops at a middle size | done | pets.json --output grow-half | $grow | steps=10
 0 2 | goes on, and to the full size | epoch 4: training images of 16×16 | pets.json --output grow-half --resume latest | $grow
 same grow grow-half
+0 1 | what there is, counted in a dry run too | ^pictures: 24 for training \+ 4 for tests: ant 12 \+ 2, bee 12 \+ 2$ | pets.json --dry-run
+copy pets mixed
+copy pets/train/ant/1.jpg mixed/train/loose.jpg
+write mixed/train/ant/1.webp x
+write mixed/train/bee/2.WEBP x
+write mixed/val/bee/notes x
+0 1 | and what is not | ^files that are left out: 1 .jpg beside the class folders, 2 .webp, 1 without an ending; | pets.json --dry-run | data.path=mixed
+remove mixed/val
+0 1 | no test picture of a class | ^classes without a test picture: bee$ | pets.json --output share | data.path=mixed | data.val_fraction=0.05 | data.test_limit=1 | steps=1
+copy pets/val/ant mixed/train/ant/more
+0 1 | a test takes the share of the run, and what came since | "samples":[12],"test_acc | --evaluate share
 2 1 | images that shrink | data.progressive.from: is 17, larger than image_size 16 | pets.json --dry-run | data.progressive={"from": 17}
 2 1 | a growth without epochs | data.progressive.end_epoch: is 3, not after start_epoch 3 | pets.json --dry-run | data.progressive={"from": 8, "start_epoch": 3, "end_epoch": 3}
 copy pets others

@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -184,16 +185,80 @@ TEST_CASE("image_folder: a part of each class is set aside where there is no val
   for (int i = 0; i < 20; ++i) tree.add("train/ant/more" + std::to_string(i) + ".jpg", i % 2 == 0 ? "420.jpg" : "444.jpg");
   CHECK(contains(tree.refusal(), "or \"val_fraction\": 0.1"));
   const auto dataset = tree.open({{"val_fraction", 0.5}}), again = tree.open({{"val_fraction", 0.5}});
-  CHECK(dataset->info().test_samples == 12);  // 11 of 23 ants, 1 of 2 bees
-  CHECK(dataset->info().train_samples == 13);
+  CHECK(dataset->info().test_samples == 13);  // 11.5 of 23 ants, 1 of 2 bees
+  CHECK(dataset->info().train_samples == 12);
   std::vector<std::uint8_t> a(16 * 16 * 3), b(a.size());
-  for (std::int64_t i = 0; i < 12; ++i) {
+  for (std::int64_t i = 0; i < 13; ++i) {
     dataset->image(FolderSplit::kTest, i, a.data());
     again->image(FolderSplit::kTest, i, b.data());
     CHECK(a == b);
-    CHECK(dataset->label(FolderSplit::kTest, i) == (i < 11 ? 0 : 1));
+    CHECK(dataset->label(FolderSplit::kTest, i) == (i < 12 ? 0 : 1));
   }
   CHECK(contains(tree.refusal({{"val_fraction", 0.01}}), "of no class in"));
+}
+
+TEST_CASE("image_folder: shares are rounded, limits take of each class in proportion") {
+  const PictureTree tree;
+  fs::remove_all(tree.folder / "val");
+  for (int i = 0; i < 97; ++i)
+    fs::create_hard_link(tree.folder / "train/ant/a.jpg", tree.folder / ("train/ant/" + std::to_string(i) + ".jpg"));
+  for (int i = 0; i < 48; ++i)
+    fs::create_hard_link(tree.folder / "train/ant/a.jpg", tree.folder / ("train/bee/b" + std::to_string(i) + ".jpg"));
+  const auto counts = [&](const nlohmann::json& keys) {
+    const auto dataset = tree.open(keys);
+    std::vector<std::int64_t> result;
+    for (const auto split : {FolderSplit::kTrain, FolderSplit::kTest}) {
+      std::int64_t bees = 0;
+      const std::int64_t all = split == FolderSplit::kTrain ? dataset->info().train_samples : dataset->info().test_samples;
+      for (std::int64_t i = 0; i < all; ++i) bees += dataset->label(split, i);
+      result.insert(result.end(), {all - bees, bees});
+    }
+    return result;
+  };
+  using Counts = std::vector<std::int64_t>;  // training ants and bees, test ants and bees; of 100 and 50
+  CHECK(counts({{"val_fraction", 0.29}}) == Counts{71, 36, 29, 14});  // 0.29 · 50 is just below 14.5
+  CHECK(counts({{"val_fraction", 0.999}}) == Counts{1, 1, 99, 49});
+  CHECK(counts({{"val_fraction", 0.5}, {"limit", 15}, {"test_limit", 8}}) == Counts{10, 5, 5, 3});
+  CHECK(counts({{"val_fraction", 0.5}, {"limit", 1}, {"test_limit", 75}}) == Counts{1, 0, 50, 25});
+}
+
+TEST_CASE("image_folder: with the share that a run drew, no test takes what it was trained on, whatever comes or goes") {
+  const PictureTree tree;
+  fs::remove_all(tree.folder / "val");
+  // Sizes tell files apart.
+  const auto add = [&](int number) {
+    tree.add("train/ant/p" + std::to_string(number) + ".jpg", "420.jpg");
+    fs::resize_file(tree.folder / ("train/ant/p" + std::to_string(number) + ".jpg"), 5000 + static_cast<std::uintmax_t>(number));
+  };
+  const auto sizes = [](const Dataset& dataset, FolderSplit split) {
+    std::set<double> result;
+    const DatasetInfo info = dataset.info();
+    for (std::int64_t i = 0; i < (split == FolderSplit::kTrain ? info.train_samples : info.test_samples); ++i)
+      result.insert(dataset.complexity(split, i));
+    return result;
+  };
+  for (int i = 0; i < 40; ++i) add(i);
+  const nlohmann::json keys{{"val_fraction", 0.25}};
+  const auto before = tree.open(keys);
+  const std::set<double> trained = sizes(*before, FolderSplit::kTrain), tested = sizes(*before, FolderSplit::kTest);
+  REQUIRE(before->info().test_share);
+  for (int i = 0; i < 40; i += 7) fs::remove(tree.folder / ("train/ant/p" + std::to_string(i) + ".jpg"));
+  for (int i = 40; i < 120; ++i) add(i);
+  nlohmann::json all = tree.config();
+  all.update(keys);
+  const auto after = make_dataset(all, 8);  // of another seed
+  after->use_test_share(*before->info().test_share);
+  after->open();
+  int old = 0;
+  const std::set<double> tested_now = sizes(*after, FolderSplit::kTest);
+  for (const double size : tested_now) {
+    CHECK(trained.count(size) == 0);
+    old += tested.count(size) != 0 ? 1 : 0;
+  }
+  int there = 0;
+  for (const double size : tested) there += size < 5000 || static_cast<int>(size) % 7 != 5000 % 7 ? 1 : 0;
+  CHECK(old == there);
+  CHECK(tested_now.size() > static_cast<std::size_t>(old));  // and some of the new ones
 }
 
 TEST_CASE("image_folder: what is wrong with the folders is named") {

@@ -29,9 +29,9 @@ void BuiltinDataset::read_normalize(ConfigSection& section, const std::vector<do
   for (std::size_t c = 0; c < std::min(channels, deviations.size()); ++c) info_.std[c] = deviations[c];
 }
 
-void BuiltinDataset::read_limits(ConfigSection& section) {
-  limit_ = section.integer("limit", 0, Range::at_least(0), "use only the first samples of the training set (0: all)");
-  test_limit_ = section.integer("test_limit", 0, Range::at_least(0), "use only the first samples of the test set (0: all)");
+void BuiltinDataset::read_limits(ConfigSection& section, const std::string& which) {
+  limit_ = section.integer("limit", 0, Range::at_least(0), "use " + which + " of the training set (0: all)");
+  test_limit_ = section.integer("test_limit", 0, Range::at_least(0), "use " + which + " of the test set (0: all)");
 }
 
 void BuiltinDataset::set_samples(std::int64_t train, std::int64_t test) {

@@ -20,14 +20,13 @@ class BuiltinDataset : public ImageDataset {
   /// Reads `normalize`; the defaults have one entry per channel.
   void read_normalize(ConfigSection& section, const std::vector<double>& mean, const std::vector<double>& deviation);
   /// Reads `limit` and `test_limit`; 0 stands for all samples.
-  void read_limits(ConfigSection& section);
+  /// `which`: what a limit takes.
+  void read_limits(ConfigSection& section, const std::string& which = "only the first samples");
   /// How many samples there are before the limits.
   void set_samples(std::int64_t train, std::int64_t test);
 
   ImageInfo info_;
-
- private:
-  std::int64_t limit_ = 0, test_limit_ = 0;
+  std::int64_t limit_ = 0, test_limit_ = 0;  ///< 0: all
 };
 
 // One function per file of this folder that holds data sets; register_builtin_datasets() calls them.

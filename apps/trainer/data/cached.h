@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/trainer/data/dataset.h"
@@ -40,6 +41,8 @@ class CachedDataset final : public Dataset {
   std::int64_t label(Split split, std::int64_t index) const override { return inner_->label(split, index); }
   double complexity(Split split, std::int64_t index) const override { return inner_->complexity(split, index); }
   std::vector<std::int64_t> bad_samples() const override { return inner_->bad_samples(); }
+  bool countable() const override { return inner_->countable(); }
+  void use_test_share(TestShare share) override { inner_->use_test_share(std::move(share)); }
   bool left_out(std::int64_t test_sample) const override { return inner_->left_out(test_sample); }
 
   /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where ranks of a host cannot share, each keeps

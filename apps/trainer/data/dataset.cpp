@@ -111,7 +111,9 @@ DatasetInfo ImageDataset::info() const {
           .test_image = images.test_image,
           .pictures = images.pictures,
           .growth = images.growth,
-          .checksums = images.checksums};
+          .checksums = images.checksums,
+          .test_share = images.test_share,
+          .contents = images.contents};
 }
 
 void ImageDataset::read(Split split, std::int64_t index, std::span<std::byte* const> out) const {

@@ -48,6 +48,14 @@ struct ImageGrowth {
   std::vector<std::int64_t> sides() const;
 };
 
+/// Which samples a data set has drawn from its training set for tests (data.val_fraction), so that later tests of the model take no other,
+/// whatever is added or removed meanwhile: of each class those whose draw, a number that the seed and the sample's name give, is at most
+/// the class's `most`; none of a class without it.
+struct TestShare {
+  std::uint64_t seed = 0;
+  std::vector<std::optional<std::uint64_t>> most;  ///< by class
+};
+
 /// What a data set declares about itself without opening a file, so that a dry run needs none.
 struct DatasetInfo {
   std::vector<TensorInfo> tensors;  ///< of every sample
@@ -62,6 +70,8 @@ struct DatasetInfo {
   /// Once it is open: checksums that tell its samples from as many others, each under what it is of ("names of pictures in train/").
   /// All ranks, and a run that is resumed, must have the same.
   std::map<std::string, std::uint32_t> checksums = {};
+  std::optional<TestShare> test_share = {};  ///< once it is open, where tests are drawn
+  std::string contents = {};                 ///< once it is open: lines on what it has and what it leaves out, for the user
 
   const TensorInfo* find(std::string_view name) const;
   /// The tensors of a sample: in tests with images of their size, in training of `side` pixels a side where that is not 0.
@@ -94,6 +104,10 @@ class Dataset {
   }
   /// These samples will be read next, in whatever order: files on disks may be asked for ahead. Any thread may call it.
   virtual void will_read(Split split, std::span<const std::int64_t> indices) const { (void)split, (void)indices; }
+  /// Whether open() finds its files, and does no more than count them: then a dry run opens it too.
+  virtual bool countable() const { return false; }
+  /// Tests take this share, not a newly drawn one: before open().
+  virtual void use_test_share(TestShare) {}
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.
@@ -119,6 +133,8 @@ struct ImageInfo {
   std::optional<PictureRule> pictures = {};             ///< see DatasetInfo
   std::optional<ImageGrowth> growth = {};               ///< see DatasetInfo
   std::map<std::string, std::uint32_t> checksums = {};  ///< see DatasetInfo
+  std::optional<TestShare> test_share = {};             ///< see DatasetInfo
+  std::string contents = {};                            ///< see DatasetInfo
 };
 
 /// uint8 images with one label each: the tensors "image" and "label".

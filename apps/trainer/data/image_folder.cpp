@@ -22,6 +22,8 @@ class FolderPictures final : public PictureSource {
   std::int64_t first(std::int64_t label) const override { return index_.first(label); }
   std::int64_t label(std::int64_t index) const override { return index_.label(index); }
   std::int64_t bytes(std::int64_t index) const override { return index_.bytes(index); }
+  std::string name(std::int64_t index) const override { return std::string(index_.name(index)); }
+  std::map<std::string, std::int64_t> other_files() const override { return index_.others(); }
   std::map<std::string, std::uint32_t> checksums(const std::string& split) const override {
     const std::string& names = index_.names();
     return {{"names of pictures in " + split + "/", checksum_of({reinterpret_cast<const std::uint8_t*>(names.data()), names.size()})}};

@@ -1,18 +1,64 @@
 #include "apps/trainer/data/picture_dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "apps/trainer/data/picture_index.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/log.h"
 #include "core/random.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
 
 constexpr std::size_t kBadPicturesNamed = 5;  ///< by each rank; more are counted
+
+/// What decides whether a picture is for tests. It goes by the name, so that other pictures that come or go change nothing.
+std::uint64_t draw_of(std::uint64_t seed, const std::string& name) {
+  const Philox4x32 bits = random_bits(seed, RandomStream::kPartition, 0, std::stoull(checksum(name), nullptr, 16));
+  return std::uint64_t{bits.v[0]} << 32 | bits.v[1];
+}
+
+/// Of pictures, numbers ascending, how many each class has.
+std::vector<std::int64_t> counts_of(const PictureSource& source, const std::vector<std::int64_t>& samples) {
+  std::vector<std::int64_t> counts;
+  auto begin = samples.begin();
+  for (std::size_t label = 0; label < source.classes().size(); ++label) {
+    const auto end = std::lower_bound(begin, samples.end(), source.first(static_cast<std::int64_t>(label) + 1));
+    counts.push_back(end - begin);
+    begin = end;
+  }
+  return counts;
+}
+
+/// The first of each class, so many in all and of each class in proportion: what rounding down leaves goes to those with the largest rests
+/// (Hamilton's method).
+std::vector<std::int64_t> limited(const PictureSource& source, std::vector<std::int64_t> samples, std::int64_t limit) {
+  const auto all = static_cast<std::int64_t>(samples.size());
+  if (limit == 0 || limit >= all) return samples;
+  const std::vector<std::int64_t> counts = counts_of(source, samples);
+  std::vector<std::size_t> order(counts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return counts[a] * limit % all > counts[b] * limit % all; });
+  std::vector<std::int64_t> taken;
+  std::int64_t left = limit;
+  for (const std::int64_t count : counts) left -= taken.emplace_back(count * limit / all);
+  for (std::size_t k = 0; left > 0; ++k, --left) ++taken[order[k]];
+  std::vector<std::int64_t> result;
+  auto begin = samples.begin();
+  for (std::size_t label = 0; label < counts.size(); begin += counts[label++]) {
+    result.insert(result.end(), begin, begin + taken[label]);
+  }
+  return result;
+}
 
 }  // namespace
 
@@ -31,8 +77,9 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
   if (crop != info_.image[0]) info_.test_image = Shape{crop, crop, 3};
   crop_ = crop;
   read_growth(section);
-  val_fraction_ = section.number("val_fraction", 0.0, Range::half_open(0.0, 1.0),
-                                 "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed");
+  val_fraction_ = section.number(
+      "val_fraction", 0.0, Range::half_open(0.0, 1.0),
+      "share of each class in train/ that is for tests, where there is no val/; drawn by the config's seed and the pictures' names");
   skip_ = section.choice(
               "on_bad_image", "error", {"error", "skip"},
               "a picture that cannot be decoded ends the run, or the next training picture of its class stands in for it; tests leave "
@@ -42,7 +89,7 @@ PictureDataset::PictureDataset(ConfigSection& section, std::uint64_t seed, std::
                                                "number of classes, for --dry-run where the folder is not there; else it decides");
   const std::int64_t train = section.integer("train_samples", 1281167, Range::at_least(1), "training images, for --dry-run (ImageNet's)");
   const std::int64_t test = section.integer("test_samples", 50000, Range::at_least(1), "test images, for --dry-run (ImageNet's)");
-  read_limits(section);
+  read_limits(section, "so many samples, the first of each class in proportion,");
   read_normalize(section, {0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
   set_samples(train, test);
   info_.complexity = "bytes";
@@ -102,9 +149,9 @@ void PictureDataset::open() {
     log::info("warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a folder for each other class",
               name_, path_, opened.train->classes()[0]);
   }
-  split(*opened.train);
-  set_samples(static_cast<std::int64_t>(train_samples_.size()),
-              opened.test ? opened.test->size() : static_cast<std::int64_t>(test_samples_.size()));
+  split(opened);
+  set_samples(static_cast<std::int64_t>(train_samples_.size()), static_cast<std::int64_t>(test_samples_.size()));
+  info_.contents = contents_text(opened);
   info_.checksums = opened.train->checksums("train");
   if (opened.test) info_.checksums.merge(opened.test->checksums("val"));
   sources_ = std::move(opened);
@@ -142,27 +189,87 @@ void PictureDataset::will_read(Split split, std::span<const std::int64_t> indice
 
 PictureDataset::Place PictureDataset::place(Split split, std::int64_t index) const {
   if (!sources_.train) fail(ExitCode::kInternal, "data", "{} was read without being open", name_);
-  if (split == Split::kTrain) return {sources_.train.get(), train_samples_[static_cast<std::size_t>(index)]};
-  return sources_.test ? Place{sources_.test.get(), index} : Place{sources_.train.get(), test_samples_[static_cast<std::size_t>(index)]};
+  const bool from_train = split == Split::kTrain || !sources_.test;
+  return {(from_train ? sources_.train : sources_.test).get(),
+          (split == Split::kTrain ? train_samples_ : test_samples_)[static_cast<std::size_t>(index)]};
 }
 
-/// Which pictures are training's: all of train/, or without the share of each class that is set aside.
-void PictureDataset::split(const PictureSource& train) {
+/// Which pictures are training's and which are for tests, numbers ascending: all of both folders, or parts of train/; then the limits.
+void PictureDataset::split(const Sources& sources) {
+  const auto all = [](const PictureSource& source) {
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(source.size()));
+    std::iota(samples.begin(), samples.end(), std::int64_t{0});
+    return samples;
+  };
+  if (sources.test) {
+    train_samples_ = all(*sources.train);
+    test_samples_ = all(*sources.test);
+  } else {
+    draw_tests(*sources.train);
+  }
+  train_samples_ = limited(*sources.train, train_samples_, limit_);
+  test_samples_ = limited(sources.test ? *sources.test : *sources.train, test_samples_, test_limit_);
+}
+
+void PictureDataset::draw_tests(const PictureSource& train) {
   train_samples_.clear();
   test_samples_.clear();
-  for (std::int64_t label = 0; label < static_cast<std::int64_t>(train.classes().size()); ++label) {
-    const std::int64_t begin = train.first(label), count = train.first(label + 1) - begin;
-    const std::int64_t aside = static_cast<std::int64_t>(static_cast<double>(count) * val_fraction_);
-    std::vector<std::int64_t> order = random_permutation(seed_, RandomStream::kPartition, static_cast<std::uint32_t>(label), count);
-    for (std::int64_t& picture : order) picture += begin;
-    std::sort(order.begin(), order.begin() + aside);
-    std::sort(order.begin() + aside, order.end());
-    test_samples_.insert(test_samples_.end(), order.begin(), order.begin() + aside);
-    train_samples_.insert(train_samples_.end(), order.begin() + aside, order.end());
+  TestShare share = kept_share_ ? *kept_share_ : TestShare{.seed = seed_, .most = {}};
+  share.most.resize(train.classes().size());
+  for (std::size_t label = 0; label < share.most.size(); ++label) {
+    const std::int64_t begin = train.first(static_cast<std::int64_t>(label)), end = train.first(static_cast<std::int64_t>(label) + 1);
+    std::vector<std::uint64_t> draws;
+    for (std::int64_t picture = begin; picture < end; ++picture) draws.push_back(draw_of(share.seed, train.name(picture)));
+    if (!kept_share_) {
+      // A class keeps a picture to train on, however many are set aside.
+      const auto aside = std::min<std::int64_t>(std::llround(static_cast<double>(end - begin) * val_fraction_), end - begin - 1);
+      std::vector<std::uint64_t> sorted = draws;
+      std::sort(sorted.begin(), sorted.end());
+      if (aside > 0) share.most[label] = sorted[static_cast<std::size_t>(aside) - 1];
+    }
+    for (std::int64_t picture = begin; picture < end; ++picture) {
+      const bool test = share.most[label] && draws[static_cast<std::size_t>(picture - begin)] <= *share.most[label];
+      (test ? test_samples_ : train_samples_).push_back(picture);
+    }
   }
-  if (val_fraction_ > 0.0 && test_samples_.empty())
+  if (test_samples_.empty() && kept_share_)
+    fail(ExitCode::kUsage, "data", "{}: {}/train has none of the pictures that the model file keeps for tests", name_, path_);
+  if (test_samples_.empty())
     fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one", name_,
          val_fraction_, path_);
+  info_.test_share = std::move(share);
+}
+
+/// A line on what there is, and one each on what is not.
+std::string PictureDataset::contents_text(const Sources& sources) const {
+  const std::vector<std::string>& classes = sources.train->classes();
+  const std::vector<std::int64_t> train = counts_of(*sources.train, train_samples_),
+                                  test = counts_of(sources.test ? *sources.test : *sources.train, test_samples_);
+  constexpr std::size_t kNamed = 10;
+  std::vector<std::string> parts, lacking;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    parts.push_back(fmt::format("{} {} + {}", shown(classes[c]), train[c], test[c]));
+    if (test[c] == 0) lacking.push_back(shown(classes[c]));
+  }
+  const auto range = [](const std::vector<std::int64_t>& counts) {
+    const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
+    return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
+  };
+  const std::string each =
+      parts.size() > kNamed ? range(train) + " + " + range(test) + " of each" : fmt::format("{}", fmt::join(parts, ", "));
+  std::string text = fmt::format("pictures: {} for training + {} for tests: {}\n", train_samples_.size(), test_samples_.size(), each);
+  std::map<std::string, std::int64_t> others = sources.train->other_files();
+  if (sources.test) {
+    for (const auto& [ending, count] : sources.test->other_files()) others[ending] += count;
+  }
+  std::vector<std::string> kinds;
+  for (const auto& [ending, count] : others) kinds.push_back(fmt::format("{} {}", count, shown(ending)));
+  if (!kinds.empty())
+    text += fmt::format("files that are left out: {}; needed: .jpg, .jpeg or .png in a class folder\n", fmt::join(kinds, ", "));
+  if (lacking.empty()) return text;
+  const std::string more = lacking.size() > kNamed ? fmt::format(" and {} more", lacking.size() - kNamed) : "";
+  lacking.resize(std::min(lacking.size(), kNamed));
+  return text + fmt::format("classes without a test picture: {}{}\n", fmt::join(lacking, ", "), more);
 }
 
 void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t wanted, std::uint8_t* out,
@@ -193,7 +300,7 @@ void PictureDataset::decode(Split split, std::int64_t index, const PictureChoice
   const std::int64_t label = source->label(number);
   const auto sample = train_samples_.begin() + index;
   const auto first = std::lower_bound(train_samples_.begin(), sample, source->first(label)),
-             end = std::lower_bound(sample, train_samples_.begin() + info_.train_samples, source->first(label + 1));
+             end = std::lower_bound(sample, train_samples_.end(), source->first(label + 1));
   for (auto next = sample; (next = next + 1 == end ? first : next + 1) != sample;) {
     if (decodes(*next)) return;
   }

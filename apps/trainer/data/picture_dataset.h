@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "apps/pictures/picture.h"
@@ -26,6 +28,10 @@ class PictureSource {
   virtual std::int64_t first(std::int64_t label) const = 0;
   virtual std::int64_t label(std::int64_t index) const = 0;
   virtual std::int64_t bytes(std::int64_t index) const = 0;  ///< that are read for a picture
+  /// Below train/ or val/, as the file is called that it was made of.
+  virtual std::string name(std::int64_t index) const = 0;
+  /// What lies among the pictures and is none by its name: how many files of each kind.
+  virtual std::map<std::string, std::int64_t> other_files() const { return {}; }
   /// What tells these pictures from as many others; see DatasetInfo. `split` is "train" or "val". Costs little for a million of them.
   virtual std::map<std::string, std::uint32_t> checksums(const std::string& split) const = 0;
   /// Writes side × side × 3 bytes of the part that is chosen, or gives them to `later` where that is not null. Error(kUsage) names the
@@ -40,6 +46,8 @@ class PictureSource {
 /// training the next of its class stands in for it, which is training's too; tests leave it out.
 class PictureDataset : public BuiltinDataset {
  public:
+  bool countable() const final { return !info_.class_names.empty(); }
+  void use_test_share(TestShare share) final { kept_share_ = std::move(share); }
   void set_interpolation(Interpolation interpolation) final;
   void open() final;
   std::int64_t label(Split split, std::int64_t index) const final;
@@ -71,7 +79,9 @@ class PictureDataset : public BuiltinDataset {
     std::int64_t number;
   };
   Place place(Split split, std::int64_t index) const;
-  void split(const PictureSource& train);
+  void split(const Sources& sources);
+  void draw_tests(const PictureSource& train);
+  std::string contents_text(const Sources& sources) const;
   void read_growth(ConfigSection& section);
   void decode(Split split, std::int64_t index, const PictureChoice& choose, std::int64_t side, std::uint8_t* out, CutTarget* later) const;
   std::int64_t key_of(const Place& place) const { return 2 * place.number + (place.source == sources_.test.get() ? 1 : 0); }
@@ -85,7 +95,8 @@ class PictureDataset : public BuiltinDataset {
   bool skip_ = false;
   PictureSettings settings_;
   Sources sources_;
-  std::vector<std::int64_t> train_samples_, test_samples_;  ///< pictures of train/; the second where there is no val/
+  std::optional<TestShare> kept_share_;
+  std::vector<std::int64_t> train_samples_, test_samples_;  ///< numbers of pictures, ascending; the second of train/ where there is no val/
   mutable std::mutex bad_mutex_;
   mutable std::set<std::int64_t> bad_;  ///< key_of() each: twice the number, and 1 of val/
 };

@@ -30,9 +30,18 @@ bool is_picture_name(std::string_view name) {
   return false;
 }
 
-/// Adds the pictures below root/below to `names`. The system tells with the names which of them are folders; only links, and what it says
-/// nothing of, are looked at.
-void look(const std::string& root, const std::string& below, int depth, std::vector<std::string>& names) {
+/// ".webp", in small letters.
+std::string ending_of(const std::string& name) {
+  std::string ending = fs::path(name).extension().string();
+  std::transform(ending.begin(), ending.end(), ending.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return ending.empty() ? "without an ending" : ending;
+}
+
+/// Adds the pictures below root/below to `names`, and counts others by ending. The system tells with the names which of them are folders;
+/// only links, and what it says nothing of, are looked at.
+void look(const std::string& root, const std::string& below, int depth, std::vector<std::string>& names,
+          std::map<std::string, std::int64_t>& others) {
   const std::string folder = root + "/" + below;
   if (depth > kMostDepth)
     fail(ExitCode::kUsage, "data", "image_folder: {} is more than {} folders deep; is a link in it a circle?", folder, kMostDepth);
@@ -47,10 +56,12 @@ void look(const std::string& root, const std::string& below, int depth, std::vec
     if (!entry) break;
     const std::string_view name = entry->d_name;
     if (name.starts_with(".")) continue;
-    bool is_folder = entry->d_type == DT_DIR;
+    bool is_folder = entry->d_type == DT_DIR, is_file = entry->d_type == DT_REG;
     if (entry->d_type == DT_LNK || entry->d_type == DT_UNKNOWN) {
       struct stat status {};
-      is_folder = ::fstatat(::dirfd(stream.get()), entry->d_name, &status, 0) == 0 && S_ISDIR(status.st_mode);
+      const bool there = ::fstatat(::dirfd(stream.get()), entry->d_name, &status, 0) == 0;
+      is_folder = there && S_ISDIR(status.st_mode);
+      is_file = there && S_ISREG(status.st_mode);
     }
     std::string path = below + "/" + std::string(name);
     if (is_folder) {
@@ -58,14 +69,16 @@ void look(const std::string& root, const std::string& below, int depth, std::vec
     } else if (is_picture_name(name)) {
       // A link to nothing, a pipe or a device too: whoever reads it is told by name, and data.on_bad_image says what then.
       names.push_back(std::move(path));
+    } else if (is_file) {
+      ++others[ending_of(path)];
     }
   }
-  for (const std::string& path : inner) look(root, path, depth + 1, names);
+  for (const std::string& path : inner) look(root, path, depth + 1, names, others);
 }
 
 }  // namespace
 
-std::vector<std::string> class_folders(const std::string& folder) {
+std::vector<std::string> class_folders(const std::string& folder, std::map<std::string, std::int64_t>* others) {
   std::vector<std::string> names;
   std::error_code error;
   if (!fs::exists(folder, error)) return names;
@@ -75,7 +88,9 @@ std::vector<std::string> class_folders(const std::string& folder) {
     if (name.starts_with(".")) continue;
     if (it->is_directory(ignored)) {
       names.push_back(name);
-    } else if (it->is_symlink(ignored) && !it->exists(ignored) && !is_picture_name(name)) {  // a class, on a disk that is not mounted
+    } else if (is_picture_name(name)) {
+      if (others) ++(*others)[ending_of(name) + " beside the class folders"];
+    } else if (it->is_symlink(ignored) && !it->exists(ignored)) {  // a class, on a disk that is not mounted
       fail(ExitCode::kUsage, "data", "image_folder: {}/{} is a link to nothing; mount what it leads to, or remove it", folder, name);
     }
   }
@@ -96,10 +111,10 @@ void check_same_classes(const std::string& who, const std::string& folder, const
        folder, train.size(), val.size(), only_train.empty() ? only_val : only_train, only_train.empty() ? "val" : "train", who);
 }
 
-PictureIndex::PictureIndex(const std::string& folder) : folder_(folder), classes_(class_folders(folder)) {
+PictureIndex::PictureIndex(const std::string& folder) : folder_(folder), classes_(class_folders(folder, &others_)) {
   for (const std::string& name : classes_) {
     std::vector<std::string> found;
-    look(folder, name, 1, found);
+    look(folder, name, 1, found, others_);
     if (found.empty()) {
       fail(ExitCode::kUsage, "data",
            "image_folder: the class folder {}/{} has no pictures; needed: files that end in .jpg, .jpeg or .png, or no folder", folder,

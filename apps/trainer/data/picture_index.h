@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +11,8 @@ namespace starling {
 
 /// Names of the class folders in a folder, sorted by byte. Error(kUsage) where the folder cannot be read, or a link in it leads to nothing;
 /// empty where it is not there.
-std::vector<std::string> class_folders(const std::string& folder);
+/// `others` counts pictures that lie beside them.
+std::vector<std::string> class_folders(const std::string& folder, std::map<std::string, std::int64_t>* others = nullptr);
 
 /// Error(kUsage), told by `who`, where folder/train and folder/val have other classes.
 void check_same_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
@@ -34,11 +36,14 @@ class PictureIndex {
   std::int64_t bytes(std::int64_t index) const;  ///< of the file, looked up now; 0: it is none
   /// The first file of a class; first(classes) is size().
   std::int64_t first(std::int64_t label) const { return first_[static_cast<std::size_t>(label)]; }
+  /// Files that are no pictures by their names, and pictures in no class folder, by ending: {".webp", 12}. Hidden ones do not count.
+  const std::map<std::string, std::int64_t>& others() const { return others_; }
   /// All paths below the folder, one right after another.
   const std::string& names() const { return names_; }
 
  private:
   std::string folder_;
+  std::map<std::string, std::int64_t> others_;
   std::vector<std::string> classes_;
   std::vector<std::int64_t> first_{0};
   std::string names_;

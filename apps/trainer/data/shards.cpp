@@ -32,6 +32,10 @@ class ShardPictures final : public PictureSource {
     const auto [file, record] = set_.place(index);
     return file->entry(record).bytes;
   }
+  std::string name(std::int64_t index) const override {
+    const auto [file, record] = set_.place(index);
+    return file->name(record);
+  }
   /// The shards' names need not be read for it: their index says of what they were made.
   std::map<std::string, std::uint32_t> checksums(const std::string& /*split*/) const override {
     const std::array<std::uint32_t, 4> made{settings_.kind, settings_.size, settings_.quality, settings_.interpolation};

@@ -207,6 +207,7 @@ std::string dry_run_report(const TrainConfig& config, const RankLayout& site, co
       fmt::format("ranks: {} ({} on this host)\nparameters: {}\n", site.ranks, site.ranks_per_node, config.model->parameter_count());
   out += fmt::format("data: {} training and {} test samples of {}\n", config.data.train_samples, config.data.test_samples,
                      config.data.sample_text());
+  out += config.data.contents;
   out += fmt::format("length: {} updates an epoch, {} in all\n", length.steps_per_epoch, length.total_steps);
   out += period_text(config, site);
   out += fmt::format("topology: {}\n", topology_text(config, site));

@@ -6,9 +6,12 @@
 #include "apps/inference/model_file.h"
 #include "core/config.h"
 #include "core/error.h"
+#include "core/log.h"
 
 namespace starling {
 namespace {
+
+constexpr const char* kTestShare = "starling.test_share";
 
 ModelDescription description_of(const TrainConfig& config) {
   ModelDescription description;
@@ -31,7 +34,45 @@ ModelDescription description_of(const TrainConfig& config) {
 
 }  // namespace
 
-void describe_model(const TrainConfig& config, SafetensorsFile& file) { describe(description_of(config), file); }
+void describe_model(const TrainConfig& config, SafetensorsFile& file) {
+  describe(description_of(config), file);
+  if (const auto& share = config.data.test_share) {
+    nlohmann::json most = nlohmann::json::array();
+    for (const auto& draw : share->most) most.push_back(draw ? nlohmann::json(*draw) : nlohmann::json());
+    file.metadata[kTestShare] = nlohmann::json{{"seed", share->seed}, {"most", std::move(most)}}.dump();
+  }
+}
+
+std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::string& source) {
+  const auto entry = file.metadata.find(kTestShare), config = file.metadata.find(kConfigMetadata);
+  if (entry == file.metadata.end()) {
+    const auto fraction = nlohmann::json::json_pointer("/data/val_fraction");
+    const nlohmann::json trained = config == file.metadata.end() ? nlohmann::json() : parse_json(config->second, source);
+    if (trained.is_object() && trained.contains(fraction) && trained[fraction].is_number() && trained[fraction] > 0.0) {
+      log::info(
+          "warning: {} does not say which pictures its run set aside, as files of this version do: some that it was trained on may be "
+          "tested",
+          source);
+    }
+    return std::nullopt;
+  }
+  const nlohmann::json json = parse_json(entry->second, source + ": metadata " + kTestShare);
+  TestShare share;
+  bool right =
+      json.is_object() && json.value("seed", nlohmann::json()).is_number_unsigned() && json.value("most", nlohmann::json()).is_array();
+  if (right) {
+    share.seed = json["seed"].get<std::uint64_t>();
+    for (const auto& most : json["most"]) {
+      right = right && (most.is_null() || most.is_number_unsigned());
+      share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>()) : std::nullopt);
+    }
+  }
+  if (!right) {
+    fail(ExitCode::kUsage, "model file", "{}: metadata {}; needed: {}", source, kTestShare,
+         R"({"seed": number, "most": [number or null, …]})");
+  }
+  return share;
+}
 
 void write_model(const TrainConfig& config, const std::string& path) {
   SafetensorsFile file;
