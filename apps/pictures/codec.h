@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // What the two formats' readers share with the decoder.
@@ -33,7 +34,12 @@ void decode_jpeg(std::span<const std::uint8_t> file, const std::string& source, 
 /// Its scale is 1.
 void decode_png(std::span<const std::uint8_t> file, const std::string& source, const StoredRegion& region, DecodedRegion& out);
 
-/// The orientation in EXIF data (a TIFF header and its first directory); 1 where there is none, or none that makes sense.
-int exif_orientation(std::span<const std::uint8_t> tiff);
+// Where a picture says how it is turned, as Pillow looks for it: in EXIF data, and where these have no such entry in XMP. 0: nothing is
+// said; what makes no sense is 1.
+
+/// In EXIF data: a TIFF header and its first directory, after any number of "Exif\0\0".
+int exif_orientation(std::span<const std::uint8_t> exif);
+/// In an XMP packet: the first tiff:Orientation, an attribute or an element.
+int xmp_orientation(std::string_view packet);
 
 }  // namespace starling

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "apps/pictures/codec.h"
 #include "core/error.h"
@@ -17,7 +18,8 @@ namespace {
 constexpr int kMostScans = 500;  // a progressive picture of thousands of scans takes minutes, and nobody makes one
 constexpr JDIMENSION kRim = 16;  // decoded beside a crop: upsampled colours of the last pixels look beyond it
 constexpr unsigned kExifMarker = JPEG_APP0 + 1;
-constexpr char kExifName[] = "Exif\0";  // and the 0 that ends the literal: 6 bytes
+using namespace std::string_view_literals;
+constexpr std::string_view kExifName = "Exif\0\0"sv, kXmpName = "http://ns.adobe.com/xap/1.0/\0"sv;
 
 /// libjpeg's structures, and where its errors go.
 struct JpegReader {
@@ -76,12 +78,14 @@ bool read_header(JpegReader& reader, const std::uint8_t* data, std::size_t bytes
   jpeg_read_header(&reader.info, TRUE);
   picture->height = reader.info.image_height;
   picture->width = reader.info.image_width;
+  int exif = 0, xmp = 0;  // of each the first that says something
   for (jpeg_saved_marker_ptr marker = reader.info.marker_list; marker; marker = marker->next) {
-    if (marker->marker != kExifMarker || marker->data_length <= sizeof kExifName) continue;
-    if (std::memcmp(marker->data, kExifName, sizeof kExifName) != 0) continue;
-    picture->orientation = exif_orientation({marker->data + sizeof kExifName, marker->data_length - sizeof kExifName});
-    break;
+    if (marker->marker != kExifMarker) continue;
+    const std::string_view text(reinterpret_cast<const char*>(marker->data), marker->data_length);
+    if (exif == 0 && text.starts_with(kExifName)) exif = exif_orientation({marker->data, marker->data_length});
+    if (xmp == 0 && text.starts_with(kXmpName)) xmp = xmp_orientation(text);
   }
+  picture->orientation = exif != 0 ? exif : xmp != 0 ? xmp : 1;
   return true;
 }
 

@@ -1,6 +1,9 @@
 // PNG by libpng. Its errors leave through longjmp, so the functions that it may leave hold no objects with destructors.
 #include <png.h>
+#include <zlib.h>
 
+#include <algorithm>
+#include <cctype>
 #include <csetjmp>
 #include <cstdio>
 #include <cstring>
@@ -53,11 +56,6 @@ bool open_png(PngReader& reader, StoredPicture* picture) {
   png_read_info(reader.png, reader.info);
   picture->height = png_get_image_height(reader.png, reader.info);
   picture->width = png_get_image_width(reader.png, reader.info);
-#ifdef PNG_eXIf_SUPPORTED
-  png_uint_32 bytes = 0;
-  png_bytep exif = nullptr;
-  if (png_get_eXIf_1(reader.png, reader.info, &bytes, &exif) != 0) picture->orientation = exif_orientation({exif, bytes});
-#endif
   return true;
 }
 
@@ -107,6 +105,92 @@ struct PngGuard {
 
 }  // namespace
 
+namespace {
+
+/// Up to a mebibyte of what zlib has packed, which is where texts say what is looked for; what comes before damage.
+std::string unpacked(std::string_view packed) {
+  std::string text(std::size_t{1} << 20, '\0');
+  z_stream stream{};
+  if (::inflateInit(&stream) != Z_OK) return "";
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
+  stream.avail_in = static_cast<uInt>(packed.size());
+  stream.next_out = reinterpret_cast<Bytef*>(text.data());
+  stream.avail_out = static_cast<uInt>(text.size());
+  ::inflate(&stream, Z_FINISH);
+  text.resize(text.size() - stream.avail_out);
+  ::inflateEnd(&stream);
+  return text;
+}
+
+/// Takes what stands before the next zero, and the zero.
+std::string_view until_zero(std::string_view& rest) {
+  const std::string_view part = rest.substr(0, rest.find('\0'));
+  rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+  return part;
+}
+
+/// ImageMagick's way of keeping EXIF data: a line that is empty, the profile's name, its length, then lines of hexadecimal digits.
+std::vector<std::uint8_t> of_raw_profile(std::string_view text) {
+  for (int line = 0; line < 3; ++line) text.remove_prefix(std::min(text.size(), text.find('\n')) + (text.find('\n') < text.size() ? 1 : 0));
+  std::vector<std::uint8_t> bytes;
+  std::string digits;
+  for (const char c : text) {
+    if (std::isspace(static_cast<unsigned char>(c)) != 0) continue;
+    if (std::isxdigit(static_cast<unsigned char>(c)) == 0) break;
+    digits += c;
+    if (digits.size() < 2) continue;
+    bytes.push_back(static_cast<std::uint8_t>(std::stoi(digits, nullptr, 16)));
+    digits.clear();
+  }
+  return bytes;
+}
+
+/// From chunks before and after the pixels; libpng would have to read these to come to the latter.
+int png_orientation(std::span<const std::uint8_t> file) {
+  const auto number = [&](std::size_t at) {
+    return std::size_t{file[at]} << 24 | std::size_t{file[at + 1]} << 16 | std::size_t{file[at + 2]} << 8 | file[at + 3];
+  };
+  int exif = 0, profile = 0, xmp = 0;
+  bool has_exif = false;
+  for (std::size_t at = 8; at + 12 <= file.size();) {
+    const std::size_t length = number(at);
+    if (length > file.size() - at - 12) break;
+    const std::string_view type(reinterpret_cast<const char*>(file.data() + at + 4), 4);
+    std::string_view rest(reinterpret_cast<const char*>(file.data() + at + 8), length);
+    const std::size_t end = at + 8 + length;
+    if ((type == "eXIf" || type == "tEXt" || type == "zTXt" || type == "iTXt") &&
+        ::crc32_z(0, file.data() + at + 4, length + 4) == number(end)) {
+      if (type == "eXIf") {
+        has_exif = true;
+        if (exif == 0) exif = exif_orientation(file.subspan(at + 8, length));
+      } else {
+        const std::string_view keyword = until_zero(rest);
+        bool packed = type == "zTXt";
+        if (packed) rest.remove_prefix(std::min<std::size_t>(rest.size(), 1));  // the method, which is zlib's
+        if (type == "iTXt") {
+          packed = !rest.empty() && rest[0] == 1;
+          rest.remove_prefix(std::min<std::size_t>(rest.size(), 2));
+          until_zero(rest);  // the language,
+          until_zero(rest);  // and the keyword in it
+        }
+        const bool is_profile = keyword == "Raw profile type exif";
+        if (is_profile || keyword == "XML:com.adobe.xmp") {
+          const std::string text = packed ? unpacked(rest) : std::string(rest);
+          if (is_profile && profile == 0) profile = exif_orientation(of_raw_profile(text));
+          if (!is_profile && xmp == 0) xmp = xmp_orientation(text);
+        }
+      }
+    }
+    at = end + 4;
+  }
+  for (const int found : {exif, has_exif ? 0 : profile, xmp}) {
+    if (found != 0) return found;
+  }
+  return 1;
+}
+
+}  // namespace
+
 bool is_png(std::span<const std::uint8_t> file) { return file.size() >= 8 && png_sig_cmp(file.data(), 0, 8) == 0; }
 
 StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& source) {
@@ -116,6 +200,7 @@ StoredPicture png_header(std::span<const std::uint8_t> file, const std::string& 
   const PngGuard guard{&reader};
   StoredPicture picture;
   if (!open_png(reader, &picture)) damaged_png(source, reader.text);
+  picture.orientation = png_orientation(file);
   return picture;
 }
 

@@ -215,7 +215,7 @@ TEST_CASE("image_folder: shares are rounded, limits take of each class in propor
     }
     return result;
   };
-  using Counts = std::vector<std::int64_t>;  // training ants and bees, test ants and bees; of 100 and 50
+  using Counts = std::vector<std::int64_t>;                           // training ants and bees, test ants and bees; of 100 and 50
   CHECK(counts({{"val_fraction", 0.29}}) == Counts{71, 36, 29, 14});  // 0.29 · 50 is just below 14.5
   CHECK(counts({{"val_fraction", 0.999}}) == Counts{1, 1, 99, 49});
   CHECK(counts({{"val_fraction", 0.5}, {"limit", 15}, {"test_limit", 8}}) == Counts{10, 5, 5, 3});

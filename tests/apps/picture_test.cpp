@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <zlib.h>
 
 #include <cmath>
@@ -55,6 +56,90 @@ std::string refusal_of(const Pixels& file, const PictureSettings& settings = {})
 }
 
 }  // namespace
+
+namespace {
+
+std::string big_endian(std::size_t number) {
+  std::string bytes(4, '\0');
+  for (int i = 3; i >= 0; --i, number >>= 8) bytes[static_cast<std::size_t>(i)] = static_cast<char>(number & 0xFF);
+  return bytes;
+}
+std::string chunk(const std::string& type, const std::string& data) {
+  const std::string body = type + data;
+  return big_endian(data.size()) + body +
+         big_endian(::crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size())));
+}
+std::string packed(const std::string& text) {
+  std::string bytes(text.size() + 100, '\0');
+  uLongf size = bytes.size();
+  ::compress(reinterpret_cast<Bytef*>(bytes.data()), &size, reinterpret_cast<const Bytef*>(text.data()), text.size());
+  return bytes.substr(0, size);
+}
+/// EXIF data of one entry: the orientation as a number of this type.
+std::string tiff(char type, const std::string& value) {
+  return std::string("II*\0\x08\0\0\0\x01\0\x12\x01", 12) + type + std::string("\0\x01\0\0\0", 5) + value + std::string(4, '\0');
+}
+
+}  // namespace
+
+// What counts where is as in Pillow's Image.getexif and ImageOps.exif_transpose.
+TEST_CASE("pictures are turned wherever a file says how, and by the first of these that says it") {
+  using namespace std::string_literals;
+  const std::string six = tiff(3, "\6\0\0\0"s), three = tiff(3, "\3\0\0\0"s), none = "II*\0\x08\0\0\0\0\0"s, prefix = "Exif\0\0"s;
+  const std::string attribute = "<x:xmpmeta><rdf:Description tiff:Orientation=\"6\" a=\"\"/>",
+                    element = "<tiff:Orientation>6</tiff:Orientation>";
+  std::string digits = "\nexif\n      32\n";
+  for (const char c : prefix + six) digits += fmt::format("{:02x}", static_cast<unsigned char>(c)) + (digits.size() % 7 == 0 ? "\n" : "");
+  const Pixels png = GoldenPictures::file("rgb8.png"), jpeg = GoldenPictures::file("420.jpg");
+  const auto with = [](const Pixels& file, std::size_t at, const std::string& more) {
+    Pixels result = file;
+    result.insert(result.begin() + static_cast<std::ptrdiff_t>(at), more.begin(), more.end());
+    return result;
+  };
+  const auto turned = [](const Pixels& file) {  // as 6 does: a row becomes a column, from the right on
+    const PictureSize size = PictureDecoder().size(file, "it");
+    return decoded(file, all_of(), size.height, size.width);
+  };
+  const std::string itxt = "XML:com.adobe.xmp\0"s, raw = "Raw profile type exif\0"s;
+  const std::vector<std::pair<std::string, std::string>> pngs{
+      {"short", chunk("eXIf", six)},
+      {"long", chunk("eXIf", tiff(4, "\6\0\0\0"s))},
+      {"prefix", chunk("eXIf", prefix + six)},
+      {"packed profile", chunk("zTXt", raw + "\0"s + packed(digits))},
+      {"profile", chunk("tEXt", raw + digits)},
+      {"XMP", chunk("iTXt", itxt + "\0\0\0\0"s + attribute)},
+      {"packed XMP", chunk("iTXt", itxt + "\1\0en\0XMP\0"s + packed(element))},
+      {"EXIF before XMP", chunk("iTXt", itxt + "\0\0\0\0"s + "tiff:Orientation=\"3\"") + chunk("eXIf", six)},
+      {"XMP where EXIF says nothing", chunk("eXIf", none) + chunk("iTXt", itxt + "\0\0\0\0"s + element)},
+      {"the first", chunk("eXIf", six) + chunk("eXIf", three)},
+      {"not a damaged one", chunk("eXIf", three).replace(20, 1, "!") + chunk("eXIf", six)}};
+  const Pixels expected_png = turned(with(png, 33, chunk("eXIf", six)));
+  CHECK(expected_png != turned(png));
+  for (const auto& [name, chunks] : pngs) {
+    CAPTURE(name);
+    CHECK(turned(with(png, 33, chunks)) == expected_png);
+    CHECK(turned(with(png, png.size() - 12, chunks)) == expected_png);  // after the pixels
+  }
+  const auto segment = [](const std::string& data) { return "\xFF\xE1"s + big_endian(data.size() + 2).substr(2) + data; };
+  const std::string xmp = "http://ns.adobe.com/xap/1.0/\0"s;
+  const std::vector<std::pair<std::string, std::string>> jpegs{
+      {"long", segment(prefix + tiff(4, "\6\0\0\0"s))},
+      {"XMP", segment(xmp + attribute)},
+      {"EXIF before XMP", segment(xmp + "tiff:Orientation=\"3\"") + segment(prefix + six)},
+      {"XMP where EXIF says nothing", segment(prefix + none) + segment(xmp + element)}};
+  for (const auto& [name, segments] : jpegs) {
+    CAPTURE(name);
+    CHECK(turned(with(jpeg, 2, segments)) == turned(with(jpeg, 2, segment(prefix + six))));
+  }
+  // Nonsense turns nothing, and no length of it is read beyond.
+  for (const std::string& odd :
+       {tiff(3, "\0\0\0\0"s), tiff(3, "\x09\0\0\0"s), tiff(12, "\6\0\0\0"s), tiff(1, "\6\0\0\0"s), "MM\0*\xFF\xFF\xFF\xFF"s}) {
+    for (std::size_t length = 0; length <= odd.size(); ++length) {
+      CHECK(turned(with(png, 33, chunk("eXIf", odd.substr(0, length)))) == turned(png));
+      CHECK(turned(with(png, 33, chunk("tEXt", (raw + digits).substr(0, length)) + chunk("iTXt", itxt.substr(0, length)))) == turned(png));
+    }
+  }
+}
 
 TEST_CASE("pictures of every kind are what Pillow makes of them") {
   const GoldenPictures golden;
