@@ -46,7 +46,8 @@ bool named_as_picture(const fs::path& path) {
   return known.count(extension) != 0;
 }
 
-/// The files asked for: of folders all below them that have a picture's name, sorted. Links to nothing and pipes too, to be named in turn.
+/// The files asked for: of folders all below them that have a picture's name and are not hidden, as in training, sorted. Links to nothing
+/// and pipes too, to be named in turn.
 std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
   std::vector<std::string> files;
   for (const std::string& input : inputs) {
@@ -59,6 +60,10 @@ std::vector<std::string> files_of(const std::vector<std::string>& inputs) {
     const auto options = fs::directory_options::follow_directory_symlink;
     for (fs::recursive_directory_iterator it(input, options, error), end; !error && it != end; it.increment(error)) {
       std::error_code ignored;
+      if (it->path().filename().string().starts_with(".")) {
+        it.disable_recursion_pending();
+        continue;
+      }
       if (named_as_picture(it->path()) && !it->is_directory(ignored)) found.push_back(it->path().string());
       if (it.depth() > 64)
         fail(ExitCode::kUsage, "pictures", "{} is more than 64 folders deep; is a link in it a circle?", it->path().string());

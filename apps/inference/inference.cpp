@@ -167,9 +167,7 @@ class LoadedModel final : public InferenceModel {
     const Shape& image = input();
     if (image.rank() != 3 || (image[2] != 1 && image[2] != 3))
       fail(ExitCode::kUsage, "inference", "{}: its inputs are {}, and pictures have 1 or 3 channels", source_, image.text());
-    PictureSettings settings;
-    settings.interpolation = interpolation_of(description_.interpolation);
-    PictureDecoder decoder(settings);
+    PictureDecoder decoder({.interpolation = interpolation_of(description_.interpolation), .scaled_decoding = false});
     std::vector<std::uint8_t> pixels(static_cast<std::size_t>(image.elements()));
     const std::int64_t resize = description_.resize > 0 ? description_.resize : std::min(image[0], image[1]);
     const auto centre = [&](const PictureSize& size) { return PicturePart::centre(size, resize, image[0], image[1]); };

@@ -45,7 +45,7 @@ Interpolation interpolation_of(std::string_view name);
 struct PictureSettings {
   std::int64_t max_pixels = 200'000'000;  ///< a larger picture is refused by its header
   Interpolation interpolation = Interpolation::kBilinear;
-  bool scaled_decoding = true;  ///< JPEG of which a crop shrinks to half or less is decoded at 1/2, 1/4 or 1/8
+  bool scaled_decoding = true;  ///< JPEG of which a crop shrinks to half or less is decoded at 1/2, 1/4 or 1/8: for training
 };
 
 /// A picture that is decoded: rows of red, green and blue, without gaps.

@@ -30,8 +30,9 @@ namespace {
 namespace fs = std::filesystem;
 using FolderSplit = Dataset::Split;
 
-std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part) {
-  PictureDecoder decoder;
+/// Training's way, or tests'.
+std::vector<std::uint8_t> decoded_alone(const std::string& file, const PartChoice& part, bool scaled = true) {
+  PictureDecoder decoder({.scaled_decoding = scaled});
   std::vector<std::uint8_t> pixels(16 * 16 * 3);
   decoder.decode(read_picture_file(file), file, part, 16, 16, 3, pixels.data());
   return pixels;
@@ -60,7 +61,8 @@ TEST_CASE("image_folder: classes by folder, pictures by path, tests cut from the
     CHECK(dataset->complexity(FolderSplit::kTrain, i) == static_cast<double>(fs::file_size(tree.folder / files[i])));
   }
   dataset->image(FolderSplit::kTest, 1, pixels.data());
-  CHECK(pixels == decoded_alone(tree.folder / "val/bee/y.jpg", centre));
+  CHECK(pixels == decoded_alone(tree.folder / "val/bee/y.jpg", centre, false));
+  CHECK(pixels != decoded_alone(tree.folder / "val/bee/y.jpg", centre));
 }
 
 TEST_CASE("image_folder: checksums tell pictures of other names, and nothing else") {
