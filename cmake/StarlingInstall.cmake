@@ -13,16 +13,19 @@ foreach(program train predict prepare doctor bench topo)
   endif()
 endforeach()
 # Headers keep their folders, so that "core/tensor.h" reads the same inside this tree and outside.
-foreach(folder core kernels layers topology comm apps)
+foreach(folder ${starling_header_folders})
   install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling FILES_MATCHING PATTERN "*.h")
 endforeach()
+install(FILES ${PROJECT_BINARY_DIR}/apps/generated/starling_build.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/starling)
 install(DIRECTORY configs DESTINATION ${CMAKE_INSTALL_DATADIR}/starling FILES_MATCHING PATTERN "*.json")
 
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/starlingConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 configure_package_config_file(cmake/starlingConfig.cmake.in ${PROJECT_BINARY_DIR}/starlingConfig.cmake
                               INSTALL_DESTINATION ${starling_package_dir})
 configure_file(cmake/StarlingPlugin.cmake ${PROJECT_BINARY_DIR}/StarlingPlugin.cmake COPYONLY)
+configure_file(cmake/plugin_stamp.cpp ${PROJECT_BINARY_DIR}/plugin_stamp.cpp COPYONLY)
 install(FILES ${PROJECT_BINARY_DIR}/starlingConfig.cmake ${PROJECT_BINARY_DIR}/starlingConfigVersion.cmake cmake/StarlingPlugin.cmake
+              cmake/plugin_stamp.cpp
         DESTINATION ${starling_package_dir})
 install(EXPORT starlingTargets NAMESPACE starling:: DESTINATION ${starling_package_dir})
 export(EXPORT starlingTargets FILE ${PROJECT_BINARY_DIR}/starlingTargets.cmake NAMESPACE starling::)

@@ -3,6 +3,9 @@
 # A .cu source holds an optimizer's GPU side; it is compiled where nvcc is (the usual CMAKE_CUDA_ARCHITECTURES says for what), and left out with
 # a line elsewhere, or with STARLING_CUDA=OFF: the plug-in then works on CPUs.
 
+# What the plug-in was compiled with, by which programs refuse one of other headers.
+set(STARLING_PLUGIN_STAMP ${CMAKE_CURRENT_LIST_DIR}/plugin_stamp.cpp)
+
 # Looks for nvcc. A macro: enable_language() must be called where the caller is.
 macro(starling_enable_plugin_cuda)
   if(NOT CMAKE_CUDA_COMPILER_LOADED AND NOT "${STARLING_CUDA}" STREQUAL "OFF")
@@ -55,7 +58,7 @@ function(starling_plugin_target name)
   if(NOT sources)
     message(FATAL_ERROR "starling_add_plugin(${name}): no source file is given")
   endif()
-  add_library(${name} MODULE ${sources})
+  add_library(${name} MODULE ${sources} ${STARLING_PLUGIN_STAMP})
   target_link_libraries(${name} PRIVATE starling::starling_trainer)
   set_target_properties(${name} PROPERTIES PREFIX lib POSITION_INDEPENDENT_CODE ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}")
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)

@@ -1,9 +1,13 @@
 #include "core/error.h"
 
+#include <cxxabi.h>
+
 #include <cstdint>
+#include <cstdlib>
 #include <new>
 #include <string_view>
 #include <system_error>
+#include <typeinfo>
 #include <utility>
 
 #include "core/text.h"
@@ -20,6 +24,15 @@ std::string one_line(const std::string& text) {
   std::size_t tail = line.size() - kTail;
   while ((static_cast<unsigned char>(line[tail]) & 0xc0u) == 0x80u) ++tail;  // not into a character
   return shown(line, kLongest - kTail) + " … " + line.substr(tail);
+}
+
+/// Of the exception that is being handled, as the source has it.
+std::string exception_type() {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  if (!type) return "unknown";
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> plain(abi::__cxa_demangle(type->name(), nullptr, nullptr, &status), &std::free);
+  return plain ? plain.get() : type->name();
 }
 
 }  // namespace
@@ -90,6 +103,19 @@ ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string
   }
   parts.what = std::move(text);
   return parts;
+}
+
+void rethrow_named(std::string_view component, std::string_view key) {
+  const Error known = as_error(std::current_exception());
+  if (known.code() == ExitCode::kMemory) throw Error(known);  // whose code asked for it says nothing of who has it
+  std::string what = "an exception of type " + exception_type();
+  try {
+    throw;
+  } catch (const std::exception& thrown) {
+    what = fmt::format("{}: {}", exception_type(), thrown.what());
+  } catch (...) {
+  }
+  throw Error(ExitCode::kInternal, {std::string(component), std::move(what), {}, {.key = std::string(key)}});
 }
 
 }  // namespace detail

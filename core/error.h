@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 namespace starling {
 
@@ -62,13 +63,33 @@ class Error : public std::runtime_error {
 Error told_by(std::string_view component, std::string key, const Error& error);
 /// The Error that an exception stands for: a lack of memory has an exit code of its own, what is unknown is a defect.
 Error as_error(const std::exception_ptr& exception);
+/// Runs what may be a plug-in's code. An Error goes on as it is; any other exception becomes one that says whose it is:
+/// "[component] key: std::out_of_range: its text". `key`: a text, or a function that makes it.
+template <class Key, class Work>
+decltype(auto) named(std::string_view component, const Key& key, Work&& work);
 /// An exception's text, an Error's without its component.
 std::string message_of(const std::exception& error);
 
 namespace detail {
 /// The parts that a formatted text stands for: what follows the last "; " of the format itself is the remedy.
 ErrorParts error_parts(std::string_view component, ErrorPlace where, fmt::string_view format, fmt::format_args arguments);
+/// Within a catch (...).
+[[noreturn]] void rethrow_named(std::string_view component, std::string_view key);
 }  // namespace detail
+
+template <class Key, class Work>
+decltype(auto) named(std::string_view component, const Key& key, Work&& work) {
+  try {
+    return work();
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    if constexpr (std::is_invocable_v<const Key&>)
+      detail::rethrow_named(component, key());
+    else
+      detail::rethrow_named(component, key);
+  }
+}
 
 /// Throws Error. The last "; " in `format` stands before the remedy: "{} ranks are too many; at most {} are possible".
 template <class... Args>

@@ -33,7 +33,18 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return previous[b.size()];
 }
 
+std::string& current_plugin() {
+  static thread_local std::string file;
+  return file;
+}
+
 }  // namespace
+
+const std::string& registering_plugin() { return current_plugin(); }
+
+PluginScope::PluginScope(std::string file) : before_(std::exchange(current_plugin(), std::move(file))) {}
+
+PluginScope::~PluginScope() { current_plugin() = std::move(before_); }
 
 std::string suggestion(std::string_view found, const std::vector<std::string>& known) {
   constexpr std::size_t kLongest = 64;  // no name is longer; keeps the cost small whatever a file holds

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,19 +17,37 @@ namespace starling {
 /// "; did you mean 'x'?" for the known name nearest to `found` (edit distance, without regard to case), or "" if none is near.
 std::string suggestion(std::string_view found, const std::vector<std::string>& known);
 
+/// The plug-in whose parts are being registered on this thread; empty: the program's own.
+const std::string& registering_plugin();
+/// While it lives, what is registered on this thread is this file's.
+class PluginScope {
+ public:
+  explicit PluginScope(std::string file);
+  ~PluginScope();
+  PluginScope(const PluginScope&) = delete;
+  PluginScope& operator=(const PluginScope&) = delete;
+
+ private:
+  std::string before_;
+};
+
 /// Makes objects of one kind by name. Args are what every maker takes. One instance per kind lives in the shared library of
 /// that kind's folder (e.g. `Registry<Topology, …>& topologies()`), so a plug-in adds to the same table.
 template <class Base, class... Args>
 class Registry {
  public:
   using Maker = std::function<Base(Args...)>;
-  /// `kind` as errors name it: "topology", "layer".
-  explicit Registry(std::string kind) : kind_(std::move(kind)) {}
+  /// `kind` as errors name it: "topology", "layer". `may_give_none`: null from a maker says that the config wants none.
+  explicit Registry(std::string kind, bool may_give_none = false) : kind_(std::move(kind)), may_give_none_(may_give_none) {}
 
   void add(const std::string& name, Maker maker, std::string summary = {}) {
-    if (!entries_.emplace(name, Entry{std::move(maker), std::move(summary)}).second) {
-      fail(ExitCode::kUsage, kind_, "the name '{}' is registered twice", name);
-    }
+    if (!maker || name.empty())
+      fail(ExitCode::kUsage, kind_, "'{}', from {}, is registered without a {}", name, source_of(registering_plugin()),
+           maker ? "name" : "maker");
+    const auto [entry, added] = entries_.emplace(name, Entry{std::move(maker), std::move(summary), registering_plugin()});
+    if (added) return;
+    fail(ExitCode::kUsage, kind_, "the name '{}' is registered twice: by {} and by {}; give one of them another name", name,
+         source_of(entry->second.plugin), source_of(registering_plugin()));
   }
   bool contains(const std::string& name) const { return entries_.count(name) != 0; }
   std::vector<std::string> names() const {
@@ -45,15 +65,30 @@ class Registry {
       fail(ExitCode::kUsage, "config", {.key = std::string(where)}, "unknown {} '{}'{}; known: {}", kind_, shown(name),
            suggestion(name, names()), known);
     }
-    return it->second.maker(std::forward<Args>(args)...);
+    const auto whose = [&, &entry = it->second] { return fmt::format("'{}'{}", name, entry.plugin.empty() ? "" : " of " + entry.plugin); };
+    try {
+      Base made = it->second.maker(std::forward<Args>(args)...);
+      if constexpr (std::is_convertible_v<std::nullptr_t, Base>) {
+        if (made == nullptr && !may_give_none_)
+          fail(ExitCode::kUsage, kind_, "the maker of {} gives null; it must give an object", whose());
+      }
+      return made;
+    } catch (const Error&) {
+      throw;
+    } catch (...) {
+      detail::rethrow_named(kind_, whose());
+    }
   }
 
  private:
   struct Entry {
     Maker maker;
     std::string summary;
+    std::string plugin;  ///< its file; empty: the program's own
   };
+  static std::string source_of(const std::string& plugin) { return plugin.empty() ? "the program itself" : plugin; }
   std::string kind_;
+  bool may_give_none_;
   std::map<std::string, Entry> entries_;
 };
 

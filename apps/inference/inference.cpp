@@ -10,12 +10,12 @@
 
 #include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
+#include "apps/inference/plugins.h"
 #include "apps/inference/test_views.h"
 #include "apps/pictures/picture.h"
 #include "core/autograd.h"
 #include "core/error.h"
 #include "core/host.h"
-#include "core/plugins.h"
 #include "kernels/open_backend.h"
 #include "layers/layer.h"
 

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "apps/inference/model_file.h"
+#include "apps/inference/plugins.h"
 #include "apps/trainer/config/auto_plan.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
@@ -43,7 +44,6 @@
 #include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/log.h"
-#include "core/plugins.h"
 #include "core/trace.h"
 
 namespace starling {

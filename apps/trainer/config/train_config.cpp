@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "apps/inference/plugins.h"
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/config/recipe.h"
 #include "apps/trainer/device/device.h"
@@ -13,7 +14,6 @@
 #include "core/config_doc.h"
 #include "core/error.h"
 #include "core/others_keys.h"
-#include "core/plugins.h"
 #include "kernels/gpu_update.h"
 
 namespace starling {

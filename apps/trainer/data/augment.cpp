@@ -74,7 +74,7 @@ std::unique_ptr<Augmenter> make_flip(ConfigSection& section, const Shape&) {
 }  // namespace
 
 AugmenterRegistry& augmentations() {
-  static AugmenterRegistry registry("augmentation");
+  static AugmenterRegistry registry("augmentation", true);
   return registry;
 }
 

@@ -5,7 +5,7 @@
 #include "comm/mpi/session.h"
 #include "comm/nccl/nccl.h"
 #include "kernels/library_versions.h"
-#include "starling_commit.h"  // made by the build
+#include "starling_build.h"  // made by the build
 
 namespace starling {
 

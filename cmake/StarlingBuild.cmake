@@ -1,0 +1,22 @@
+# Run at every build: writes HEADER with VERSION, the commit that SOURCE is a checkout of, "unknown" outside one, and a digest of the headers that are
+# installed, without comments and spaces (apps/inference/plugin_stamp.h); leaves the file alone where it says so.
+cmake_minimum_required(VERSION 3.25)
+set(commit "")
+if(EXISTS "${SOURCE}/.git")  # not the repository of somebody who unpacked an archive within it
+  set(ENV{GIT_OPTIONAL_LOCKS} 0)
+  execute_process(COMMAND git -C "${SOURCE}" describe --always --dirty --exclude=* OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+endif()
+if(NOT commit)
+  set(commit unknown)
+endif()
+set(ENV{LC_ALL} C)
+separate_arguments(FOLDERS)
+execute_process(COMMAND find ${FOLDERS} -name *.h COMMAND sort COMMAND xargs sed s,//.*,, COMMAND tr -d "[:space:]" COMMAND sha256sum
+                WORKING_DIRECTORY "${SOURCE}" OUTPUT_VARIABLE interface COMMAND_ERROR_IS_FATAL ANY)
+string(SUBSTRING "${interface}" 0 16 interface)
+file(CONFIGURE OUTPUT "${HEADER}" CONTENT "#pragma once
+
+#define STARLING_VERSION \"@VERSION@\"
+#define STARLING_COMMIT \"@commit@\"
+#define STARLING_INTERFACE \"@interface@\"
+" @ONLY)
