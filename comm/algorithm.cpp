@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -74,6 +75,13 @@ AlgorithmPlan read_algorithm(ConfigSection& section) {
   plan.name = type;
   refuse_others_keys(algorithms(), section, type);
   section.finish();
+  if (!plan.make) section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
+  std::set<std::string> names;
+  for (const AlgorithmPlan::State& state : plan.states) {
+    if (state.name.empty() || !names.insert(state.name).second)
+      section.error("type", "{} keeps states of which two are named '{}', or one has no name; checkpoints tell them apart by it", type,
+                    state.name);
+  }
   return plan;
 }
 
@@ -116,7 +124,9 @@ std::unique_ptr<Algorithm> make_algorithm(const AlgorithmPlan& plan, const Algor
   }
   AlgorithmSite whole = site;
   whole.ranks_per_node = plan.ranks_per_node;
-  return plan.make(whole);
+  std::unique_ptr<Algorithm> made = named("algorithm", plan.label(), [&] { return plan.make(whole); });
+  if (!made) fail(ExitCode::kUsage, "algorithm", "the plan of {} makes null; `make` must give an Algorithm", plan.label());
+  return made;
 }
 
 }  // namespace starling

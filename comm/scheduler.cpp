@@ -23,7 +23,12 @@ void BucketScheduler::begin_step(const StepInfo& info) {
   std::fill(seen_.begin(), seen_.end(), char{0});
   next_ = 0;
   step_ = info.step;
-  algorithm_.begin(info);
+  named(
+      "algorithm", [&] { return place(-1); }, [&] { algorithm_.begin(info); });
+}
+
+std::string BucketScheduler::place(int bucket) const {
+  return bucket < 0 ? fmt::format("step {}", step_) : fmt::format("step {}, bucket {}", step_, bucket);
 }
 
 void BucketScheduler::ready(Parameter& parameter) {
@@ -75,14 +80,17 @@ void BucketScheduler::end_backward() {
     }
   }
   hand_over();
-  algorithm_.backward_done();
+  named(
+      "algorithm", [&] { return place(-1); }, [&] { algorithm_.backward_done(); });
 }
 
 void BucketScheduler::hand_over() {
   while (static_cast<std::size_t>(next_) < missing_.size() && missing_[static_cast<std::size_t>(next_)] == 0) {
     span_.reset();
     note_flight(FlightEvent::kReady, {step_, next_, -1});
-    algorithm_.bucket_ready(next_++);
+    const int bucket = next_++;
+    named(
+        "algorithm", [&] { return place(bucket); }, [&] { algorithm_.bucket_ready(bucket); });
     begin_span();
   }
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "comm/algorithm.h"
@@ -27,6 +28,8 @@ class BucketScheduler {
 
  private:
   void hand_over();
+  /// Of errors: the step, and the bucket where there is one.
+  std::string place(int bucket) const;
   void begin_span();
   const BucketPlan& plan_;
   std::vector<Bucket>& buckets_;

@@ -51,13 +51,31 @@ void GradSlot::add(Tensor term) {
 
 }  // namespace detail
 
+const std::shared_ptr<detail::GradSlot>& Gradients::slot(int i) const {
+  if (i < 0 || static_cast<std::size_t>(i) >= inputs_.size())
+    fail(ExitCode::kUsage, "gradient", "input {} is asked for, of {}", i, inputs_.size());
+  return inputs_[static_cast<std::size_t>(i)];
+}
+
+Parameter& Gradients::parameter_at(int j) const {
+  if (j < 0 || static_cast<std::size_t>(j) >= parameters_.size())
+    fail(ExitCode::kUsage, "gradient", "parameter {} is asked for, of {}", j, parameters_.size());
+  return *parameters_[static_cast<std::size_t>(j)];
+}
+
 void Gradients::set(int i, Tensor gradient) {
-  auto& slot = inputs_[static_cast<std::size_t>(i)];
-  if (slot) slot->add(std::move(gradient));
+  const auto& of = slot(i);
+  if (!gradient) fail(ExitCode::kUsage, "gradient", "that of input {} is no tensor", i);
+  if (!of) return;
+  if (gradient.shape() != of->shape || gradient.dtype() != of->dtype) {
+    fail(ExitCode::kUsage, "gradient", "that of input {} is {} {}, and the input is {} {}; they must be alike", i, gradient.shape().text(),
+         name_of(gradient.dtype()), of->shape.text(), name_of(of->dtype));
+  }
+  of->add(std::move(gradient));
 }
 
 Gradients::Target Gradients::parameter(int j) {
-  Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
+  Parameter& parameter = parameter_at(j);
   if (!parameter.trainable) return {};
   require(static_cast<bool>(parameter.grad), "autograd", "parameter {} has no gradient memory", parameter.name);
   while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
@@ -103,7 +121,7 @@ void Tape::join_oldest() {
 
 Gradients::WeightTarget Gradients::weight(int j) {
   WeightTarget target{parameter(j), {}, nullptr};
-  Parameter& parameter = *parameters_[static_cast<std::size_t>(j)];
+  Parameter& parameter = parameter_at(j);
   if (!target || target.accumulate || !parameter.grad_low || !tape_->last_ || tape_->use(parameter).remaining != 1) return target;
   target.low = parameter.grad_low;
   target.in_low = &parameter.grad_in_low;
@@ -113,6 +131,8 @@ Gradients::WeightTarget Gradients::weight(int j) {
 Variable Tape::leaf(Tensor value) {
   Variable variable(std::move(value));
   variable.slot_ = std::make_shared<detail::GradSlot>();
+  variable.slot_->shape = variable.shape();
+  variable.slot_->dtype = variable.dtype();
   return variable;
 }
 
@@ -137,6 +157,8 @@ Variable Tape::record(std::string_view name, Tensor output, const std::vector<Va
   if (!wanted) return result;
   result.slot_ = std::make_shared<detail::GradSlot>();
   result.slot_->max_terms = max_terms;
+  result.slot_->shape = result.shape();
+  result.slot_->dtype = result.dtype();
   Node node{name, layer_, result.slot_, {}, parameters, std::move(backward)};
   node.inputs.reserve(inputs.size());
   for (const Variable& input : inputs) {
@@ -198,12 +220,20 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
       node.output->terms.clear();
       gradients.inputs_ = std::move(node.inputs);
       gradients.parameters_ = node.parameters;
+      const auto where = [&] { return fmt::format("{} (backward of {})", shown(node.layer), node.name); };
       try {
         node.backward(gradients);
       } catch (const Error& error) {
-        if (error.parts().component != "tensor") throw;  // only a layer's own code asks a tensor for what it has not
-        throw told_by("layer", fmt::format("{} (backward of {})", shown(node.layer), node.name), error);
+        // Only a layer's own code asks a tensor for what it has not, and hands gradients over.
+        if (error.parts().component != "tensor" && error.parts().component != "gradient") throw;
+        throw told_by("layer", where(), error);
+      } catch (...) {
+        detail::rethrow_named("layer", where());
       }
+      if (stopped_at_.empty() &&
+          std::any_of(gradients.inputs_.begin(), gradients.inputs_.end(), [](const auto& input) { return input && input->terms.empty(); }))
+        stopped_at_ = where();
+      if (gradient_observer_) show_gradients(node, gradients);
     }
     node.backward = nullptr;  // frees the saved tensors before the observer starts an update
     leave(node, report);
@@ -214,6 +244,15 @@ void Tape::backward(const Variable& loss, double seed, bool accumulate, bool rep
     if (uses_[i].written && !uses_[i].reported) this->report(uses_[i]);
   }
   clear();
+}
+
+void Tape::show_gradients(const Node& node, const Gradients& gradients) const {
+  for (const auto& slot : gradients.inputs_) {
+    if (slot && !slot->terms.empty()) gradient_observer_(node.layer, "its input", slot->terms.back());
+  }
+  for (const Parameter* parameter : node.parameters) {
+    if (parameter->trainable) gradient_observer_(node.layer, parameter->name, parameter->gradient());
+  }
 }
 
 void Tape::clear() {

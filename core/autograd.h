@@ -6,6 +6,7 @@
 #include <functional>
 #include <initializer_list>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,8 +44,10 @@ namespace detail {
 /// Where the gradient of one value gathers until the node that made the value runs.
 struct GradSlot {
   std::vector<Tensor> terms;  ///< their sum is the gradient
-  int max_terms = 1;          ///< how many terms the node that made the value takes unsummed
-  int readers = 0;            ///< uses of the value as an input of recorded nodes
+  Shape shape = {};           ///< the value's, and so the gradient's
+  DType dtype = DType::kFloat32;
+  int max_terms = 1;  ///< how many terms the node that made the value takes unsummed
+  int readers = 0;    ///< uses of the value as an input of recorded nodes
   void add(Tensor term);
 };
 }  // namespace detail
@@ -98,11 +101,12 @@ class Gradients {
   /// Takes the terms over (so that their memory may be reused in place where exclusive()).
   std::vector<Tensor> take_terms() { return std::move(terms_); }
 
-  /// Whether input i wants a gradient.
-  bool wants(int i) const { return inputs_[static_cast<std::size_t>(i)] != nullptr; }
+  /// Whether input i wants a gradient. An input or parameter that the node has not is Error(kUsage).
+  bool wants(int i) const { return slot(i) != nullptr; }
   /// Whether this node is the only one that read input i, so that its term is the whole gradient.
-  bool only_reader(int i) const { return inputs_[static_cast<std::size_t>(i)]->readers == 1; }
-  /// Hands over a term of input i's gradient. The same tensor may be handed to several inputs.
+  bool only_reader(int i) const { return slot(i)->readers == 1; }
+  /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage) otherwise. The same tensor may be handed
+  /// to several inputs.
   void set(int i, Tensor gradient);
 
   struct Target {
@@ -129,6 +133,8 @@ class Gradients {
 
  private:
   friend class Tape;
+  const std::shared_ptr<detail::GradSlot>& slot(int i) const;
+  Parameter& parameter_at(int j) const;
   Backend* backend_ = nullptr;
   Tape* tape_ = nullptr;
   bool output_is_one_ = false;
@@ -167,6 +173,9 @@ class Tape {
   /// Called when a parameter's gradient is complete and nothing later in this pass reads the parameter.
   using ReadyObserver = std::function<void(Parameter&)>;
   void set_ready_observer(ReadyObserver observer) { observer_ = std::move(observer); }
+  /// Called with each gradient that a node has made, of its inputs (`of`: "its input") and parameters (their names).
+  using GradientObserver = std::function<void(std::string_view layer, std::string_view of, const Tensor& gradient)>;
+  void set_gradient_observer(GradientObserver observer) { gradient_observer_ = std::move(observer); }
 
   /// Runs the tape backwards from a scalar `loss`; seed is d(total)/d(loss). With `accumulate`, gradients add to those that this tape's
   /// backward passes have written since the last one without it; otherwise the first contribution overwrites. With `report` false the
@@ -203,6 +212,8 @@ class Tape {
   /// Forgets everything recorded.
   void clear();
   std::size_t nodes() const { return nodes_.size(); }
+  /// The first node so far, by its layer, that had a gradient and handed none of an input's on; empty: there is none.
+  const std::string& stopped_at() const { return stopped_at_; }
 
  private:
   friend class Gradients;
@@ -227,6 +238,7 @@ class Tape {
     std::vector<Tensor> keep;
   };
   Use& use(const Parameter& parameter);
+  void show_gradients(const Node& node, const Gradients& gradients) const;
   void leave(Node& node, bool report);
   void report(Use& use);
   Fork* fork_of(const Parameter& parameter);
@@ -241,6 +253,8 @@ class Tape {
   std::vector<Use> uses_;   ///< by Parameter::index
   bool last_ = false;       ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
+  GradientObserver gradient_observer_;
+  std::string stopped_at_;
 };
 
 /// Adds up small tensors over the ranks in the midst of a pass.
@@ -264,6 +278,8 @@ struct Pass {
   double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   RankSums* norms_over = nullptr;     ///< in training, batch norms take their statistics from all ranks' batches; null: each its own
   double norm_momentum = -1.0;        ///< in training: of every batch norm's running statistics; below 0: each its own
+  /// Called with what each layer has taken and made, the innermost first.
+  std::function<void(std::string_view layer, const Variable& in, const Variable& out)> layer_observer = {};
 
   Variable record(std::string_view name, Tensor output, std::initializer_list<Variable> inputs,
                   std::initializer_list<Parameter*> parameters, BackwardFunction backward, int max_terms = 1) {

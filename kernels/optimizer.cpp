@@ -39,7 +39,9 @@ std::int64_t OptimizerRule::workspace(const std::vector<LayerExtent>& layers) co
   return most;
 }
 
-void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) { rule.issue(backend, args); }
+void run_update(Backend& backend, const OptimizerRule& rule, const UpdateArgs& args) {
+  named("optimizer", "", [&] { rule.issue(backend, args); });
+}
 
 void OptimizerRule::issue(Backend& backend, const UpdateArgs& args) const {
   backend.update({*this, args});

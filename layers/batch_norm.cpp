@@ -19,7 +19,7 @@ Shape BatchNorm::build(const Shape& input) {
 Variable BatchNorm::compute(const Variable& x, Pass& pass) { return functions::batch_norm(x, state_, Activation::kNone, {}, pass); }
 
 Variable BatchNorm::forward_fused(const Variable& x, Activation active, const Variable& residual, Pass& pass) {
-  return shell(x, [&] { return functions::batch_norm(x, state_, active, residual, pass); });
+  return shell(x, pass, [&] { return functions::batch_norm(x, state_, active, residual, pass); });
 }
 
 void builtin::add_batch_norm(LayerRegistry& registry) {

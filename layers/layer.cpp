@@ -109,7 +109,7 @@ Shape Layer::setup(const Shape& input, std::string name) {
   name_ = std::move(name);
   check_size(input, shown(name_), "the input");
   input_ = input;
-  output_ = build(input);
+  output_ = named("layer", shown(name_), [&] { return build(input); });
   check_size(output_, shown(name_), "the output");
   return output_;
 }
@@ -130,22 +130,38 @@ void Layer::check_input(const Variable& x) const {
 }
 
 Variable Layer::forward(const Variable& x, Pass& pass) {
-  return shell(x, [&] {
-    const Tape::Scope scope(pass.tape, name_);
-    return compute(x, pass);
-  });
+  return shell(x, pass, [&] { return compute(x, pass); });
 }
 
-Variable Layer::shell(const Variable& x, const std::function<Variable()>& body) const {
+Variable Layer::shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const {
   check_input(x);
   const TraceSpan span("forward", name_);
+  const Tape::Scope scope(pass.tape, name_);
   try {
-    return body();
+    Variable y = named("layer", shown(name_), body);
+    check_output(x, y);
+    if (pass.layer_observer) pass.layer_observer(shown(name_), x, y);
+    return y;
   } catch (const Error& error) {
     // The innermost layer puts its name to what a backend says.
-    if (error.parts().component == "layer") throw;
+    if (error.parts().component == "layer" || error.parts().component == "numbers") throw;
     throw told_by("layer", shown(name_), error);
   }
+}
+
+/// What build() has promised, wherever the input is what it was told of.
+void Layer::check_output(const Variable& x, const Variable& y) const {
+  if (!y.has_value()) fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "the output holds no value");
+  const Shape& is = y.shape();
+  const bool follows = x.shape().without_batch() != input_ || (is.rank() > 0 && is.without_batch() == output_);
+  if (is.rank() > 0 && is[0] == x.shape()[0] && follows && y.dtype() == x.dtype()) return;
+  fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "the output is {} {}, and build() said {} {}; compute() must give that", is.text(),
+       name_of(y.dtype()), output_.with_batch(x.shape()[0]).text(), name_of(x.dtype()));
+}
+
+void Layer::for_each(const std::function<void(Layer&)>& visit) {
+  for (const auto& child : children_) child->for_each(visit);
+  visit(*this);
 }
 
 std::vector<Parameter*> Layer::parameters() { return collect(parameters_, children_, &Layer::parameters); }
@@ -172,7 +188,7 @@ std::int64_t Layer::first_images() const {
 
 void Layer::begin(const FirstImages& images) {
   for (const auto& child : children_) child->begin(images);
-  begin_values(images);
+  named("layer", shown(name_), [&] { begin_values(images); });
 }
 
 void Layer::change_values(Parameter& parameter, const std::function<void(std::vector<double>&)>& change) {
@@ -212,6 +228,7 @@ std::optional<Error> Layer::unsupported(DType compute, DeviceType device) const 
 }
 
 void Layer::adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input) {
+  if (!child) fail(ExitCode::kUsage, "layer", {.key = shown(name_)}, "its child '{}' is null; add_child() needs a layer", name);
   child->setup(input, join(name_, name));
   children_.push_back(std::move(child));
 }

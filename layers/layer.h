@@ -65,6 +65,9 @@ class Layer {
   /// After all tensors have been drawn: begin_values() of the children, then of this layer.
   void begin(const FirstImages& images);
 
+  /// Calls `visit` for each layer below this one, then for this one.
+  void for_each(const std::function<void(Layer&)>& visit);
+
   /// Own tensors first, then the children's, in order of declaration: PyTorch's order.
   std::vector<Parameter*> parameters();
   std::vector<ModelBuffer*> buffers();
@@ -90,17 +93,19 @@ class Layer {
   /// Adds a child and sets it up for `input`; returns it. An empty name puts the child's tensors under this layer's own prefix.
   template <class L>
   L& add_child(const std::string& name, std::unique_ptr<L> child, const Shape& input) {
-    L& reference = *child;
+    L* const added = child.get();
     adopt(name, std::move(child), input);
-    return reference;
+    return *added;
   }
   /// Error(kUsage): "[layer] NAME: an input of SHAPE, but WHAT is needed".
   [[noreturn]] void bad_shape(const Shape& input, std::string_view needed) const;
-  /// What forward() wraps around compute(): checks of `x`, a trace range, the layer's name in errors. For layers with a second entry.
-  Variable shell(const Variable& x, const std::function<Variable()>& body) const;
+  /// What forward() wraps around compute(): checks of `x` and of what comes out, a trace range, the layer's name in errors. For layers with
+  /// a second entry.
+  Variable shell(const Variable& x, Pass& pass, const std::function<Variable()>& body) const;
 
  private:
   void check_input(const Variable& x) const;
+  void check_output(const Variable& x, const Variable& y) const;
   void adopt(const std::string& name, std::unique_ptr<Layer> child, const Shape& input);
 
   std::string name_;
@@ -134,6 +139,8 @@ class Model {
   std::optional<Error> unsupported(DType compute, DeviceType device) const { return root_->unsupported(compute, device); }
   const Shape& input_shape() const { return root_->input_shape(); }
   const Shape& output_shape() const { return root_->output_shape(); }
+  /// See Layer::for_each.
+  void for_each(const std::function<void(Layer&)>& visit) { root_->for_each(visit); }
   const std::vector<Parameter*>& parameters() const { return parameters_; }
   const std::vector<ModelBuffer*>& buffers() const { return buffers_; }
   std::int64_t parameter_count() const;

@@ -15,7 +15,7 @@ Shape LayerScale::build(const Shape& input) {
 Variable LayerScale::compute(const Variable& x, Pass& pass) { return functions::layer_scale(x, *scale_, {}, pass); }
 
 Variable LayerScale::forward_residual(const Variable& x, const Variable& residual, Pass& pass) {
-  return shell(x, [&] { return functions::layer_scale(x, *scale_, residual, pass); });
+  return shell(x, pass, [&] { return functions::layer_scale(x, *scale_, residual, pass); });
 }
 
 void builtin::add_layer_scale(LayerRegistry& registry) {

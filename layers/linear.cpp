@@ -25,7 +25,7 @@ Shape Linear::build(const Shape& input) {
 Variable Linear::compute(const Variable& x, Pass& pass) { return functions::linear(x, *weight_, bias_, pass); }
 
 Variable Linear::forward_relu(const Variable& x, Pass& pass) {
-  return shell(x, [&] { return functions::linear(x, *weight_, bias_, pass, true); });
+  return shell(x, pass, [&] { return functions::linear(x, *weight_, bias_, pass, true); });
 }
 
 void builtin::add_linear(LayerRegistry& registry) {

@@ -58,7 +58,7 @@ Variable Sequential::compute(const Variable& x, Pass& pass) { return run(x, step
 Variable Sequential::forward_residual(const Variable& x, Sequential* shortcut, Activation active, Pass& pass) {
   x.value();  // two read it: a pending norm is written out once
   const bool fused = !steps_.empty() && steps_.back().batch_norm && steps_.back().active == Activation::kNone;
-  const Variable value = shell(x, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
+  const Variable value = shell(x, pass, [&] { return run(x, steps_.size() - (fused ? 1 : 0), pass); });
   const Variable other = shortcut ? shortcut->forward(x, pass) : x;
   if (fused) return steps_.back().batch_norm->forward_fused(value, active, other, pass);
   return functions::activation(functions::add(value, other, pass), active, pass);
@@ -78,7 +78,7 @@ Shape Residual::build(const Shape& input) {
 Variable Residual::compute(const Variable& x, Pass& pass) { return body_->forward_residual(x, shortcut_, Activation::kNone, pass); }
 
 Variable Residual::forward_fused(const Variable& x, Activation active, Pass& pass) {
-  return shell(x, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
+  return shell(x, pass, [&] { return body_->forward_residual(x, shortcut_, active, pass); });
 }
 
 std::vector<std::unique_ptr<Layer>> read_layers(ConfigSection& section, const std::string& key, bool required, const std::string& doc) {

@@ -71,7 +71,8 @@ std::unique_ptr<Topology> make_unchecked_topology(ConfigSection& section, const 
 
 std::unique_ptr<Topology> make_topology(ConfigSection& section, const RankLayout& site, TopologyKind kind, const std::string& standard) {
   std::unique_ptr<Topology> topology = make_unchecked_topology(section, site, standard);
-  if (!section.describing()) check_topology(*topology, section.resolved().value("type", ""), kind);
+  const std::string type = section.resolved().value("type", "");
+  if (!section.describing()) named("topology", type, [&] { check_topology(*topology, type, kind); });
   return topology;
 }
 

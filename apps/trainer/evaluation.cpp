@@ -44,7 +44,7 @@ class Votes {
 
 /// The batch's outputs; of several views their weighted mean, in the format of losses.
 TaskOutput outputs_of(const Task& task, Model& model, const Batch& first, EvaluationLoader& loader, Pass& pass) {
-  TaskOutput output = task.predict(model, first, pass);
+  TaskOutput output = named("task", "", [&] { return task.predict(model, first, pass); });
   const std::vector<TestView>& views = loader.views();
   if (views.size() == 1) return output;
   const Tensor of_first = output.outputs.value();
@@ -90,7 +90,8 @@ EvaluationResult evaluate(const Task& task, Model& model, EvaluationLoader& load
       Pass pass{backend};
       const auto samples_now = static_cast<double>(batch->samples);
       const TaskOutput output = outputs_of(task, model, *batch, loader, pass);
-      for (std::size_t m = 0; m < task.metrics().size(); ++m) task.metrics()[m]->add(task, output, totals[m], pass);
+      for (std::size_t m = 0; m < task.metrics().size(); ++m)
+        named("metric", "", [&] { task.metrics()[m]->add(task, output, totals[m], pass); });
       if (confusion) backend.confusion_counts({.logits = output.outputs.value(), .labels = output.targets, .counts = totals.back()});
       rows += static_cast<double>(output.outputs.shape()[0]);
       samples += samples_now;

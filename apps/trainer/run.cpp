@@ -163,7 +163,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
     const std::string file = evaluated_file(options.evaluate);
     if (auto share = test_share_of(read_safetensors(file), file)) config.dataset->use_test_share(std::move(*share));
   }
-  config.dataset->open();
+  named("data", "open()", [&] { config.dataset->open(); });
   config.data = config.dataset->info();
   require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
   if (options.evaluate.empty()) check_data_size(config, source_of(options), site);
@@ -422,7 +422,9 @@ std::unique_ptr<Transport> choose_transport(const TrainConfig& config, std::uniq
   });
   if (messages->size() == 1) return messages;
   const bool own_cores = cores_of_rank(messages->world().local_size()) >= compute_threads(config, *messages);
-  return config.transport.make(std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
+  std::unique_ptr<Transport> made = config.transport.make(std::move(messages), {backend, config.timeout_s, config.max_ctas, own_cores});
+  if (!made) fail(ExitCode::kUsage, "transport", "the plan of {} makes null; `make` must give a Transport", config.transport.name);
+  return made;
 }
 
 /// From here on ranks survive the loss of others, where they are to and can.

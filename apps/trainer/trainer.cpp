@@ -8,15 +8,18 @@
 #include "apps/inference/model_file.h"
 #include "apps/trainer/data/complexity.h"
 #include "apps/trainer/device/device.h"
+#include "apps/trainer/host_numbers.h"
 #include "apps/trainer/norm_statistics.h"
 #include "apps/trainer/state/data_contents.h"
 #include "apps/trainer/state/elastic.h"
 #include "comm/agreement.h"
 #include "comm/averaging.h"
 #include "comm/scheduler.h"
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/flight_recorder.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -61,6 +64,7 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   config.model->allocate_frozen(backend, config.dtype, config.compute);
   open_part(0);
   schedule_ = config.make_schedule({config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
+  (void)rate(length_.total_steps - 1);  // a schedule that goes wrong ends no run in its midst, if its end tells
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   size_loader(0);
@@ -222,6 +226,53 @@ void Trainer::initialise() {
     config_.sampler->set_complexities(complexities_);
   }
   loader_->start(0, 0);
+  note_beginning();
+}
+
+void Trainer::note_beginning() {
+  first_step_ = step_;
+  beginning_.clear();
+  for (const Bucket& bucket : buckets_) {
+    const HostBytes bytes(bucket.parameters);
+    beginning_.push_back(checksum(bytes.data(), bytes.size()));
+  }
+}
+
+void Trainer::check_updated() const {
+  std::int64_t least = 1;  // steps after which every bucket has been updated
+  for (std::size_t k = 0; k <= config_.phases.size(); ++k) {
+    const AlgorithmPlan& plan = part(k).algorithm;
+    least = std::max({least, plan.period, config_.rule->phases()});
+    for (const AlgorithmPlan::StepKey& key : plan.step_keys) least = std::max(least, key.steps + key.after);
+  }
+  if (scaler_ || largest_lr_ == 0.0 || step_ - first_step_ < least) return;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    const HostBytes bytes(buckets_[b].parameters);
+    if (checksum(bytes.data(), bytes.size()) != beginning_[b]) continue;
+    for (const BucketSlot& slot : buckets_[b].layout->slots) {
+      const std::size_t group = config_.group_of(*slot.parameter);
+      if (group > 0 && (config_.groups[group - 1].lr_scale == 0.0 || config_.groups[group - 1].until_epoch > 0.0)) continue;
+      const std::vector<double> gradient = host_numbers(slot.parameter->gradient());
+      if (std::all_of(gradient.begin(), gradient.end(), [](double number) { return number == 0.0; })) continue;
+      fail(ExitCode::kUsage, "algorithm", {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
+           "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the algorithm must update every bucket, or the "
+           "rate is too small to change a number",
+           step_ - first_step_, b, slot.parameter->name);
+    }
+  }
+}
+
+void Trainer::watch_numbers(const Batch& batch, Pass& pass) const {
+  const auto look = [rank = transport_.rank(), step = step_ + 1](const Tensor& tensor, std::string_view key, std::string_view what) {
+    check_finite(tensor, std::string(key), std::string(what), rank, step);
+  };
+  for (const Parameter* parameter : config_.model->parameters()) look(parameter->value, parameter->name, "the parameter");
+  for (const Batch::Named& given : batch.tensors) look(given.tensor, given.name, "the batch's tensor");
+  pass.layer_observer = [look](std::string_view layer, const Variable&, const Variable& out) { look(out.value(), layer, "its output"); };
+  if (scaler_) return;  // which finds the loss scale by gradients that overflow
+  pass.tape->set_gradient_observer([look](std::string_view layer, std::string_view of, const Tensor& gradient) {
+    look(gradient, shown(layer), fmt::format("its gradient of {}", of));
+  });
 }
 
 void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
@@ -268,6 +319,7 @@ void Trainer::resume(const SafetensorsFile& file, const std::string& source) {
   together(transport_, [&] {
     if (refusal) std::rethrow_exception(refusal);
   });
+  note_beginning();
 }
 
 void Trainer::tell_changes(const SafetensorsFile& file, const std::string& source) const {
@@ -294,8 +346,13 @@ std::string Trainer::threads_text() const {
 double Trainer::rate(std::int64_t step) const {
   const Part of = part(part_of(step));
   const double batch = std::pow(length_.batch_ratio(step), config_.elastic.lr_power);
-  return schedule_->lr(length_.planned_step(step)) * batch *
-         (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before ? 1.0 : config_.lr_scale);
+  const std::int64_t planned = length_.planned_step(step);
+  const double lr = named("schedule", "", [&] { return schedule_->lr(planned); });
+  if (!std::isfinite(lr) || lr < 0.0) {
+    fail(ExitCode::kUsage, "schedule", {.key = config_.resolved["schedule"].value("type", ""), .step = step},
+         "the rate of update {} is {}; it must be a number of 0 or more", planned, lr);
+  }
+  return lr * batch * (step - (step < of.first ? of.began : of.first) < of.algorithm.means_before ? 1.0 : config_.lr_scale);
 }
 
 void Trainer::issue_step() {
@@ -345,6 +402,7 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
             .dropout_counter = dropout_counter(micro),
             .defer_norms = config_.defer_norms,
             .norms_over = norm_sums_.get()};
+  if (config_.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
   if (graphs_.start_at_begin() && micro.last) scheduler_->begin_step(info);
   PassSteps steps{.share = 1.0 / static_cast<double>(config_.accumulate), .first = micro.first, .last = micro.last};
@@ -352,7 +410,8 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
     if (micro.first) settle_scale(info);  // as late as can be: the device has the forward pass to do meanwhile
     pass.loss_scale = info.loss_scale;
   };
-  steps.before_backward = [&](const Variable&) {
+  steps.before_backward = [&](const Variable& loss) {
+    if (config_.check_numbers) check_finite(loss.value(), "loss", "its value", transport_.rank(), step_ + 1);
     if (!graphs_.start_at_begin() && micro.first) scheduler_->begin_step(info);
   };
   if (micro.last) steps.backward = [&](const std::function<void()>& run) { scheduler_->backward(run); };
@@ -430,7 +489,8 @@ EvaluationResult Trainer::test(const TestedModels& meanwhile) {
 
 void Trainer::step() {
   try {
-    issue_step();
+    named(
+        "trainer", [&] { return fmt::format("step {}", step_ + 1); }, [&] { issue_step(); });
   } catch (const Error& error) {
     if (error.code() != ExitCode::kMemory || activation_bytes_ == 0) throw;
     // What the device gave so far is what there is; what a batch takes grows with it, the rest does not.

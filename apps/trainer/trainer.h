@@ -40,7 +40,9 @@ class Trainer {
   /// says which batch size would fit.
   void step();
   /// Waits for the exchanges in flight; what they brought is kept for the next step.
-  void finish() { algorithm_->finish(); }
+  void finish() {
+    named("algorithm", "finish()", [&] { algorithm_->finish(); });
+  }
   /// The algorithm that steps are taken with now, and its topology's name.
   const AlgorithmPlan& algorithm() const { return part(part_).algorithm; }
   /// Its own count of steps.
@@ -55,6 +57,9 @@ class Trainer {
   /// "ema_<name>". Collective, with no exchange in flight.
   EvaluationResult test(const TestedModels& meanwhile);
   EvaluationResult test(const std::function<void(const EvaluationResult&)>& meanwhile) { return test(TestedModels{meanwhile, {}, {}}); }
+  /// At the end of a run: Error(kUsage) where a bucket is as it was at the beginning, though it has gradients, a rate, and had steps
+  /// enough.
+  void check_updated() const;
   /// This rank's part of a checkpoint. No exchange may be in flight. `used`: an earlier one, whose memory is used again.
   SafetensorsFile state(SafetensorsFile used = {});
 
@@ -107,6 +112,10 @@ class Trainer {
   /// Waits for what the device says of the step before.
   void settle_scale(StepInfo& info);
   std::uint64_t dropout_counter(const MicroBatch& micro) const;
+  /// `check_numbers`: looks at what the pass is about to read, and has it tell what it makes.
+  void watch_numbers(const Batch& batch, Pass& pass) const;
+  /// What check_updated() compares with.
+  void note_beginning();
   /// `continues`: with what is left of an epoch that other ranks began.
   LoaderSettings loader_settings(bool continues = true) const;
   /// Makes the loader for the size that images have in an epoch, where it has another: it is to be started then.
@@ -137,6 +146,9 @@ class Trainer {
   std::unique_ptr<NormSums> norm_sums_;  ///< sync.batch_norm sync, with several ranks
   std::unique_ptr<LossScaler> scaler_;   ///< in fp16
   std::size_t activation_bytes_, resident_bytes_ = 0;
+
+  std::int64_t first_step_ = 0;         ///< of this process
+  std::vector<std::string> beginning_;  ///< checksums of the buckets' parameters then
 
   std::int64_t step_ = 0;                           ///< updates done
   std::int64_t loader_epoch_ = 0, image_side_ = 0;  ///< image_side_: the loader's, 0 where images have one size

@@ -245,6 +245,7 @@ bool TrainingRun::test(bool last) {
   if (metrics_sum_.pending()) emit_metrics();
   check_finite();
   trainer_.finish();
+  if (last) together(transport_, [&] { trainer_.check_updated(); });
   const auto keep_average = [&] {
     if (!last) return;
     together(transport_, [&] {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/trainer/host_numbers.h"
 #include "comm/agreement.h"
 #include "comm/transports/checks.h"
 #include "core/checksum.h"
@@ -25,27 +26,6 @@ namespace {
 constexpr std::size_t kDigest = 16;  // digits
 constexpr const char* kRemedy =
     "a memory, a core or a GPU of such a host may be at fault: test it, leave it out, and continue with --resume latest";
-
-/// A tensor's numbers where the host can read them: the CPU's own lie there.
-class HostBytes {
- public:
-  explicit HostBytes(const Tensor& tensor) : size_(tensor.bytes()) {
-    if (tensor.backend().device() == DeviceType::kCpu) {
-      data_ = tensor.raw();
-      return;
-    }
-    copy_.resize(size_);
-    tensor.backend().copy_to_host(tensor, copy_.data());
-    data_ = copy_.data();
-  }
-  const std::byte* data() const { return data_; }
-  std::size_t size() const { return size_; }
-
- private:
-  std::size_t size_;
-  std::vector<std::byte> copy_;
-  const std::byte* data_ = nullptr;
-};
 
 /// "rank 1 on host b".
 std::string with_hosts(const std::vector<int>& ranks, const std::vector<std::string>& hosts) {

@@ -60,6 +60,7 @@ TransportPlan read_transport(ConfigSection& section) {
   TransportPlan plan = transports().make(type, section.path("type"), section);
   plan.name = type;
   section.finish();
+  if (!plan.make) section.error("type", "{} gives a plan without `make`, so nothing can be made of it", type);
   return plan;
 }
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
+#include <stdexcept>
 
 #include "apps/trainer/config/plugins.h"
 #include "apps/trainer/tasks/metric.h"
@@ -277,22 +278,29 @@ TEST_CASE("trainer/task: batches hold tensors of any shape and type, the same on
   }
 }
 
-TEST_CASE("trainer/task: a number beyond its classes is an error that names sample and tensor") {
+TEST_CASE("trainer/task: a number beyond its classes is an error that names sample and tensor, and so is what a data set throws") {
   class Bad final : public Dataset {
    public:
+    explicit Bad(bool throws) : throws_(throws) {}
     DatasetInfo info() const override {
       return {.tensors = {{"tokens", Shape{2}, DType::kInt32, 9}}, .task = "none", .train_samples = 4, .test_samples = 4};
     }
     void open() override {}
     void read(Split, std::int64_t index, std::span<std::byte* const> out) const override {
+      if (throws_ && index == 1) throw std::runtime_error("torn");
       reinterpret_cast<std::int32_t*>(out[0])[0] = 0;
       reinterpret_cast<std::int32_t*>(out[0])[1] = index == 2 ? 9 : 8;
     }
+
+   private:
+    bool throws_;
   };
-  const Bad bad;
+  const Bad bad(false), torn(true);
   test::MemoryBackend backend;
   EvaluationLoader loader(bad, 4, 0, 1, backend, DType::kFloat32);
   CHECK(contains(error_of(ExitCode::kUsage, [&] { loader.next(); }), "test sample 2 has tokens 9, the classes are 0 to 8"));
+  EvaluationLoader of_torn(torn, 4, 0, 1, backend, DType::kFloat32);
+  CHECK(error_of(ExitCode::kInternal, [&] { of_torn.next(); }) == "[data] test sample 1: std::runtime_error: torn");
 }
 
 TEST_CASE("trainer/task: an augmentation of one's own changes bytes, for the host's batches and a device's alike") {

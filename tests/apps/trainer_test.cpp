@@ -98,7 +98,8 @@ void register_test_algorithms() {
     algorithms().add("choosy", [](ConfigSection& config) -> AlgorithmPlan {
       return {.topology = TopologyKind::kSymmetricFixed,
               .optimizers = {"sgd", "adamw"},
-              .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""), false}}};
+              .step_keys = {{"start", config.integer("start", 1, Range::closed(1, 1e6), ""), false}},
+              .make = [](const AlgorithmSite&) { return nullptr; }};
     });
     return true;
   }();

@@ -73,9 +73,9 @@ TEST_CASE("comm/plugin_algorithm: what a resumed run finds in its buckets is all
 }
 
 TEST_CASE("comm/algorithm: every bucket has the states that the plan declares, zero, and keeps them when the algorithm is made again") {
-  AlgorithmPlan plan;
+  register_builtin_algorithms();
+  AlgorithmPlan plan = algorithm_of("allreduce");
   plan.states = {{"one"}, {"two", 2, DType::kFloat64}};
-  plan.make = [](const AlgorithmSite&) { return nullptr; };
   const auto backend = open_backend(DeviceType::kCpu, 1);
   const auto transport = make_single_transport();
   register_builtin_optimizers();

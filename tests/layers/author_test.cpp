@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,22 @@ namespace starling::testing {
 namespace {
 
 /// A layer of a test's own; each mistake is made at another place.
-enum class Mistake { kNone, kReadsInput, kCopiesToHost, kReadsGradient, kNarrow, kCpuOnly };
+enum class Mistake {
+  kNone,
+  kReadsInput,
+  kCopiesToHost,
+  kReadsGradient,
+  kNarrow,
+  kCpuOnly,
+  kOutputShape,
+  kOutputDtype,
+  kGradientShape,
+  kGradientDtype,
+  kNoGradient,
+  kOtherInput,
+  kOtherParameter,
+  kThrows
+};
 
 class Author final : public Layer {
  public:
@@ -28,7 +44,15 @@ class Author final : public Layer {
     if (mistake_ == Mistake::kReadsInput) (void)x.value().data<float>()[0];
     float first = 0.0f;
     if (mistake_ == Mistake::kCopiesToHost) pass.backend.copy_to_host(x.value().slice(0, Shape{1}), &first);
+    if (mistake_ == Mistake::kOutputShape) return Variable(Tensor(pass.backend, Shape{2, 7}, x.dtype()));
+    if (mistake_ == Mistake::kOutputDtype) return Variable(Tensor(pass.backend, x.shape(), DType::kFloat64));
     return pass.record("author", x.value(), {x}, {}, [mistake = mistake_](Gradients& gradients) {
+      if (mistake == Mistake::kGradientShape) gradients.set(0, Tensor(gradients.backend(), Shape{2, 7}, DType::kFloat32));
+      if (mistake == Mistake::kGradientDtype) gradients.set(0, Tensor(gradients.backend(), Shape{2, 6}, DType::kFloat64));
+      if (mistake == Mistake::kNoGradient) gradients.set(0, {});
+      if (mistake == Mistake::kOtherInput) gradients.set(1, gradients.output());
+      if (mistake == Mistake::kOtherParameter) (void)gradients.parameter(0);
+      if (mistake == Mistake::kThrows) throw std::length_error("too long");
       if (mistake == Mistake::kReadsGradient) (void)gradients.output().span<float>()[0];
       gradients.set(0, gradients.output());
     });
@@ -50,7 +74,7 @@ void register_once() {
     layers().add(
         "author",
         [](ConfigSection& section) {
-          return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 5), "which one")));
+          return std::make_unique<Author>(static_cast<Mistake>(section.integer("mistake", 0, Range::closed(0, 13), "which one")));
         },
         "makes one mistake");
     return true;
@@ -101,6 +125,24 @@ TEST_CASE("layers/author: reading memory in the shape trace is an error that nam
     CHECK(contains(text, where));
     CHECK(contains(text, "have no memory; compute with layers/functions.h"));
   }
+}
+
+TEST_CASE("layers/author: what a layer hands over is looked at where it does, in the trace already") {
+  for (const auto& [mistake, told] :
+       {std::pair{Mistake::kOutputShape, "[layer] 1: the output is 2×7 fp32, and build() said 2×6 fp32; compute() must give that"},
+        {Mistake::kOutputDtype, "[layer] 1: the output is 2×6 fp64, and build() said 2×6 fp32; compute() must give that"},
+        {Mistake::kGradientShape,
+         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×7 fp32, and the input is 2×6 fp32; they must be alike"},
+        {Mistake::kGradientDtype,
+         "[layer] 1 (backward of author): [gradient] that of input 0 is 2×6 fp64, and the input is 2×6 fp32; they must be alike"},
+        {Mistake::kNoGradient, "[layer] 1 (backward of author): [gradient] that of input 0 is no tensor"},
+        {Mistake::kOtherInput, "[layer] 1 (backward of author): [gradient] input 1 is asked for, of 1"},
+        {Mistake::kOtherParameter, "[layer] 1 (backward of author): [gradient] parameter 0 is asked for, of 0"}}) {
+    const auto model = model_with(mistake);
+    CHECK(error_of(ExitCode::kUsage, [&, &m = *model] { trace(m); }) == told);
+  }
+  const auto model = model_with(Mistake::kThrows);
+  CHECK(error_of(ExitCode::kInternal, [&] { trace(*model); }) == "[layer] 1 (backward of author): std::length_error: too long");
 }
 
 TEST_CASE("layers/author: a layer says what it can be run with, and is named where that is not asked for") {

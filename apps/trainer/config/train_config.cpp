@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "apps/inference/plugins.h"
 #include "apps/trainer/config/plugins.h"
@@ -150,6 +151,23 @@ void read_loss(ConfigSection& root, TrainConfig& config, const std::vector<std::
   std::vector<std::unique_ptr<Metric>> chosen;
   for (const std::string& name : metric_names)
     chosen.push_back(metrics().make(name, root.path("task.metrics"), config.model->output_shape().back()));
+  // Of no samples they say what they will be called.
+  std::map<std::string, std::string> givers;
+  for (std::size_t m = 0; m < chosen.size(); ++m) {
+    const std::string& name = metric_names[m];
+    named("metric", name, [&] {
+      const std::int64_t sums = chosen[m]->sums();
+      if (sums < 0) fail(ExitCode::kUsage, "metric", {.key = name}, "it keeps {} sums; allowed: 0 or more", sums);
+      const std::vector<double> none(static_cast<std::size_t>(sums), 0.0);
+      for (const MetricValue& value : chosen[m]->values(none, 0.0)) {
+        const auto [giver, added] = givers.emplace(value.name, name);
+        if (!added || value.name.empty()) {
+          root.error("task.metrics", "{} and {} both give a number named '{}'; each needs a name of its own", giver->second, name,
+                     value.name);
+        }
+      }
+    });
+  }
   config.task->set_metrics(std::move(chosen));
 }
 
@@ -268,6 +286,17 @@ void read_groups(ConfigSection& optimizer, TrainConfig& config, const std::strin
   }
 }
 
+/// Checkpoints tell states apart by their names.
+void check_states(const ConfigSection& optimizer, const OptimizerRule& rule, const std::string& type) {
+  constexpr std::size_t kMost = 4;
+  std::vector<std::string> names = rule.state_names();
+  if (names.size() > kMost) optimizer.error("type", "{} keeps {} states; allowed: {}", type, names.size(), kMost);
+  std::sort(names.begin(), names.end());
+  const bool twice = std::adjacent_find(names.begin(), names.end()) != names.end();
+  if (twice || (!names.empty() && names.front().empty()))
+    optimizer.error("type", "{} keeps states {}; each needs a name of its own", type, fmt::format("'{}'", fmt::join(names, "', '")));
+}
+
 void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection optimizer = root.section("optimizer", "the rule of the update");
   const std::string type = config.optimizer = optimizer.text("type", "sgd", "the rule, see `--list optimizers`");
@@ -283,6 +312,7 @@ void read_optimizer(ConfigSection& root, TrainConfig& config, const RankLayout& 
     refuse_others_keys(optimizers(), optimizer, type);
     optimizer.finish();
   }
+  if (config.rule) check_states(optimizer, *config.rule, type);
   if (config.rule) config.rule->know_ranks(site.ranks);
   for (const ParameterGroup& group : config.groups) group.rule->know_ranks(site.ranks);
   if (config.rule && config.device == "cuda") require_gpu_update(*config.rule, type);
@@ -667,6 +697,9 @@ TrainConfig read_root(ConfigSection& root, const RankLayout& site) {
   config.cuda_graphs = read_cuda_graphs(root);
   config.tensorboard = root.boolean("tensorboard", true, "write events for TensorBoard");
   config.allow_unused = root.choice("unused_parameters", "error", {"error", "allow"}, "what a parameter without gradient is") == "allow";
+  config.check_numbers = root.boolean("check_numbers", false,
+                                      "ends with status 4 at the first parameter, output, loss or gradient that is not finite, by layer, "
+                                      "rank and step; slow, as the host looks at all of them");
   config.trace = root.text("trace", "", "file for a timeline of all ranks, as `--trace`");
   config.flight_recorder = root.choice("flight_recorder", "on", {"on", "end", "off"},
                                        "on: each rank's last events are written when something goes wrong; end: also at the end of a run");

@@ -87,7 +87,7 @@ struct TrainConfig {
   int threads = 0;
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
   GraphChoice cuda_graphs = GraphChoice::kAuto;
-  bool tensorboard = true;
+  bool tensorboard = true, check_numbers = false;
 
   std::unique_ptr<Dataset> dataset;
   CachedDataset* cache = nullptr;  ///< `dataset`, with `data.cache`

@@ -56,7 +56,7 @@ class SampleReader {
   void read(std::span<const std::int64_t> samples, const ImageChange& change, const Place& place, const Window& window, const Later& later,
             const Target& target) {
     dataset_.will_read(split_, samples);
-    workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
+    const auto read_one = [&](std::int64_t item, int worker) {
       const auto i = static_cast<std::size_t>(item);
       std::vector<std::byte*>& places = places_[static_cast<std::size_t>(worker)];
       for (std::size_t t = 0; t < read_.size(); ++t) {
@@ -92,6 +92,11 @@ class SampleReader {
             change ? change(sample, bytes, tensor.shape, cut, boxes, steps, std::move(resize)) : Augmentation{centre_, centre_, 0};
         window(i, t, bytes.data(), taken, boxes, worker);
       }
+    };
+    workers_.run(static_cast<std::int64_t>(samples.size()), [&](std::int64_t item, int worker) {
+      const std::int64_t sample = samples[static_cast<std::size_t>(item)];
+      named(
+          "data", [&] { return sample_text(split_, sample); }, [&] { read_one(item, worker); });
     });
   }
   /// What read() has found to erase of image i.
@@ -114,13 +119,16 @@ class SampleReader {
   static std::size_t bytes_of(const TensorInfo& tensor) {
     return static_cast<std::size_t>(tensor.shape.elements()) * size_of(tensor.dtype);
   }
+  static std::string sample_text(Dataset::Split split, std::int64_t sample) {
+    return fmt::format("{} sample {}", split == Dataset::Split::kTrain ? "training" : "test", sample);
+  }
   static void check_classes(const TensorInfo& tensor, Dataset::Split split, std::int64_t sample, const std::byte* values) {
     for (std::int64_t i = 0; i < tensor.shape.elements(); ++i) {
       std::int32_t value = 0;
       std::memcpy(&value, values + static_cast<std::size_t>(i) * sizeof value, sizeof value);
       if (value >= 0 && value < tensor.classes) continue;
-      fail(ExitCode::kUsage, "data", "{} sample {} has {} {}, the classes are 0 to {}",
-           split == Dataset::Split::kTrain ? "training" : "test", sample, tensor.name, value, tensor.classes - 1);
+      fail(ExitCode::kUsage, "data", "{} has {} {}, the classes are 0 to {}", sample_text(split, sample), tensor.name, value,
+           tensor.classes - 1);
     }
   }
 

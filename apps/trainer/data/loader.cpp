@@ -46,6 +46,18 @@ std::shared_ptr<const Sampler> sampler_of(const LoaderSettings& settings) {
   return settings.sampler ? settings.sampler : make_shuffle_sampler();
 }
 
+void check_apart(std::span<const std::int64_t> own, std::span<const std::int64_t> others, const EpochInputs& of_other, int rank,
+                 std::int64_t count) {
+  std::vector<char> taken(static_cast<std::size_t>(of_other.samples), 0);
+  for (const std::int64_t sample : own.first(static_cast<std::size_t>(count))) taken[static_cast<std::size_t>(sample)] = 1;
+  for (const std::int64_t sample : others.first(static_cast<std::size_t>(count))) {
+    if (taken[static_cast<std::size_t>(sample)] == 0) continue;
+    fail(ExitCode::kUsage, "sampler", {.key = fmt::format("epoch {}", of_other.epoch)},
+         "ranks {} and {} both have sample {}; each is one rank's, by EpochInputs::rank", std::min(rank, of_other.rank),
+         std::max(rank, of_other.rank), sample);
+  }
+}
+
 }  // namespace
 
 struct Loader::State {
@@ -112,9 +124,14 @@ struct Loader::State {
       left = left_of_epoch(*sampler, inputs, settings.taken);
       inputs.left = left;
     }
-    std::vector<std::int64_t> order = sampler->epoch(inputs);
-    require(static_cast<std::int64_t>(order.size()) >= batches_in(epoch) * settings.batch_size, "sampler",
-            "{} samples for {} batches of {}", order.size(), batches_in(epoch), settings.batch_size);
+    const std::int64_t needed = batches_in(epoch) * settings.batch_size;
+    std::vector<std::int64_t> order = dealt(*sampler, inputs, needed);
+    // One other rank an epoch, each in turn: a sampler may give all ranks the same.
+    if (settings.ranks > 1 && share.empty()) {
+      const auto apart = static_cast<int>(1 + epoch % (settings.ranks - 1));
+      inputs.rank = (settings.rank + apart) % settings.ranks;
+      check_apart(order, dealt(*sampler, inputs, needed), inputs, settings.rank, needed);
+    }
     return order;
   }
 

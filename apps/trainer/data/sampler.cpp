@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <numeric>
+#include <string>
+#include <utility>
 
 #include "apps/trainer/data/builtin.h"
 #include "core/error.h"
@@ -48,6 +50,23 @@ std::vector<std::int64_t> epoch_order(const EpochInputs& inputs) {
   return order;
 }
 
+std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs, std::int64_t needed) {
+  const std::string where = fmt::format("epoch {} of rank {}", inputs.epoch, inputs.rank);
+  std::vector<std::int64_t> own = named("sampler", where, [&] { return sampler.epoch(inputs); });
+  if (static_cast<std::int64_t>(own.size()) < needed)
+    fail(ExitCode::kUsage, "sampler", {.key = where}, "{} samples; the batches need {}", own.size(), needed);
+  std::vector<char> seen(static_cast<std::size_t>(inputs.samples), 0);
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    if (own[k] < 0 || own[k] >= inputs.samples) {
+      fail(ExitCode::kUsage, "sampler", {.key = where}, "place {} has sample {}; the training samples are 0 to {}", k, own[k],
+           inputs.samples - 1);
+    }
+    if (std::exchange(seen[static_cast<std::size_t>(own[k])], char{1}) != 0)
+      fail(ExitCode::kUsage, "sampler", {.key = where}, "place {} has sample {} again; each comes once in an epoch", k, own[k]);
+  }
+  return own;
+}
+
 std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs, std::span<const TakenBatches> taken) {
   inputs.left = {};
   std::vector<std::int64_t> left = epoch_order(inputs);
@@ -56,9 +75,8 @@ std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inpu
     inputs.ranks = batches.ranks;
     inputs.batch_size = batches.batch_size;
     for (inputs.rank = 0; inputs.rank < inputs.ranks; ++inputs.rank) {
-      const std::vector<std::int64_t> own = sampler.epoch(inputs);
       const std::int64_t count = batches.batches * batches.batch_size;
-      require(count <= static_cast<std::int64_t>(own.size()), "sampler", "{} samples are to be gone of {}", count, own.size());
+      const std::vector<std::int64_t> own = dealt(sampler, inputs, count);
       for (std::int64_t i = 0; i < count; ++i) gone[static_cast<std::size_t>(own[static_cast<std::size_t>(i)])] = 1;
     }
     std::erase_if(left, [&](std::int64_t sample) { return gone[static_cast<std::size_t>(sample)] != 0; });

@@ -60,6 +60,8 @@ std::unique_ptr<Sampler> make_shuffle_sampler();
 /// The samples of this epoch in its order, before they are dealt to the ranks: inputs.left, or all, 0 … S-1, by a permutation of
 /// (seed, epoch), or as they lie where inputs.shuffle is false.
 std::vector<std::int64_t> epoch_order(const EpochInputs& inputs);
+/// What a sampler deals, looked at: Error(kUsage) where it has fewer than `needed` samples, one that there is not, or one twice.
+std::vector<std::int64_t> dealt(const Sampler& sampler, const EpochInputs& inputs, std::int64_t needed);
 /// What is left of an epoch, in its order, once ranks have taken so much of it, one number of ranks after another.
 std::vector<std::int64_t> left_of_epoch(const Sampler& sampler, EpochInputs inputs, std::span<const TakenBatches> taken);
 

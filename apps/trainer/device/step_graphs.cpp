@@ -82,6 +82,7 @@ GraphPlan plan_graphs(const TrainConfig& config, const RankLayout& site) {
   if (config.lookahead) never = "the model goes back towards slow numbers after some steps only (lookahead)";
   if (config.data.growth) never = "training images grow (data.progressive)";
   if (config.synchronized_norms) never = "batch norms wait for all ranks' statistics (sync.batch_norm)";
+  if (config.check_numbers) never = "the host looks at every number (check_numbers)";
   if (plan.why_not.empty()) plan.why_not = never;
   if (plan.why_not.empty() && topology && free_phases(config) > 1) {
     plan.why_not = "in fp16 the steps of an accumulating rule differ from rank to rank once one has overflowed";

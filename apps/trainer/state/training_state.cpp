@@ -23,7 +23,7 @@ const std::set<std::string>& changeable_keys() {
       "steps",        "epochs",          "log_every",      "evaluate",         "checkpoint",    "data.path",
       "data.threads", "device",          "plugins",        "threads",          "tensorboard",   "trace",
       "precision",    "sync.transport",  "sync.timeout_s", "sync.heartbeat_s", "sync.max_ctas", "cuda_graphs",
-      "data.cache",   "flight_recorder", "sync.verify",    "elastic"};
+      "data.cache",   "flight_recorder", "sync.verify",    "elastic",          "check_numbers"};
   return keys;
 }
 

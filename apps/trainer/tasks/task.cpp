@@ -48,7 +48,11 @@ Task::~Task() = default;
 
 Variable Task::loss(const TaskOutput& output, double share, Pass& pass) const {
   require(loss_ != nullptr, "task", "has no loss");
-  return loss_->value(output.outputs, output.targets, share, pass);
+  const Variable loss = named("loss", "", [&] { return loss_->value(output.outputs, output.targets, share, pass); });
+  if (!loss.has_value() || loss.shape().elements() != 1) {
+    fail(ExitCode::kUsage, "loss", "its value is {}; it must be one number", loss.has_value() ? loss.shape().text() : "none");
+  }
+  return loss;
 }
 
 void Task::share_targets(std::int64_t classes) {

@@ -33,7 +33,8 @@ Tensor training_pass(const Task& task, Model& model, const Batch& batch, Pass& p
   {
     if (timed) span.emplace("forward");
     // The outputs go at the end of this block: in the backward pass their memory may serve again.
-    const TaskOutput output = task.predict(model, batch, pass);
+    const TaskOutput output = named("task", "", [&] { return task.predict(model, batch, pass); });
+    if (!output.outputs.has_value() || !output.targets) fail(ExitCode::kUsage, "task", "predict() gives no outputs or no targets");
     if (steps.before_loss) steps.before_loss();
     loss = task.loss(output, steps.share, pass);
   }
@@ -53,6 +54,7 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   if (const auto error = model.unsupported(shape.activations(), DeviceType::kMeta)) throw Error(*error);
   const auto meta = make_meta_backend();
   ShapeTrace trace;
+  std::string stopped_at;
   model.allocate(*meta, shape.dtype, shape.compute);
   const std::size_t before = meta->memory_stats().in_use;
   {
@@ -69,6 +71,7 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
                     if (!loss.requires_grad())
                       fail(ExitCode::kUsage, "model", "no trainable parameter takes part in the loss, so there is nothing to train");
                   }});
+    stopped_at = tape.stopped_at();
   }
   trace.activation_bytes = meta->memory_stats().peak_in_use - before;
   for (Parameter* parameter : model.parameters()) {
@@ -78,8 +81,9 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
   }
   model.drop_memory();
   if (!trace.unused.empty() && !allow_unused) {
-    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient; remove it, or set \"unused_parameters\": \"allow\"",
-         trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "");
+    fail(ExitCode::kUsage, "model", "parameter {}{} gets no gradient{}; remove it, or set \"unused_parameters\": \"allow\"",
+         trace.unused.front()->name, trace.unused.size() > 1 ? fmt::format(" (and {} more)", trace.unused.size() - 1) : "",
+         stopped_at.empty() ? "" : ", and layer " + stopped_at + " hands none on to its input");
   }
   return trace;
 }
