@@ -16,6 +16,7 @@
 
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
+#include "apps/trainer/check_gradients.h"
 #include "apps/trainer/config/auto_plan.h"
 #include "apps/trainer/config/options.h"
 #include "apps/trainer/config/plugins.h"
@@ -476,6 +477,10 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   together(*transport, [&] { open_data(options, config, site); });
   agree_on_data(*transport, contents_of(config.data), data_path_of(config.resolved));
   backend = choose_backend(config, *transport);
+  if (options.check_gradients) {
+    together(*transport, [&] { check_gradients(config, *backend, transport->rank() == 0); });
+    return ExitCode::kOk;
+  }
   if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
   const bool expected = config.defer_norms;

@@ -37,11 +37,11 @@ class BadLayer final : public Layer {
       return result;
     };
     const double infinite = std::numeric_limits<double>::infinity();
-    return pass.record("bad", changed(x.value(), now && mistake_ == "output" ? infinite : 1.0), {x}, {},
-                       [=, mistake = mistake_](Gradients& gradients) {
-                         if (mistake == "silent") return;
-                         gradients.set(0, changed(gradients.output(), now && mistake == "gradient" ? infinite : 1.0));
-                       });
+    return pass.record(
+        "bad", changed(x.value(), now && mistake_ == "output" ? infinite : 1.0), {x}, {}, [=, mistake = mistake_](Gradients& gradients) {
+          if (mistake == "silent") return;
+          gradients.set(0, changed(gradients.output(), mistake == "half" ? 0.5 : now && mistake == "gradient" ? infinite : 1.0));
+        });
   }
 
  private:
@@ -116,7 +116,8 @@ Program bad_program() {
   static const bool once = [] {
     layers().add("bad", [](ConfigSection& section) { return std::make_unique<BadLayer>(mistake_of(section)); });
     samplers().add("bad", [](ConfigSection& section) { return std::make_unique<BadSampler>(mistake_of(section)); });
-    schedules().add("bad", [](ConfigSection& section, const ScheduleInputs&) { return std::make_unique<BadSchedule>(mistake_of(section)); });
+    schedules().add("bad",
+                    [](ConfigSection& section, const ScheduleInputs&) { return std::make_unique<BadSchedule>(mistake_of(section)); });
     metrics().add("bad", [](std::int64_t) { return std::make_unique<Loud>(); });
     algorithms().add("bad", bad_plan);
     return true;
@@ -126,17 +127,22 @@ Program bad_program() {
 }
 
 std::string bad_config() {
-  return test::short_config(R"({"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 8}, {"type": "bad"},
+  return test::short_config(
+      R"({"type": "sequential", "layers": [{"type": "flatten"}, {"type": "linear", "out_features": 8}, {"type": "bad"},
     {"type": "linear", "out_features": 10}]})",
-                            R"("batch_size": 4, "steps": 8, "optimizer": {"lr": 0.01}, "sync": {"transport": "mpi"},)");
+      R"("batch_size": 4, "steps": 8, "optimizer": {"lr": 0.01}, "sync": {"transport": "mpi"},)");
 }
 
 TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
   const Program program = bad_program();
   program.write("bad.json", bad_config());
   // Of another version, and of nobody knows which. Neither is opened.
-  program.write("libother.so", "\x7f" "ELF \x01starling: what this file was compiled with\n0123\nlibstdc++\n0.0.9\nabc\nGCC 1.2\n");
-  program.write("libnone.so", "\x7f" "ELF");
+  program.write("libother.so",
+                "\x7f"
+                "ELF \x01starling: what this file was compiled with\n0123\nlibstdc++\n0.0.9\nabc\nGCC 1.2\n");
+  program.write("libnone.so",
+                "\x7f"
+                "ELF");
   program.play(R"table(
 0 2 | without mistakes | done
 2 1 | other headers | libother.so was compiled with other headers.*starling 0\.0\.9 \(commit abc, headers 0123\), GCC 1\.2.*; build it again | plugins=["./libother.so"]
@@ -163,7 +169,7 @@ TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
                "bad.json");
 }
 
-TEST_CASE("plugin parts: check_numbers names the first that is not finite") {
+TEST_CASE("plugin parts: check_numbers names the first that is not finite, and --check-gradients the gradient that is off") {
   const Program program = bad_program();
   program.write("bad.json", bad_config());
   program.play(R"table(
@@ -174,6 +180,12 @@ TEST_CASE("plugin parts: check_numbers names the first that is not finite") {
 4 1 | unwatched, the loss alone tells | training diverged: the loss of step | optimizer.lr=1e300
 )table",
                "bad.json");
+  program.play(R"table(
+0 2 | right gradients | 3 +right +input [0-9.e-]+, 3\.weight [0-9.e-]+, 3\.bias
+0 1 | the loss too | loss +right +input
+4 1 | half of one | \[gradients\] 2: the gradient of its input is off by 0?\.?[0-9e+-]+ of its norm; .* to 1e-05 | model.layers.2.mistake=half
+)table",
+               "bad.json --check-gradients");
 }
 
 }  // namespace

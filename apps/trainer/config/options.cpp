@@ -57,6 +57,8 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--device", options.device, "auto, cpu or cuda; replaces the config's")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   app.add_option("--trace", options.trace, "write a timeline of all ranks for Perfetto or chrome://tracing");
   app.add_flag("--dry-run", options.dry_run, "print the resolved config, parameters, buckets, topology and memory, and stop");
+  app.add_flag("--check-gradients", options.check_gradients,
+               "compare the gradients of each layer and of the loss with central differences in fp64, and stop");
   app.add_option("--list", options.list,
                  "print the names of one kind: models, layers, topologies, algorithms, transports, optimizers, schedules, data, samplers, "
                  "augmentations, tasks, losses, metrics");

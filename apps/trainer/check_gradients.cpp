@@ -1,0 +1,259 @@
+#include "apps/trainer/check_gradients.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "apps/trainer/data/loader.h"
+#include "apps/trainer/host_numbers.h"
+#include "core/console.h"
+#include "core/error.h"
+#include "core/random.h"
+#include "core/text.h"
+
+namespace starling {
+namespace {
+
+using Numbers = std::vector<double>;
+
+constexpr std::int64_t kSamples = 4;
+constexpr int kDirections = 2;
+/// Of the steps along a direction, over what is changed: a kink that a long one crosses, a short one may not. A wrong gradient is off at
+/// all.
+constexpr double kSteps[] = {1e-3, 1e-4, 1e-5, 1e-6, 1e-7};
+constexpr double kMoved = 0.01;     ///< of an input, over its size
+constexpr double kNothing = 1e-4;   ///< below this share of the output's norm a gradient is compared with that
+constexpr double kSmallest = 0.01;  ///< size of what is zero, such as a new bias
+
+double norm(const Numbers& numbers) {
+  double sum = 0.0;
+  for (const double number : numbers) sum += number * number;
+  return std::sqrt(sum);
+}
+
+double dot(const Numbers& a, const Numbers& b) {
+  double sum = 0.0;
+  for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+double size_of_one(const Numbers& numbers) {
+  return std::max(norm(numbers) / std::sqrt(static_cast<double>(std::max<std::size_t>(numbers.size(), 1))), kSmallest);
+}
+
+/// A function with parameters: a layer, or the loss.
+struct Subject {
+  std::string name;
+  std::function<Variable(const Variable& x, Pass& pass)> run;
+  std::vector<std::pair<std::string, std::vector<Parameter*>>> parameters;  ///< those that are moved together, and how they are called
+};
+
+class Comparison {
+ public:
+  Comparison(const Subject& subject, Backend& backend, std::uint64_t seed, const Tensor& input, bool moved)
+      : subject_(subject), backend_(backend), seed_(seed), input_(input.shape()), x_(host_numbers(input)) {
+    // An input of whole numbers stands for indices, such as tokens: no direction leads from one to another.
+    indices_ = moved && std::all_of(x_.begin(), x_.end(), [](double number) { return number == std::floor(number); });
+    if (indices_ || !moved) return;
+    const Numbers noise = draw(x_.size());
+    const double size = kMoved * size_of_one(x_);
+    for (std::size_t i = 0; i < x_.size(); ++i) x_[i] += size * noise[i];
+  }
+
+  /// The largest distance, and what it is of; `text` tells all.
+  struct Result {
+    double worst = 0.0;
+    std::string of, text;
+  };
+  Result run() {
+    Result result;
+    differentiate();
+    const auto add = [&](const std::string& of, double off) {
+      result.text += fmt::format("{}{} {:.1e}", result.text.empty() ? "" : ", ", of, off);
+      if (off <= result.worst) return;
+      result.worst = off;
+      result.of = of;
+    };
+    if (indices_)
+      result.text = "input not compared (whole numbers, as of indices)";
+    else
+      add("input", distance(nullptr));
+    for (const auto& [of, parameters] : subject_.parameters) add(of, distance(&parameters));
+    return result;
+  }
+
+ private:
+  Numbers draw(std::size_t count) {
+    Numbers numbers(count);
+    fill_random(Init::normal(1.0), seed_, ++drawn_, static_cast<std::int64_t>(count), numbers.data());
+    return numbers;
+  }
+  Tensor tensor_of(const Numbers& numbers) const {
+    Tensor tensor(backend_, input_, DType::kFloat64);
+    backend_.copy_from_host(numbers.data(), tensor);
+    return tensor;
+  }
+  Pass pass(Tape* tape) const {
+    return {.backend = backend_, .tape = tape, .training = true, .dropout_key = seed_, .dropout_counter = std::uint64_t{1} << 24};
+  }
+  Numbers output(const Numbers& x) const {
+    Pass without = pass(nullptr);
+    return host_numbers(subject_.run(Variable(tensor_of(x)), without).value());
+  }
+
+  /// The gradients of a random sum of the outputs.
+  void differentiate() {
+    for (const auto& [of, parameters] : subject_.parameters) {
+      for (const Parameter* parameter : parameters) backend_.fill(parameter->grad, 0.0);
+    }
+    Tape tape(backend_);
+    Pass with = pass(&tape);
+    const Variable x = indices_ ? Variable(tensor_of(x_)) : tape.leaf(tensor_of(x_));
+    const Variable y = subject_.run(x, with);
+    const Numbers outputs = host_numbers(y.value());
+    weights_ = draw(outputs.size());
+    Numbers weighted = outputs;
+    for (std::size_t i = 0; i < outputs.size(); ++i) weighted[i] *= weights_[i];
+    least_ = kNothing * norm(weighted) + std::numeric_limits<double>::min();
+    Tensor weights(backend_, y.shape(), DType::kFloat64), sum(backend_, Shape{1}, DType::kFloat64);
+    backend_.copy_from_host(weights_.data(), weights);
+    backend_.fill(sum, 0.0);  // which nobody reads
+    const Variable total = with.record("sum", sum, {y}, {}, [weights](Gradients& gradients) { gradients.set(0, weights); });
+    if (total.requires_grad()) tape.backward(total);
+    const Tensor gradient = indices_ ? Tensor() : Tape::gradient(x);
+    dx_ = gradient ? host_numbers(gradient) : Numbers(x_.size(), 0.0);
+  }
+
+  /// By how much the directional derivatives differ, over the gradient's norm: of the input where no parameters are given. The most of
+  /// some directions, in each the least of all steps.
+  double distance(const std::vector<Parameter*>* parameters) {
+    double most = 0.0;
+    for (int direction = 0; direction < kDirections; ++direction) {
+      std::vector<Numbers> from, along;
+      double told = 0.0, size = kSmallest, squares = 0.0;
+      const auto add = [&](const Numbers& numbers, const Numbers& gradient) {
+        from.push_back(numbers);
+        along.push_back(draw(numbers.size()));
+        told += dot(gradient, along.back());
+        squares += dot(gradient, gradient);
+        size = std::max(size, size_of_one(numbers));
+      };
+      if (!parameters) add(x_, dx_);
+      for (const Parameter* parameter : parameters ? *parameters : std::vector<Parameter*>{})
+        add(host_numbers(parameter->value), host_numbers(parameter->grad));
+      const auto at = [&](double step) {
+        Numbers x = x_;
+        for (std::size_t k = 0; k < from.size(); ++k) {
+          Numbers moved = from[k];
+          for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += step * along[k][i];
+          if (parameters)
+            backend_.copy_from_host(moved.data(), (*parameters)[k]->value);
+          else
+            x = std::move(moved);
+        }
+        return output(x);
+      };
+      double least = std::numeric_limits<double>::infinity();
+      for (const double relative : kSteps) {
+        const double step = relative * size;
+        Numbers difference = at(step);
+        const Numbers before = at(-step);
+        for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= before[i];
+        const double measured = dot(difference, weights_) / (2.0 * step);
+        const double off = std::abs(measured - told) / std::max({std::sqrt(squares), std::abs(measured), least_});
+        if (off < least) least = off;  // NaN is never
+      }
+      at(0.0);
+      most = std::max(most, least);
+    }
+    return most;
+  }
+
+  const Subject& subject_;
+  Backend& backend_;
+  std::uint64_t seed_;
+  std::uint32_t drawn_ = 0;
+  Shape input_;
+  Numbers x_, dx_, weights_;
+  bool indices_ = false;
+  double least_ = 0.0;
+};
+
+Subject subject_of(Layer& layer) {
+  int layers = 0;
+  layer.for_each([&](Layer&) { ++layers; });
+  Subject subject{
+      shown(layer.name().empty() ? "model" : layer.name()), [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); }, {}};
+  std::vector<Parameter*> all;
+  for (Parameter* parameter : layer.parameters()) {
+    if (parameter->trainable) all.push_back(parameter);
+  }
+  if (layers > 1) {
+    if (!all.empty()) subject.parameters.emplace_back("parameters", all);
+  } else {
+    for (Parameter* parameter : all) subject.parameters.push_back({parameter->name, {parameter}});
+  }
+  return subject;
+}
+
+}  // namespace
+
+void check_gradients(TrainConfig& config, Backend& backend, bool print) {
+  Model& model = *config.model;
+  model.allocate(backend, DType::kFloat64);
+  model.initialise(config.seed, first_images(*config.dataset, model.first_images()));
+  if (!config.init.file.empty()) load_initial_file(config.init, model);
+
+  std::map<std::string, Tensor> inputs;
+  TaskOutput output;
+  if (!model.unsupported(DType::kFloat64, backend.device())) {
+    LoaderSettings settings;
+    settings.seed = config.seed;
+    settings.batch_size = std::min(kSamples, config.data.train_samples);
+    Loader loader(*config.dataset, settings, backend, DType::kFloat64);
+    Pass pass{.backend = backend, .training = true, .dropout_key = config.seed};
+    pass.layer_observer = [&](std::string_view layer, const Variable& in, const Variable&) { inputs.emplace(layer, in.value()); };
+    output = config.task->predict(model, loader.next(), pass);
+  }
+  std::string first;
+  int compared = 0;
+  std::size_t widest = 5;
+  model.for_each([&](Layer& layer) { widest = std::max(widest, layer.name().size()); });
+  const auto tell = [&](const std::string& name, const std::string& text) {
+    if (print) answer("{:<{}}  {}\n", name, widest, text);
+  };
+  const auto compare = [&](const Subject& subject, const Tensor& input, bool moved) {
+    const Comparison::Result result = Comparison(subject, backend, config.seed, input, moved).run();
+    const bool right = result.worst <= kGradientTolerance;  // NaN is not
+    ++compared;
+    tell(subject.name, (right ? "right  " : "WRONG  ") + result.text);
+    if (!right && first.empty()) first = fmt::format("{}: the gradient of its {} is off by {:.2g}", subject.name, result.of, result.worst);
+  };
+  model.for_each([&](Layer& layer) {
+    const Subject subject = subject_of(layer);
+    if (const auto refusal = layer.unsupported(DType::kFloat64, backend.device()))
+      return tell(subject.name, fmt::format("not compared: {}", refusal->parts().sentence()));
+    const auto seen = inputs.find(subject.name);
+    if (seen != inputs.end() && seen->second.shape().without_batch() == layer.input_shape()) return compare(subject, seen->second, true);
+    // A layer that runs as a part of its neighbour, or behind one that has no fp64.
+    Numbers numbers(static_cast<std::size_t>(kSamples * layer.input_shape().elements()));
+    fill_random(Init::normal(1.0), config.seed, 0, static_cast<std::int64_t>(numbers.size()), numbers.data());
+    Tensor drawn(backend, layer.input_shape().with_batch(kSamples), DType::kFloat64);
+    backend.copy_from_host(numbers.data(), drawn);
+    compare(subject, drawn, true);
+  });
+  if (output.outputs.has_value()) {
+    const Subject loss{"loss", [&](const Variable& x, Pass& pass) { return config.task->loss({x, output.targets}, 1.0, pass); }, {}};
+    compare(loss, output.outputs.value(), false);
+  }
+  model.drop_memory();
+  if (!first.empty()) {
+    fail(ExitCode::kDiverged, "gradients", "{} of its norm; central differences in fp64 must agree to {:g}", first, kGradientTolerance);
+  }
+  if (print) answer("{} gradients agree with central differences in fp64 to {:g} of their norms\n", compared, kGradientTolerance);
+}
+
+}  // namespace starling
