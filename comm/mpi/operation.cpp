@@ -81,9 +81,20 @@ void RequestSet::receive(std::byte* data, std::size_t bytes, int peer, int tag, 
 int RequestSet::test_some() {
   if (requests_.empty()) return 0;
   indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
   int count = 0;
-  mpi_check(MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), MPI_STATUSES_IGNORE),
-            "MPI_Testsome");
+  const int code = MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &count, indices_.data(), statuses_.data());
+  for (int i = 0; code == MPI_ERR_IN_STATUS && i < count; ++i) {
+    int kind = 0;
+    MPI_Error_class(statuses_[static_cast<std::size_t>(i)].MPI_ERROR, &kind);
+    if (kind != MPI_ERR_TRUNCATE) continue;
+    fail(
+        ExitCode::kLost, "mpi",
+        "the message that rank {} has sent is longer than what this rank awaits: ranks exchange different things, such as where one leaves "
+        "an exchange out; `starling-doctor blame` says what each issued",
+        entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])].peer);
+  }
+  mpi_check(code, "MPI_Testsome");
   if (count == MPI_UNDEFINED) return 0;
   for (int i = 0; i < count; ++i) {
     const Entry& entry = entries_[static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)])];

@@ -70,6 +70,7 @@ class RequestSet {
   std::vector<MPI_Request> requests_;
   std::vector<Entry> entries_;
   std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
 };
 
 /// Something under way: a small state machine that posts non-blocking calls and moves on as they complete. advance() is called under
