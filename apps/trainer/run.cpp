@@ -36,6 +36,7 @@
 #include "apps/trainer/training_run.h"
 #include "apps/trainer/world_check.h"
 #include "comm/agreement.h"
+#include "comm/mpi/launcher.h"
 #include "comm/mpi/session.h"
 #include "comm/shared/memory_sharing.h"
 #include "core/console.h"
@@ -52,10 +53,7 @@ namespace starling {
 namespace {
 
 /// This process's rank before MPI is up, for the few things that are printed without it.
-bool is_first_rank() {
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  return !rank || std::string(rank) == "0";
-}
+bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
 /// A name in a registry, and a line on it.
 struct Listed {

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <thread>
 
+#include "comm/mpi/launcher.h"
 #include "comm/mpi/pulse.h"
 #include "comm/mpi/quiet_thread.h"
 #include "comm/mpi/start_watch.h"
@@ -110,29 +111,35 @@ void widen_binding() {
 
 }  // namespace
 
-bool MpiSession::launched() {
-  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (const char* value = std::getenv(name)) return std::atoi(value) > 1;
-  }
-  return std::getenv("PMIX_RANK") || std::getenv("PMI_RANK");
-}
-
 MpiSession::MpiSession() {
-  if (!launched()) return;
+  const detail::Launcher launcher = detail::read_launcher();
+  // The first one speaks for all; the others leave it time, as their ends may have it ended, too.
+  const auto refuse_alone = [&] {
+    if (launcher.rank > 0) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    abort(ExitCode::kUsage, launcher.rank > 0 ? "" : detail::apart_text(launcher, mpi_library_version()));
+  };
+  if (launcher.alone || !launcher.joins) {
+    if (detail::apart(launcher, 1)) refuse_alone();
+    return;
+  }
   widen_binding();  // before MPI starts threads, which inherit it
   set_default("OMPI_MCA_mpi_yield_when_idle", "1");
   set_default("OMPI_MCA_btl_tcp_flags", kTcpFlags);
   if (!single_copy_works()) set_default("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
   // With ULFM: an error that belongs to no communicator any more, such as that of a message to a lost rank, is none to end the job for.
   if (std::getenv("OMPI_MCA_mpi_ft_enable")) set_default("OMPI_MCA_mpi_initial_errhandler", "mpi_errors_return");
-  const detail::StartWatch start;  // until all know each other
+  const detail::StartWatch start(launcher);  // until all know each other
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS) {
-    fail(ExitCode::kLost, "mpi", "MPI could not be initialised");
+    abort(ExitCode::kLost, "[mpi] MPI could not be initialised");
   }
-  active_ = true;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
+  if (detail::apart(launcher, size_)) {
+    MPI_Finalize();
+    refuse_alone();
+  }
+  active_ = true;
   if (provided < MPI_THREAD_SERIALIZED) {
     abort(ExitCode::kUsage, rank_ == 0 ? "[mpi] this MPI library was built without thread support; it needs MPI_THREAD_SERIALIZED" : "");
   }

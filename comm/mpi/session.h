@@ -22,15 +22,14 @@ class MpiSession {
  public:
   /// Initialises MPI if this process is one of several, with the settings that exchanges want (waiting yields the core, TCP runs in both
   /// directions at once) where the user gave none. Undoes Open MPI's default binding of small jobs to one core a rank, which would also
-  /// hold every helper thread; binding that the user asked for stays.
+  /// hold every helper thread; binding that the user asked for stays. Where several processes were started and MPI knows each by itself,
+  /// the process ends with ExitCode::kUsage, unless STARLING_ALONE=1.
   MpiSession();
   /// Finalises MPI. After a lost rank, where that would hang, it ends the job with ExitCode::kLost.
   ~MpiSession();
   MpiSession(const MpiSession&) = delete;
   MpiSession& operator=(const MpiSession&) = delete;
 
-  /// Whether a launcher's environment says that this process is one of several.
-  static bool launched();
   bool active() const { return active_; }
   int rank() const { return rank_; }
   int size() const { return size_; }

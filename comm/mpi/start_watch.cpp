@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <initializer_list>
 
 #include "comm/mpi/quiet_thread.h"
 #include "core/error.h"
@@ -27,18 +26,6 @@ constexpr auto kStartLook = milliseconds(100);
 /// A launcher that ends the job by itself goes first; and a rank that has come through may end before this one has.
 constexpr auto kStartGrace = milliseconds(1500);
 constexpr int kMostRanks = 4096;  // asked each time
-
-/// The first of these variables that is set; "" where none is.
-std::string variable(std::initializer_list<const char*> names) {
-  for (const char* name : names) {
-    if (const char* value = std::getenv(name); value && *value) return value;
-  }
-  return {};
-}
-int number(std::initializer_list<const char*> names) {
-  const std::string text = variable(names);
-  return text.empty() ? -1 : std::atoi(text.c_str());
-}
 
 /// A socket of this name, connected or bound; -1 where the other does not exist or this one cannot.
 int socket_of(const std::string& job, int rank, int (*attach)(int, const sockaddr*, socklen_t)) {
@@ -58,14 +45,10 @@ int socket_of(const std::string& job, int rank, int (*attach)(int, const sockadd
 
 }  // namespace
 
-StartWatch::StartWatch() {
-  job_ = variable({"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE"});
-  if (job_.empty() && std::getenv("SLURM_STEP_ID")) job_ = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
-  rank_ = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID"});
-  size_ = number({"OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"});
-  local_size_ = number({"OMPI_COMM_WORLD_LOCAL_SIZE"});
-  const std::string limit = variable({"STARLING_START_TIMEOUT_S"});
-  limit_ = limit.empty() ? kStartLimit : std::strtod(limit.c_str(), nullptr);
+StartWatch::StartWatch(const Launcher& launcher)
+    : job_(launcher.job), rank_(launcher.rank), size_(launcher.size), local_size_(launcher.local_size) {
+  const char* limit = std::getenv("STARLING_START_TIMEOUT_S");
+  limit_ = limit && *limit ? std::strtod(limit, nullptr) : kStartLimit;
   if (job_.empty() || rank_ < 0 || size_ < 2 || size_ > kMostRanks) return;
   (void)socket_of(job_, rank_, ::bind);  // stays open as long as the process lives
   seen_.assign(static_cast<std::size_t>(size_), false);

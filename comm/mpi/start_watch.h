@@ -6,6 +6,8 @@
 #include <thread>
 #include <vector>
 
+#include "comm/mpi/launcher.h"
+
 namespace starling::detail {
 
 /// MPI's start waits for every rank without an end, and says nothing. While it does, a thread of this one looks which ranks of this host
@@ -15,7 +17,7 @@ namespace starling::detail {
 /// Only under launchers that say a job's name and each rank's number (Open MPI, Slurm); otherwise nothing is watched.
 class StartWatch {
  public:
-  StartWatch();
+  explicit StartWatch(const Launcher& launcher);
   /// All have come: ends the watch. The socket stays for those that are still starting.
   ~StartWatch();
   StartWatch(const StartWatch&) = delete;

@@ -13,6 +13,9 @@ check "on three ranks" 2 "one-peer-exp.*3.*base-2" ranks 3 "$train" small.json -
 verify "it is told once" bash -c '[ "$(grep -c "one-peer-exp" .stderr)" = 1 ]'
 check "an argument on two ranks" 2 "modles" ranks 2 "$train" --list modles
 verify "is told once" bash -c '[ "$(grep -c modles .stderr)" = 1 ]'
+check "ranks that MPI does not bring together" 2 "^\[mpi\] 2 processes were started \(SLURM_STEP_NUM_TASKS\).*srun --mpi=pmix" env SLURM_STEP_NUM_TASKS=2 "$train" small.json --output apart
+check "of another MPI" 2 "^\[mpi\] 3 processes were started \(PMI_SIZE\).*Open MPI's mpirun" env PMI_SIZE=3 PMI_RANK=0 "$train" small.json --output apart
+check "each by itself, on purpose" 0 "1 rank on" env STARLING_ALONE=1 PMI_SIZE=3 PMI_RANK=2 "$train" small.json --output apart
 check "a misspelt option of a benchmark" 2 "did you mean '--optimizer'.*see starling-bench exchange --help" "$bench" exchange --optimiser adamw
 check "a benchmark that there is not" 2 "^starling-bench: \[arguments\] unknown subcommand 'exchang'; did you mean 'exchange'\?; known: " "$bench" exchang
 check "no benchmark" 2 "^starling-bench: \[arguments\] .*see starling-bench --help" "$bench"
