@@ -9,17 +9,26 @@
 #     --start-timeout S     seconds until all ranks must have come together (default 120); then those that have not are named
 #     --restarts N          after a lost rank or host, start again with --resume latest, N times at most; see docs/reliability.md
 #     --elastic             with --restarts: go on without the hosts that do not answer, on fewer ranks
+#     --requeue             in a job of Slurm: after a stop by a signal that is no scancel, have it queued again; it goes on with --resume latest
 #     --dry-run             print the command, do not run it
-# OMPI_MCA_* variables win over what this script would set. A SIGTERM to mpirun leaves the ranks OMPI_MCA_odls_base_sigkill_timeout (5)
-# seconds to write a checkpoint. Exit status: mpirun's; 2 for bad arguments.
+# OMPI_MCA_* variables win over what this script would set. SIGUSR1, SIGTERM, SIGINT and SIGHUP have the ranks write a checkpoint and end with
+# 75; a second one, SIGUSR1 aside, ends them at once. Exit status: mpirun's; 2 for bad arguments; 3 where mpirun itself had to be ended.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# A batch script that is ended by a signal takes this one with it: no ranks go on outside of their job.
+if [ -n "${SLURM_JOB_ID:-}" ] && [ "${LAUNCH_PARENT:-}" != $PPID ] && setpriv --pdeathsig USR1 true 2>/dev/null; then
+  LAUNCH_PARENT=$PPID exec setpriv --pdeathsig USR1 "$BASH" "$0" "$@"
+fi
 
-ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0 restarts=0 elastic=0
+ranks="" hosts="" hostfile="" cores="" interface="" dry_run=0 restarts=0 elastic=0 requeue=0
 value() { [ $# -ge 2 ] && [ -n "$2" ] || die "$1 needs a value; see the head of $0"; }
 number() { case $2 in '' | *[!0-9]* | 0* | ???????*) die "$1 $2: a whole number from 1 to 999999 is needed" ;; esac }
 while [ $# -gt 0 ]; do
   case $1 in
+    --hosts=* | --hostfile=* | --cores=* | --interface=* | --start-timeout=* | --restarts=*)
+      set -- "${1%%=*}" "${1#*=}" "${@:2}"
+      continue
+      ;;
     -n | -np) value "$@" && number "$1" "$2" && ranks=$2 && shift ;;
     --hosts) value "$@" && hosts=$2 && shift ;;
     --hostfile) value "$@" && hostfile=$2 && shift ;;
@@ -28,13 +37,14 @@ while [ $# -gt 0 ]; do
     --start-timeout) value "$@" && number "$1" "$2" && export STARLING_START_TIMEOUT_S=$2 && shift ;;
     --restarts) value "$@" && number "$1" "$2" && restarts=$2 && shift ;;
     --elastic) elastic=1 ;;
+    --requeue) requeue=1 ;;
     --dry-run) dry_run=1 ;;
     -h | --help)
       sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "$0"
       exit 0
       ;;
     --) shift && break ;;
-    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --restarts, --elastic, --dry-run" ;;
+    -*) die "unknown option $1; known: -n, --hosts, --hostfile, --cores, --interface, --start-timeout, --restarts, --elastic, --requeue, --dry-run" ;;
     *) break ;;
   esac
   shift
@@ -42,6 +52,24 @@ done
 [ $# -gt 0 ] || die "no program; usage: $0 [OPTION...] PROGRAM ARGUMENT..."
 [ -z "$hosts" ] || [ -z "$hostfile" ] || die "--hosts and --hostfile are given; one of them is needed"
 [ $elastic = 0 ] || [ "$restarts" -gt 0 ] || die "--elastic is for --restarts N; a start by hand takes the program's own --resume … --elastic"
+# What starts again needs a folder to go on from; a --resume of its own stays as it is.
+has_output=0 again=(--resume latest)
+for word in "$@"; do
+  case $word in
+    --output | --output=*) has_output=1 ;;
+    --resume | --resume=*) has_output=1 again=() ;;
+  esac
+done
+[ $elastic = 0 ] || again+=(--elastic)
+if [ "$restarts" -gt 0 ] || [ $requeue = 1 ]; then
+  [ $has_output = 1 ] || die "--restarts and --requeue need the program's --output DIR: what would it go on from?"
+fi
+in_slurm=0
+if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ]; then in_slurm=1; fi
+if [ $requeue = 1 ]; then
+  [ $in_slurm = 1 ] || die "--requeue is for a job of Slurm on the job's own hosts, and this is none"
+  command -v scontrol >/dev/null || die "--requeue needs Slurm's scontrol, which is missing here"
+fi
 command -v mpirun >/dev/null || die "mpirun is missing; scripts/setup.sh installs it"
 command -v "$1" >/dev/null || die "$1 is no program; build it first (scripts/train.sh builds starling-train)"
 
@@ -63,8 +91,9 @@ if [ -n "$hosts$hostfile" ]; then
     number "$host:" "$count" && slots=$((slots + count))
   done < <(hosts_with_slots)
   [ "$slots" -gt 0 ] || die "$hosts$hostfile: names no host"
-elif [ -n "${SLURM_JOB_ID:-}" ]; then
-  slots=${SLURM_NTASKS:-}
+elif [ $in_slurm = 1 ]; then # a job without a number of tasks says "2(x3),1"
+  slots=${SLURM_NTASKS:-$(sed -E 's/\(x/*/g; s/\)//g; s/,/+/g' <<<"${SLURM_TASKS_PER_NODE:-}")}
+  slots=${slots:+$((slots))}
 fi
 ranks=${ranks:-$slots}
 [ -n "$ranks" ] || die "how many ranks? -n N, --hosts or --hostfile"
@@ -84,7 +113,7 @@ if [ -n "$hostfile" ]; then places+=(--hostfile "$hostfile"); fi
 places+=(-n "$ranks")
 
 one_machine=0
-if [ -z "$hosts$hostfile" ] && [ -z "${SLURM_JOB_ID:-}" ]; then one_machine=1; fi
+if [ -z "$hosts$hostfile" ] && [ $in_slurm = 0 ]; then one_machine=1; fi
 if [ $one_machine = 1 ]; then slots=$my_cores; fi
 if [ -n "$slots" ] && [ "$ranks" -gt "$slots" ]; then places+=(--oversubscribe); fi
 command=() # the rest
@@ -106,7 +135,10 @@ setting() { # NAME VALUE: unless the environment has its own
 }
 setting btl_tcp_flags send,inplace,need-ack,need-csum,hetero-rdma # without PUT, which makes a pair exchange half-duplex
 setting mpi_yield_when_idle 1                                     # a waiting thread leaves the core to the computation
-setting odls_base_sigkill_timeout 5                               # seconds for a checkpoint after SIGTERM
+# Nor do mpirun's helpers on other nodes heed what Slurm sends to all processes of a step.
+if [ $in_slurm = 1 ] && env --block-signal=TERM true 2>/dev/null; then
+  setting orte_launch_agent "env --block-signal=TERM --block-signal=USR1 orted"
+fi
 if [ $one_machine = 0 ]; then
   if [ -n "$interface" ]; then
     setting btl_tcp_if_include "$interface"
@@ -129,21 +161,7 @@ if [ $dry_run = 1 ]; then
   exit 0
 fi
 export HWLOC_HIDE_ERRORS=${HWLOC_HIDE_ERRORS:-2}
-# A signal to this script goes to mpirun, and ends all.
-stopped=0
-for signal in TERM INT HUP USR1 USR2; do
-  # shellcheck disable=SC2064 # the signal's name is known now
-  trap "stopped=1; signals=\$((signals + 1)); [ -z \"\$mpi_job\" ] || kill -$signal \$mpi_job 2>/dev/null" $signal
-done
-if [ "$restarts" = 0 ]; then
-  start_mpi "${mpirun[@]}" "${places[@]}" "${command[@]}"
-  status=0
-  wait_mpi || status=$?
-  exit "$status"
-fi
-
-# Starts again what lost a rank.
-case " ${command[*]} " in *" --output "* | *" --resume "*) ;; *) die "--restarts needs the program's --output DIR: what would it go on from?" ;; esac
+on_stop stop_mpi
 doctor=$(dirname "$(command -v "$1")")/starling-doctor
 
 # silent_hosts SECONDS: those that mpirun cannot reach within this time.
@@ -170,66 +188,91 @@ go_on_without() {
   places=(--host "$left" -n "$now")
   [ -z "$1" ] || warn "no answer from ${1// /, }: going on with $now of $ranks ranks, on $left"
 }
-# guard PID SECONDS: ends an mpirun whose ranks on this machine have all been gone for so long. Open MPI 4 waits long for a host that went,
-# and for good where it missed the end of a rank that was killed while it started. A run that was through is not harmed: it has nothing left.
-guard() {
-  local seen=0 gone=0 pid here
-  while sleep 1 && kill -0 "$1" 2>/dev/null; do
-    here=0
-    for pid in $(ps -o pid= --ppid "$1"); do
-      if grep -qsz '^OMPI_COMM_WORLD_RANK=' "/proc/$pid/environ"; then here=1; fi
-    done
-    if [ $here = 1 ]; then seen=1 gone=0; else gone=$((gone + seen)); fi
-    if [ $gone -ge "$2" ]; then
-      warn "mpirun is still there $2 s after the last rank of this machine; ending it"
-      kill -KILL "$1"
-      gone=0
-    fi
+# has_ranks: whether some of the ranks are on this machine, as far as its names tell.
+has_ranks() {
+  local host
+  [ -n "$hosts$hostfile" ] || return 0
+  for host in $(hosts_with_slots); do
+    case " localhost $(hostname) $(hostname -s 2>/dev/null) $(hostname -I 2>/dev/null) " in *" ${host%%:*} "*) return 0 ;; esac
   done
+  return 1
+}
+# guard PID: ends an mpirun that would wait without an end, and returns 9 then: for hosts where it cannot start ranks, for a host that went, for
+# the end of a rank that was killed while it started. A run that was through is not harmed: it has nothing left.
+guard() {
+  local seen="" gone=0 here limit=${STARLING_START_TIMEOUT_S:-120} begin=$SECONDS pause=1
+  local patience=$((10 + 2 * ${OMPI_MCA_odls_base_sigkill_timeout:-1})) # mpirun's own, after a failure
+  has_ranks || limit=0
+  while sleep $pause >/dev/null 2>&1 && kill -0 "$1" 2>/dev/null; do
+    here=$(ps -o pid= --ppid "$1" | sed -E 's|^ *(.*)|/proc/\1/environ|' | xargs -r grep -hoszaE '^OMPI_COMM_WORLD_RANK=[0-9]+' 2>/dev/null |
+      tr -s '\0\n' '\n' | sed 's/.*=//' | sort -n | paste -sd, | sed 's/,/, /g') || true
+    if [ -n "$here" ]; then
+      seen=$here gone=0 pause=5
+      continue
+    elif [ -n "$seen" ]; then
+      pause=1 gone=$((gone + 1))
+      [ $gone -ge $patience ] || continue
+      warn "mpirun is still there $patience s after the end of the last ranks of this machine ($seen); ending it"
+    else
+      [ "$limit" != 0 ] && [ $((SECONDS - begin)) -ge "$limit" ] || continue
+      warn "after $limit s (--start-timeout) mpirun has started no rank on $(hostname)$(waits_for); ending it"
+    fi
+    kill -KILL "$1"
+    return 9
+  done
+}
+# waits_for: the hosts that mpirun has not reached, as far as can be told, and what may be wrong.
+waits_for() {
+  local others shared
+  others=$(hosts_with_slots | sed 's/:[0-9]*$//' | paste -sd, | sed 's/,/, /g')
+  [ -n "$others" ] || [ $in_slurm = 1 ] || return 0
+  shared=$(ip -o -4 addr show 2>/dev/null | awk '$2 ~ /^(docker|br-|virbr|lxcbr|lxdbr|cni|podman)/ { sub(/\/.*/, "", $4); print " (" $2 "'"'"'s " $4 " is one that others may have, too)"; exit }')
+  printf ', while it waits for its helpers on %s; each must reach this host, also in large packets and through firewalls (docs/clusters.md, Firewalls)' \
+    "${others:-${SLURM_JOB_NODELIST:-}}"
+  printf ', on a network that --interface names%s' "$shared"
 }
 
 lost() { # STATUS: a rank or host is gone (3), or a signal has ended one that mpirun reports so; a user's own signals are none
   case $1 in 3) return 0 ;; 130 | 143) return 1 ;; *) [ "$1" -gt 128 ] ;; esac
 }
-again=(--resume latest)
-[ $elastic = 0 ] || again+=(--elastic)
-case " ${command[*]} " in *" --resume "*) again=("${again[@]:2}") ;; esac
+# queue_again WHY [NOTE]: whether Slurm starts this job again. Its nodes may be the trouble; the next start may get others.
+queue_again() {
+  scontrol requeue "$SLURM_JOB_ID" || return 1
+  warn "$1; job $SLURM_JOB_ID is queued again${2:+, $2}"
+}
 attempt=0 pause=1 status=0 resume=()
-in_slurm=0
-if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ] && command -v scontrol >/dev/null; then in_slurm=1; fi
-if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then resume=("${again[@]}"); fi
+if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ "$restarts$requeue" != 00 ]; then resume=("${again[@]}"); fi
+command -v scontrol >/dev/null || in_slurm=0
 while true; do
+  [ "$signals" = 0 ] || exit $((status ? status : 75))
   start_mpi "${mpirun[@]}" "${places[@]}" "${command[@]}" "${resume[@]}"
-  guard "$mpi_job" $((one_machine ? 10 : 5)) &
+  guard "$mpi_job" &
   guarding=$!
   status=0
   wait_mpi || status=$?
-  kill $guarding 2>/dev/null || true
-  [ ! -x "$doctor" ] || [ "$status" = 0 ] || "$doctor" clean >/dev/null 2>&1 || true
-  if [ "$status" = 0 ] || [ $stopped = 1 ] || ! lost "$status"; then exit "$status"; fi
-  if [ $in_slurm = 1 ]; then
-    if [ "${SLURM_RESTART_COUNT:-0}" -ge "$restarts" ]; then
-      warn "a rank was lost again (exit status $status); --restarts $restarts are used up"
-      exit "$status"
-    fi
-    # The nodes of this job may be the trouble; Slurm gives the next start others.
-    if scontrol requeue "$SLURM_JOB_ID"; then
-      warn "a rank was lost (exit status $status, its line stands above); job $SLURM_JOB_ID is queued again, start $((${SLURM_RESTART_COUNT:-0} + 1)) of $restarts"
-      exit "$status"
-    fi
+  kill $guarding 2>/dev/null || wait $guarding || [ $? != 9 ] || status=3
+  # A scancel comes as SIGTERM; what goes to the ranks alone, as at a preemption, leaves this script in peace.
+  if [ "$status" = 75 ] && [ $requeue = 1 ] && [ $stopped = 0 ]; then
+    queue_again "stopped by a signal after a checkpoint" || warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it)"
+  fi
+  if [ "$status" = 0 ] || [ "$signals" -gt 0 ] || [ "$restarts" = 0 ] || ! lost "$status"; then exit "$status"; fi
+  [ ! -x "$doctor" ] || "$doctor" clean >/dev/null 2>&1 || true
+  what="exit status $status$([ $told = 0 ] || echo ", its line stands above")"
+  if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ] && command -v scontrol >/dev/null; then
+    if queue_again "a rank was lost ($what)" "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $restarts"; then exit "$status"; fi
     warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it); starting again on the same nodes"
     in_slurm=0
   fi
   attempt=$((attempt + 1))
-  if [ $attempt -gt "$restarts" ]; then
-    warn "a rank was lost again (exit status $status); --restarts $restarts are used up"
+  if [ $attempt -gt "$restarts" ] || [ $in_slurm = 1 ]; then
+    warn "a rank was lost again ($what); --restarts $restarts are used up"
     exit "$status"
   fi
   if [ $elastic = 1 ]; then
     silent=$(silent_hosts 5)
     [ -z "$(hosts_with_slots)" ] || go_on_without "${silent//$'\n'/ }"
   else
-    while silent=$(silent_hosts 15) && [ -n "$silent" ] && [ $stopped = 0 ]; do
+    while silent=$(silent_hosts 15) && [ -n "$silent" ] && [ "$signals" = 0 ]; do
       if [ $pause -gt 60 ]; then
         warn "no answer from ${silent//$'\n'/, } for over a minute; give hosts that answer, or --elastic to go on without"
         exit 3
@@ -239,8 +282,8 @@ while true; do
       pause=$((pause * 2))
     done
   fi
-  [ $stopped = 0 ] || exit "$status"
-  warn "a rank was lost (exit status $status, its line stands above); start $attempt of $restarts, from the newest checkpoint, in $pause s"
+  [ "$signals" = 0 ] || continue
+  warn "a rank was lost ($what); start $attempt of $restarts, from the newest checkpoint, in $pause s"
   sleep $pause
   pause=$((pause * 2 > 60 ? 60 : pause * 2))
   resume=("${again[@]}")

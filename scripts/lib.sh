@@ -66,7 +66,7 @@ mpi_environment() {
 
 # mpi_words: hands stdin on to stderr, line by line. Where a rank tells its error, what Open MPI adds to it says nothing more, and goes:
 # blocks between two lines of dashes that begin with a sentence known here. One that comes before any error is kept back: it is shown at the
-# end where no rank has told one. All else stays, such as why a program could not be started.
+# end where no rank has told one. All else stays, such as why a program could not be started. True where a rank has told its error.
 mpi_words() {
   local line dashes=0 told=0 dropped=0 held="" rule
   local error='^(rank [0-9]+: |starling-[a-z]+: )?\[[a-z][a-z _-]*\] '
@@ -106,14 +106,17 @@ mpi_words() {
   done >&2
   if [ $dashes = 1 ]; then printf '%s\n' "$rule" >&2; fi
   printf '%s' "$held" >&2
+  [ $told = 1 ]
 }
 
 # start_mpi COMMAND...: starts mpirun, as process $mpi_job. It is in a session of its own, so that Ctrl-C in a terminal reaches this script
-# alone, which says what it means for the ranks; and it ends where this script is killed.
-mpi_job="" mpi_filter="" signals=0
+# alone, which says what it means for the ranks (stop_mpi); where this script is killed, that is a stop too. mpirun gets no SIGTERM: batch
+# systems send it to all processes of a job, ranks included, and mpirun would end those while they write their checkpoint.
+mpi_job="" mpi_filter="" signals=0 stopped=0
 start_mpi() {
   local words bound=()
-  if setpriv --pdeathsig TERM true 2>/dev/null; then bound=(setpriv --pdeathsig TERM); fi
+  if setpriv --pdeathsig USR1 true 2>/dev/null; then bound+=(setpriv --pdeathsig USR1); fi
+  if env --block-signal=TERM true 2>/dev/null; then bound+=(env --block-signal=TERM); fi
   exec {words}> >(mpi_words >&2)
   mpi_filter=$!
   setsid "${bound[@]}" "$@" <&0 2>&"$words" {words}>&- &
@@ -121,18 +124,45 @@ start_mpi() {
   exec {words}>&-
 }
 
-# wait_mpi: waits for it and its last words; its exit status. A trap must count its signals in `signals`: each ends a wait too early.
+# stop_mpi SIGNAL, for on_stop: ranks get SIGUSR1, on which they write a checkpoint and end with 75, however long it takes. As for a rank
+# itself, SIGUSR1 and SIGUSR2 may come often, and a second one of the others ends all at once.
+stop_mpi() {
+  local pass=USR1
+  signals=$((signals + 1))
+  case $1 in
+    USR?) ;;
+    *)
+      if [ $stopped = 1 ]; then pass=INT; fi
+      stopped=1
+      ;;
+  esac
+  [ -z "$mpi_job" ] || kill -$pass "$mpi_job" 2>/dev/null || true
+}
+
+# on_stop COMMAND: each signal that asks for a stop calls it, with the signal's name.
+on_stop() {
+  local signal
+  # shellcheck disable=SC2064 # both names are known now
+  for signal in TERM INT HUP USR1 USR2; do trap "$1 $signal" $signal; done
+}
+
+# wait_mpi: waits for it and its last words; its exit status. told=1: a rank has told its error. Each signal ends a wait too early, which
+# `signals` tells.
+told=0
 wait_mpi() {
   local seen status
   while :; do
     seen=$signals status=0
-    wait "$mpi_job" || status=$?
+    { wait "$mpi_job" || status=$?; } 2>/dev/null # without bash's own word on a killed one
     [ "$seen" = "$signals" ] && break
   done
-  mpi_job=""
+  mpi_job="" told=0
   # Who else holds that end of the pipe, such as a process that a rank left, is not waited for.
   for _ in $(seq 100); do
-    kill -0 "$mpi_filter" 2>/dev/null || break
+    if ! kill -0 "$mpi_filter" 2>/dev/null; then
+      if wait "$mpi_filter"; then told=1; fi
+      break
+    fi
     sleep 0.02
   done
   return "$status"

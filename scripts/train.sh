@@ -30,25 +30,16 @@ fi
 configure
 compile starling-train
 mpi_environment
-# A SIGTERM to mpirun itself leaves its ranks so many seconds to write a checkpoint. No more: it sits them out, twice, after any rank's failure.
-export OMPI_MCA_odls_base_sigkill_timeout=${OMPI_MCA_odls_base_sigkill_timeout:-5}
 
 say "training configs/quickstart.json on $ranks ranks"
-# Ctrl-C is passed on as SIGUSR1, which lets the ranks write a checkpoint. A second one ends the run at once.
 stop() {
-  signals=$((signals + 1))
-  if [ $signals = 1 ]; then
-    printf '\n==> stopping after a checkpoint (again to stop at once)\n' >&2
-    kill -USR1 "$mpi_job" 2>/dev/null || true
-  else
-    kill -TERM "$mpi_job" 2>/dev/null || true
-  fi
+  stop_mpi "$1"
+  [ "$signals" -gt 1 ] || printf '\n==> stopping after a checkpoint (again to stop at once)\n' >&2
 }
 start_mpi mpirun --oversubscribe -n "$ranks" "$build/bin/starling-train" "$root/configs/quickstart.json" "${arguments[@]}" </dev/null
-trap stop INT TERM HUP
+on_stop stop
 status=0
 wait_mpi || status=$?
-trap - INT TERM HUP
 
 if [ $trains = 0 ]; then exit "$status"; fi
 if [ "$status" = 0 ]; then

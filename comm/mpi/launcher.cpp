@@ -25,8 +25,7 @@ int number(std::initializer_list<const char*> names) {
 Launcher read_launcher() {
   Launcher launcher;
   launcher.job = variable({"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"});
-  if (launcher.job.empty() && std::getenv("SLURM_STEP_ID"))
-    launcher.job = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
+  if (launcher.job.empty() && std::getenv("SLURM_STEP_ID")) launcher.job = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
   launcher.rank = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"});
   launcher.local_size = number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"});
   // The nearest launcher counts: the daemons that mpirun starts by srun are tasks, too.
@@ -35,9 +34,8 @@ Launcher read_launcher() {
     launcher.size = number({name});
     launcher.size_variable = name;
   }
-  launcher.joins = launcher.size > 0 && !launcher.size_variable.starts_with("SLURM")
-                       ? launcher.size > 1
-                       : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
+  launcher.joins =
+      launcher.size > 0 && !launcher.size_variable.starts_with("SLURM") ? launcher.size > 1 : !variable({"PMIX_RANK", "PMI_RANK"}).empty();
   launcher.alone = variable({"STARLING_ALONE"}) == "1";
   return launcher;
 }
@@ -49,7 +47,8 @@ std::string apart_text(const Launcher& launcher, const std::string& library) {
   const char* right = slurm ? (open_mpi ? "srun --mpi=pmix, or by scripts/launch.sh" : "srun --mpi=pmi2")
                             : (open_mpi ? "Open MPI's mpirun, or by scripts/launch.sh" : "that library's own mpiexec");
   return fmt::format(
-      "[mpi] {} processes were started ({}), but {}, which this program uses, does not bring them together, and each would train by itself; "
+      "[mpi] {} processes were started ({}), but {}, which this program uses, does not bring them together, and each would train by "
+      "itself; "
       "start them by {}, or set STARLING_ALONE=1 where each is to be alone",
       launcher.size, launcher.size_variable, library, right);
 }

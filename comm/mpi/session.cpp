@@ -327,8 +327,10 @@ std::string mpi_library_version() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
   MPI_Get_library_version(text, &length);
-  const std::string whole(text, static_cast<std::size_t>(length));
-  return whole.substr(0, whole.find(','));
+  std::string first(text, static_cast<std::size_t>(length));  // of MPICH: "MPICH Version:\t4.0.2\nMPICH Release date: ..."
+  first.resize(std::min(first.size(), first.find_first_of(",\n")));
+  std::replace(first.begin(), first.end(), '\t', ' ');
+  return first;
 }
 
 }  // namespace starling

@@ -2,8 +2,7 @@
 # scripts/launch.sh: the mpirun command that it makes, what it refuses, and a run.
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 launch=$root/scripts/launch.sh
-export OMPI_MCA_odls_base_sigkill_timeout=1 # mpirun sits it out, twice, after any failure; the scripts' own is 5
-unset SLURM_JOB_ID SLURM_NTASKS OMPI_MCA_mpi_yield_when_idle
+unset SLURM_JOB_ID SLURM_NTASKS SLURM_TASKS_PER_NODE OMPI_MCA_mpi_yield_when_idle
 small_config
 sed -i 's/"batch_size": 16/"batch_size": 16, "threads": 1/' small.json
 
@@ -15,6 +14,7 @@ check "a dry run prints the command" 0 "^mpirun .*-n 3 .*--mca btl_tcp_flags sen
 check "many ranks oversubscribe" 0 "--oversubscribe .*--bind-to none" "$launch" --dry-run -n 999 true
 check "words with spaces stay words" 0 "printf a\\\\ b$" "$launch" --dry-run -n 1 printf "a b"
 check "hosts with slots" 0 "--host a:2,b:3 -n 5 --bind-to none " "$launch" --dry-run --hosts a:2,b:3 true
+check "the same with an equals sign" 0 "--host a:2,b:3 -n 5 --bind-to none .*btl_tcp_if_include eth7" "$launch" --dry-run --hosts=a:2,b:3 --interface=eth7 true
 check "fewer ranks than slots" 0 "--host a:2,b:2 -n 3 --bind-to" "$launch" --dry-run -n 3 --hosts a:2,b:2 true
 check "more ranks than slots" 0 "-n 5 --oversubscribe" "$launch" --dry-run -n 5 --hosts a:2,b:2 true
 check "cores per rank" 0 "--map-by slot:PE=4 --bind-to core" "$launch" --dry-run --cores 4 --hosts a:2,b:2 true
@@ -22,6 +22,7 @@ check "an interface" 0 "btl_tcp_if_include eth7 --mca oob_tcp_if_include eth7" "
 printf 'a slots=2  # first\n\n# none here\nb\n' >hosts
 check "a host file" 0 "--hostfile hosts -n 3" "$launch" --dry-run --hostfile hosts true
 check "a Slurm job's ranks" 0 "mpirun .*-n 8 --bind-to none" env SLURM_JOB_ID=1 SLURM_NTASKS=8 "$launch" --dry-run true
+check "one without a number of tasks" 0 "-n 7 --bind-to none" env SLURM_JOB_ID=1 SLURM_TASKS_PER_NODE="2(x3),1" "$launch" --dry-run true
 verify "the environment wins" bash -c '! OMPI_MCA_btl_tcp_flags=send "$0" --dry-run -n 2 true | grep -q btl_tcp_flags' "$launch"
 
 check "no program" 2 "no program" "$launch" -n 2
@@ -85,7 +86,17 @@ told() { # SIGNAL STATUS: what the rank does on a signal to the script
   [ $status = "$2" ] && [ "$(cat got)" = "$3" ] || { echo "status $status, got $(cat got)"; cat told.log; return 1; }
 }
 verify "SIGUSR1 reaches the ranks, and their status comes back" told USR1 75 USR1
-for signal in INT TERM HUP; do verify "SIG$signal ends them" told $signal 1 TERM; done
+twice() { # a rank that does not stop: the second signal ends it
+  rm -f begun
+  "$launch" -n 1 bash -c 'trap "echo heard >&2" USR1; touch begun; for i in $(seq 300); do sleep 0.1; done' 2>twice.log &
+  local pid=$! i
+  for i in $(seq 100); do [ -e begun ] && break || sleep 0.1; done
+  for i in TERM USR1 TERM; do kill -$i $pid && sleep 0.5; done
+  SECONDS=0
+  ! wait $pid && [ $SECONDS -lt 10 ] && [ "$(grep -c heard twice.log)" = 2 ]
+}
+verify "a second SIGTERM ends what does not" twice
+for signal in INT TERM HUP USR2; do verify "as do those of a SIG$signal" told $signal 75 USR1; done
 orphaned() { # a process that holds stderr does not keep the script
   SECONDS=0
   "$launch" -n 1 bash -c 'setsid sleep 30 >/dev/null & exit 3' 2>orphan.log
@@ -124,14 +135,15 @@ END
 chmod +x mortal.sh
 long=(--set steps=400 --set checkpoint.every_steps=20)
 echo 1 >lives
-check "a lost rank: started again" 0 "start 1 of 2, from the newest checkpoint" "$launch" --restarts 2 -n 2 ./mortal.sh "$train" small.json "${long[@]}" --output reborn
+check "a lost rank: started again" 0 "start 1 of 2, from the newest checkpoint" "$launch" --restarts=2 -n 2 ./mortal.sh "$train" small.json "${long[@]}" --output=reborn
 verify "from the checkpoint" grep -q "continuing after step" .stdout
 check "the same without a loss" 0 "" "$launch" -n 2 "$train" small.json "${long[@]}" --output straight
 verify "and the same model comes out" same_model straight/model.safetensors reborn/model.safetensors
 rm -r reborn && echo 9 >lives
 check "one that dies each time: the limit" "3|137" "restarts 1 are used up" "$launch" --restarts 1 -n 2 ./mortal.sh "$train" small.json "${long[@]}" --output reborn
 check "what is wrong by itself is not tried again" 2 "no-such" "$launch" --restarts 3 -n 2 "$train" no-such.json --output none
-check "without an output folder" 2 "needs the program's --output" "$launch" --restarts 3 -n 2 "$train" small.json
+check "queued again outside of a job" 2 "for a job of Slurm" "$launch" --requeue -n 2 "$train" small.json --output none
+check "without an output folder" 2 "need the program's --output" "$launch" --restarts 3 -n 2 "$train" small.json
 
 # all threads of a rank on one core, by the user's wish
 if [ "$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)" -ge 2 ]; then

@@ -11,9 +11,21 @@ namespace {
 
 /// What read_launcher() makes of these variables and of no other of a launcher.
 Launcher with(const std::map<std::string, std::string>& variables) {
-  static const char* const kAll[] = {"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID", "SLURM_STEP_ID", "SLURM_JOB_ID",
-                                     "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                     "MPI_LOCALNRANKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "STARLING_ALONE"};
+  static const char* const kAll[] = {"OMPI_MCA_ess_base_jobid",
+                                     "PMIX_NAMESPACE",
+                                     "PMI_JOBID",
+                                     "SLURM_STEP_ID",
+                                     "SLURM_JOB_ID",
+                                     "OMPI_COMM_WORLD_RANK",
+                                     "PMIX_RANK",
+                                     "PMI_RANK",
+                                     "SLURM_PROCID",
+                                     "OMPI_COMM_WORLD_LOCAL_SIZE",
+                                     "MPI_LOCALNRANKS",
+                                     "OMPI_COMM_WORLD_SIZE",
+                                     "PMI_SIZE",
+                                     "SLURM_STEP_NUM_TASKS",
+                                     "STARLING_ALONE"};
   for (const char* name : kAll) unsetenv(name);
   for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
   const Launcher launcher = read_launcher();

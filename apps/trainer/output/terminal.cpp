@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -21,8 +22,10 @@
 namespace starling {
 namespace {
 
-std::atomic<int> stop{0};              ///< the signal that came first
-std::atomic<bool> end_at_next{false};  ///< SIGTERM, SIGINT or SIGHUP came once
+std::atomic<int> stop{0};  ///< the signal that came first
+using Clock = std::chrono::steady_clock;
+std::atomic<Clock::rep> asked{0};  ///< when SIGTERM, SIGINT or SIGHUP came first; 0: not yet
+constexpr auto kSameWish = std::chrono::seconds(1);
 std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
 
 [[noreturn]] void end_now(int status) {
@@ -54,10 +57,15 @@ void receive(int signal) {
     }
     return;
   }
-  if (signal != SIGUSR1 && end_at_next.exchange(true)) end_now(128 + signal);
   int none = 0;
   stop.compare_exchange_strong(none, signal);
   end_where_nothing_is_saved();
+  if (signal == SIGUSR1) return;
+  // A batch system and a launcher may both pass one and the same on: it ends the process only where it comes again later.
+  Clock::rep first = 0;
+  const Clock::time_point now = Clock::now();
+  if (!asked.compare_exchange_strong(first, now.time_since_epoch().count()) && now - Clock::time_point(Clock::duration(first)) > kSameWish)
+    end_now(128 + signal);
 }
 
 }  // namespace
@@ -91,7 +99,7 @@ int stop_status() { return 128 + stop.load(); }
 
 void request_stop(bool wanted) {
   stop.store(wanted ? SIGTERM : 0);
-  end_at_next.store(false);
+  asked.store(0);
 }
 
 bool stdout_is_terminal() {
