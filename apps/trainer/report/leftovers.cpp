@@ -11,10 +11,12 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <sstream>
 #include <string_view>
 #include <system_error>
 
 #include "core/error.h"
+#include "core/host.h"
 
 namespace starling {
 namespace {
@@ -49,6 +51,30 @@ std::set<std::string> mapped_files(const std::string& processes, const std::stri
   return mapped;
 }
 
+/// The numbers that living processes have, in this PID namespace and in those within it.
+std::set<std::string> process_numbers(const std::string& processes) {
+  std::set<std::string> numbers;
+  for (const std::string& process : names_in(processes)) {
+    if (!numeric(process)) continue;
+    numbers.insert(process);
+    std::ifstream status(processes + "/" + process + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (!line.starts_with("NSpid:")) continue;
+      std::istringstream all(line.substr(line.find(':') + 1));
+      for (std::string number; all >> number;) numbers.insert(number);
+    }
+  }
+  return numbers;
+}
+
+/// "KIND.HOST.A.B": HOST, behind which so many parts stand.
+std::string host_in(const std::string& name, int parts) {
+  std::size_t end = name.size();
+  for (; parts > 0 && end != std::string::npos; --parts) end = end == 0 ? std::string::npos : name.rfind('.', end - 1);
+  const std::size_t begin = name.find('.') + 1;
+  return end == std::string::npos || end < begin ? "" : name.substr(begin, end - begin);
+}
+
 std::int64_t bytes_below(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) return static_cast<std::int64_t>(fs::file_size(path, error));
@@ -60,11 +86,16 @@ std::int64_t bytes_below(const std::string& path) {
   return bytes;
 }
 
-/// Whether `path` is there and old enough to be looked at; adds it.
-void add(const std::string& path, std::vector<Leftover>& found) {
+/// Adds `path` where it is there and old enough to be looked at. `host`: in its name.
+void add(const std::string& path, const std::string& host, const LeftoverPlaces& places, std::vector<Leftover>& found) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || std::time(nullptr) - status.st_mtime < kYoung) return;
-  found.push_back({path, bytes_below(path), status.st_uid == ::getuid() ? "" : fmt::format("it is of user {}", status.st_uid)});
+  std::string kept;
+  if (status.st_uid != ::getuid())
+    kept = fmt::format("it is of user {}", status.st_uid);
+  else if (host != places.host && host != places.host.substr(0, places.host.find('.')))  // Open MPI may leave the domain out
+    kept = fmt::format("it is of host or container {}, and this is {}", host, places.host);
+  found.push_back({path, bytes_below(path), kept});
 }
 
 }  // namespace
@@ -73,6 +104,7 @@ LeftoverPlaces leftover_places() {
   LeftoverPlaces places;
   const char* temporary = std::getenv("TMPDIR");
   places.temporary = temporary && *temporary ? temporary : "/tmp";
+  places.host = host_name();
   return places;
 }
 
@@ -81,19 +113,20 @@ std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
   // Files first, then who uses them: what was made and mapped in between is not taken for abandoned.
   std::vector<Leftover> segments;
   for (const std::string& name : names_in(places.shared_memory)) {
-    if (name.starts_with("vader_segment.") || name.starts_with("sm_segment.")) add(places.shared_memory + "/" + name, segments);
+    if (name.starts_with("vader_segment.") || name.starts_with("sm_segment."))
+      add(places.shared_memory + "/" + name, host_in(name, 3), places, segments);
   }
   if (!segments.empty()) {
     const std::set<std::string> mapped = mapped_files(places.processes, places.shared_memory);
     std::copy_if(segments.begin(), segments.end(), std::back_inserter(found),
                  [&](const Leftover& segment) { return mapped.count(segment.path) == 0; });
   }
+  const std::set<std::string> living = process_numbers(places.processes);
   for (const std::string& host : names_in(places.temporary)) {
     if (!host.starts_with("ompi.")) continue;
     for (const std::string& name : names_in(places.temporary + "/" + host)) {
       const std::string process = name.starts_with("pid.") ? name.substr(4) : "";
-      if (numeric(process) && ::access((places.processes + "/" + process).c_str(), F_OK) != 0)
-        add(places.temporary + "/" + host + "/" + name, found);
+      if (numeric(process) && living.count(process) == 0) add(places.temporary + "/" + host + "/" + name, host_in(host, 1), places, found);
     }
   }
   return found;

@@ -18,12 +18,14 @@ struct LeftoverPlaces {
   std::string shared_memory = "/dev/shm";  ///< segments between the ranks of a host: vader_segment.*, sm_segment.*
   std::string temporary;                   ///< a launcher's folder, ompi.HOST.USER/pid.N
   std::string processes = "/proc";
+  std::string host;  ///< as the kernel has it: what is named for another one is left, as folders may be shared by hosts and containers
 };
-/// With $TMPDIR, or /tmp.
+/// Of this host, with $TMPDIR, or /tmp.
 LeftoverPlaces leftover_places();
 
-/// What no living process uses, of this user and of others (whose files stay). A segment counts that nobody has mapped, a folder whose
-/// launcher has ended; both must be older than two seconds, since a job that starts makes its files before it uses them.
+/// What no living process uses, of this user and host, and of others (whose files stay). A segment counts that nobody has mapped, a folder
+/// whose launcher has ended, by its number in any PID namespace that is seen from here, such as a container's; both must be older than two
+/// seconds, since a job that starts makes its files before it uses them.
 std::vector<Leftover> find_leftovers(const LeftoverPlaces& places);
 
 /// Takes away what may be; notes in `kept` why where that fails.
