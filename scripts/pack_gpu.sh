@@ -21,6 +21,10 @@ from=""
 archive=""
 while [ $# -gt 0 ]; do
   case $1 in
+    --from-build=* | --level=*)
+      set -- "${1%%=*}" "${1#*=}" "${@:2}"
+      continue
+      ;;
     --from-build | --level)
       [ $# -ge 2 ] || die "$1 needs a value; see --help"
       if [ "$1" = --level ]; then level=$2; else from=$2; fi

@@ -16,7 +16,7 @@ for argument in "$@"; do
   if [ "$previous" = --output ]; then output=$argument; fi
   case $argument in
     --output=*) output=${argument#--output=} ;;
-    --dry-run | --list | --list=* | --version | --help | -h) trains=0 ;;
+    --dry-run | --list | --list=* | --evaluate | --evaluate=* | --describe-config | --version | --help | -h) trains=0 ;;
   esac
   previous=$argument
 done
