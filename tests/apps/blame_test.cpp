@@ -176,6 +176,50 @@ TEST_CASE("blame: a loss that others noticed, a crash and an error are the cause
   }
 }
 
+TEST_CASE("blame: a cut cable is the network's, not that of the hosts at its ends") {
+  FlightRecords records = four_ranks(3);
+  for (int rank = 0; rank < 4; ++rank) records.of[static_cast<std::size_t>(rank)]->host = rank < 2 ? "a" : "b";
+  const auto loses = [&](int rank, int other) { add_event(records, rank, event_at(4'000'000 + rank, FlightEvent::kLost, {}, {other})); };
+  loses(0, 2);
+  SUBCASE("two hosts") {
+    loses(2, 0);
+    blamed(records, {"cause: the network between hosts a and b: ranks 0 and 2 missed others there, all of which went on"});
+    loses(3, 2);  // a process of its own host
+    CHECK(blame(records).find("network") == std::string::npos);
+  }
+  SUBCASE("three: the one at all ends") {
+    records.of[3]->host = "c";
+    loses(2, 3);
+    loses(3, 2);
+    blamed(records, {"cause: the network between host b and the others: ranks 0, 2 and 3"});
+  }
+  SUBCASE("a host that was stopped is none") {
+    loses(2, 0);
+    add_event(records, 0, event_at(3'900'000, FlightEvent::kFound, {.round = 2}, {}, "stopped"));
+    blamed(records, {"cause: ranks 0 and 2 ended or went silent"});
+  }
+  SUBCASE("nor is one that missed nobody") { blamed(records, {"cause: rank 2 ended or went silent, as rank 0 noticed"}); }
+}
+
+TEST_CASE("blame: a message that is lost between two that have begun is no fault of the one that others wait for") {
+  FlightRecords records = four_ranks(3);
+  REQUIRE(partner_of(0, 1) == 3);
+  waits_in(records, 0, 1, 3'000);  // of step 1, which 3 has begun
+  waits_in(records, 1, 2, 3'500);  // 0 has begun step 2, and does not come
+  add_event(records, 0, event_at(3'000'000, FlightEvent::kLate, {1, 0, 1}, {3}));
+  begins_nothing(records, 0, 2);
+  add_event(records, 1, event_at(8'000'000, FlightEvent::kTimeout, {2, 0, 2}, {0}));
+  const int other = partner_of(1, 2);
+  SUBCASE("rank 3 has come through") {
+    blamed(records, {fmt::format("rank 1 waits for rank {}", other).c_str(), "rank 0 waits for rank 3", "cause: rank 3: "});
+  }
+  SUBCASE("rank 3 waits for it, too") {
+    waits_in(records, 3, 1, 3'000);
+    add_event(records, 3, event_at(3'000'000, FlightEvent::kLate, {1, 0, 1}, {0}));
+    blamed(records, {"cause: ranks 0 and 3 wait for each other for what they have started alike: look at the network between them"});
+  }
+}
+
 TEST_CASE("blame: where ranks issued exchanges in another order, it says which") {
   FlightRecords records = four_ranks(3);
   const auto issue = [&](int rank, int bucket, std::int64_t us) {

@@ -1,4 +1,5 @@
 #include <fmt/chrono.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -55,6 +56,7 @@ struct Standing {
   std::int64_t step = -1;
   bool first_to_give_up = false;
   Ranks timed_out, lost;                      ///< as it noted them
+  Ranks late;                                 ///< that it waited long for in the present wait, as it noted while all went on
   std::map<int, const RecordedEvent*> found;  ///< by rank: what the kernel said of its process at last
   std::string wait_text() const {
     if (wait->event == FlightEvent::kCall) return call_text(*wait);
@@ -83,7 +85,10 @@ Standing standing_of(const FlightRecord& record, std::int64_t end) {
       case FlightEvent::kStep: now.step = event.place.step; break;
       case FlightEvent::kWait:
       case FlightEvent::kReaders:
-      case FlightEvent::kCall: now.wait = &event; break;
+      case FlightEvent::kCall:
+        now.wait = &event;
+        now.late.clear();
+        break;
       case FlightEvent::kWaited:
       case FlightEvent::kCalled: now.wait = nullptr; break;
       case FlightEvent::kLoad: now.load = &event; break;
@@ -98,7 +103,7 @@ Standing standing_of(const FlightRecord& record, std::int64_t end) {
         continue;
       case FlightEvent::kLost: now.lost.insert(now.lost.end(), event.ranks.begin(), event.ranks.end()); continue;
       case FlightEvent::kFound: now.found[static_cast<int>(event.place.round)] = &event; continue;
-      case FlightEvent::kLate: continue;
+      case FlightEvent::kLate: now.late.insert(now.late.end(), event.ranks.begin(), event.ranks.end()); continue;
       default: break;
     }
     now.last = &event;
@@ -187,8 +192,14 @@ class Blame {
     for (const int other : partners(rank, wait)) {
       if (!record(other) || !has_done_its_part(rank, wait, other)) found.push_back(other);
     }
-    // All have started it: then the rank itself knows best whose part has not come. One that was stopped gives up too, when it is woken.
-    return found.empty() && at(rank).first_to_give_up ? at(rank).timed_out : found;
+    // All have started it: then the rank itself knows best whose part has not come. One that was stopped gives up too, when it is woken,
+    // but it has called nobody late before.
+    if (!found.empty()) return found;
+    if (at(rank).first_to_give_up) return at(rank).timed_out;
+    for (const int late : at(rank).late) {
+      if (is_partner(rank, wait, late) && std::find(found.begin(), found.end(), late) == found.end()) found.push_back(late);
+    }
+    return found;
   }
 
   std::string waits() const {
@@ -281,6 +292,7 @@ class Blame {
       }
     }
     for (const auto& [rank, culprits] : culprits_) blamed.insert(culprits.begin(), culprits.end());
+    if (const std::string cut = cut_network(seen_by); !cut.empty()) return cut;
     if (!lost.empty()) {
       const int first = *lost.begin();
       return fmt::format("cause: {} ended or went silent, as {} noticed, and {}", names({lost.begin(), lost.end()}), names(seen_by[first]),
@@ -311,7 +323,9 @@ class Blame {
     if (odd != blamed.end()) return fmt::format("cause: rank {}: {}{}", *odd, found_of(*odd), doing(*odd));
     if (!roots.empty()) return fmt::format("cause: rank {}: {}{}", roots.front(), found_of(roots.front()), doing(roots.front()));
     if (const Ranks circle = a_circle(); circle.size() > 1)
-      return fmt::format("cause: {} wait for each other{}", names(circle), divergence_ ? ", as they issued different things" : "");
+      return fmt::format(
+          "cause: {} wait for each other{}", names(circle),
+          divergence_ ? ", as they issued different things" : " for what they have started alike: look at the network between them");
     if (!in_waits.empty())
       return fmt::format("cause: rank {}: {}{}", in_waits.front(), found_of(in_waits.front()), doing(in_waits.front()));
     if (!culprits_.empty() && divergence_)
@@ -328,6 +342,31 @@ class Blame {
       if (record(i) && at(i).load) return fmt::format("cause: rank {}: {}", i, doing(i));
     }
     return missing_.empty() ? "cause: none, nothing went wrong" : fmt::format("cause: {} left no record that can be read", names(missing_));
+  }
+  /// The cause where all that are called lost went on, and called others lost or late themselves: then nothing between them and those that
+  /// miss them came through. Every such pair has the cut host, if there is one. Empty where one of them has ended. `lost`: who noticed it,
+  /// by rank.
+  std::string cut_network(const std::map<int, Ranks>& lost) const {
+    std::set<std::string> hosts;  // that are in every pair
+    Ranks witnesses;
+    for (const auto& [rank, seen_by] : lost) {
+      if (!record(rank) || was_asked(rank) || !found_of(rank).empty() || (at(rank).lost.empty() && at(rank).timed_out.empty())) return {};
+      for (const int other : seen_by) {
+        const std::set<std::string> pair{record(rank)->host, record(other)->host};
+        if (pair.size() < 2) return {};
+        if (witnesses.empty()) hosts = pair;
+        std::erase_if(hosts, [&](const std::string& host) { return pair.count(host) == 0; });
+        witnesses.push_back(other);
+      }
+    }
+    if (witnesses.empty()) return {};
+    std::sort(witnesses.begin(), witnesses.end());
+    witnesses.erase(std::unique(witnesses.begin(), witnesses.end()), witnesses.end());
+    const std::string where = hosts.empty()       ? "between several hosts"
+                              : hosts.size() == 1 ? "between host " + *hosts.begin() + " and the others"
+                                                  : fmt::format("between hosts {}", fmt::join(hosts, " and "));
+    return fmt::format("cause: the network {}: {} missed others there, all of which went on; look at cables, switches and firewalls", where,
+                       names(witnesses));
   }
   /// It has left a record, but nobody can read it.
   bool is_broken(int rank) const { return std::find(records_.broken.begin(), records_.broken.end(), rank) != records_.broken.end(); }
