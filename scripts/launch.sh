@@ -144,6 +144,10 @@ if [ $one_machine = 0 ]; then
     setting btl_tcp_if_include "$interface"
     setting oob_tcp_if_include "$interface"
   fi
+  if [ -n "$hosts$hostfile" ]; then # for what ranks say of a start that fails
+    STARLING_HOSTS=$(hosts_with_slots | paste -sd,)
+    export STARLING_HOSTS
+  fi
   # What ranks on other hosts need to know of this shell.
   while IFS= read -r name; do command+=(-x "$name"); done < <(compgen -e | grep -E '^(LD_LIBRARY_PATH|STARLING_.*|NCCL_.*|OMP_.*)$' || true)
 elif [ -n "$interface" ]; then
@@ -224,7 +228,7 @@ guard() {
 # waits_for: the hosts that mpirun has not reached, as far as can be told, and what may be wrong.
 waits_for() {
   local others shared
-  others=$(hosts_with_slots | sed 's/:[0-9]*$//' | paste -sd, | sed 's/,/, /g')
+  others=$(hosts_with_slots | sed 's/:[0-9]*$//' | grep -vxF -e "$(hostname)" -e localhost | paste -sd, | sed 's/,/, /g')
   [ -n "$others" ] || [ $in_slurm = 1 ] || return 0
   shared=$(ip -o -4 addr show 2>/dev/null | awk '$2 ~ /^(docker|br-|virbr|lxcbr|lxdbr|cni|podman)/ { sub(/\/.*/, "", $4); print " (" $2 "'"'"'s " $4 " is one that others may have, too)"; exit }')
   printf ', while it waits for its helpers on %s; each must reach this host, also in large packets and through firewalls (docs/clusters.md, Firewalls)' \

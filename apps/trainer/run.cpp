@@ -448,7 +448,7 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   std::unique_ptr<Transport> transport = make_transport(300.0);
   agree_on_build(*transport, version_report());
   if (session && session->rank() == 0) {
-    if (const std::string warning = session->binding_warning(); !warning.empty()) log::warning("{}", warning);
+    for (const std::string& warning : session->warnings()) log::warning("{}", warning);
   }
   const RankLayout site{transport->size(), transport->world().local_size()};
   if (heritage.first_ranks == 0) heritage.first_ranks = site.ranks;

@@ -26,6 +26,7 @@ Launcher read_launcher() {
   Launcher launcher;
   launcher.job = variable({"OMPI_MCA_ess_base_jobid", "PMIX_NAMESPACE", "PMI_JOBID"});
   if (launcher.job.empty() && std::getenv("SLURM_STEP_ID")) launcher.job = variable({"SLURM_JOB_ID"}) + "." + variable({"SLURM_STEP_ID"});
+  launcher.hosts = variable({"STARLING_HOSTS", "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
   launcher.rank = number({"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"});
   launcher.local_size = number({"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"});
   // The nearest launcher counts: the daemons that mpirun starts by srun are tasks, too.

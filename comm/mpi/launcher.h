@@ -7,7 +7,8 @@ namespace starling::detail {
 /// What the launcher says of this process in its environment: Open MPI's mpirun, MPICH's mpiexec, Slurm's srun and their relatives. -1 and
 /// "" stand for what it does not say.
 struct Launcher {
-  std::string job;  ///< a name that all ranks of this start share
+  std::string job;    ///< a name that all ranks of this start share
+  std::string hosts;  ///< all that were named to it, as it writes them
   int rank = -1, size = -1, local_size = -1;
   std::string size_variable;  ///< where `size` stands
   bool joins = false;         ///< it tells an MPI library how to find other ranks

@@ -86,11 +86,8 @@ bool user_asked_for_binding() {
   return policy && std::string_view(policy).substr(0, 4) != "none";
 }
 
-/// Whether all that this process may run on is one core, whose hyper-threads count as one.
-bool on_one_core() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) != 0) return false;
+/// Cores among these processors, whose hyper-threads count as one.
+std::size_t cores_in(const cpu_set_t& set) {
   std::set<std::string> cores;
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &set)) continue;
@@ -99,7 +96,17 @@ bool on_one_core() {
     std::getline(file, siblings);
     cores.insert(siblings);
   }
-  return cores.size() == 1;
+  return cores.size();
+}
+
+/// Whether all that this process may run on is one core, where the machine has more.
+bool on_one_core() {
+  cpu_set_t mine, all;
+  CPU_ZERO(&mine);
+  CPU_ZERO(&all);
+  if (sched_getaffinity(0, sizeof mine, &mine) != 0) return false;
+  for (long cpu = 0; cpu < std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), CPU_SETSIZE); ++cpu) CPU_SET(static_cast<std::size_t>(cpu), &all);
+  return cores_in(mine) == 1 && cores_in(all) > 1;
 }
 
 void widen_binding() {
@@ -185,10 +192,22 @@ void MpiSession::expect_heartbeats(double limit_seconds) {
   if (watch) watch->expect_heartbeats(limit_seconds);
 }
 
-std::string MpiSession::binding_warning() const {
-  if (!active_ || !user_asked_for_binding() || sysconf(_SC_NPROCESSORS_ONLN) < 2 || !on_one_core()) return {};
-  return "mpirun bound this rank to one core, which its communication and its computation share; start it by scripts/launch.sh, or with "
-         "mpirun --bind-to none";
+std::vector<std::string> MpiSession::warnings() const {
+  std::vector<std::string> lines;
+  if (!active_) return lines;
+  if (on_one_core()) {
+    lines.push_back(fmt::format("{} one core, which its communication and its computation share; {}",
+                                user_asked_for_binding() ? "mpirun bound this rank to" : "this rank may run on no more than",
+                                user_asked_for_binding() ? "start it by scripts/launch.sh, or with mpirun --bind-to none"
+                                                         : "give it more, as by srun --cpus-per-task=2, or a wider taskset or cpuset"));
+  }
+  const char* links = std::getenv("OMPI_MCA_btl_tcp_links");
+  if (links && std::atoi(links) > 1)
+    lines.push_back(
+        fmt::format("btl_tcp_links is {} (--mca or OMPI_MCA_btl_tcp_links); runs have come to a stand with more than one connection a "
+                    "pair, and gained nothing: leave it out",
+                    links));
+  return lines;
 }
 
 std::unique_ptr<Transport> MpiSession::make_transport(double timeout_seconds) const {

@@ -34,8 +34,9 @@ class MpiSession {
   int rank() const { return rank_; }
   int size() const { return size_; }
 
-  /// One line where the user had mpirun bind all threads of this rank to one core; otherwise empty.
-  std::string binding_warning() const;
+  /// A line for each thing that slows ranks down or has stopped runs: all threads of this rank on one core of several, by the user's wish,
+  /// Slurm's or the system's; several connections a pair (btl_tcp_links).
+  std::vector<std::string> warnings() const;
 
   /// From now on a rank of another host that has given no sign of life for so many seconds ends the job (ExitCode::kLost). A process of
   /// this host that ends does so at once, from the session's start on; see comm/mpi/watch.h.

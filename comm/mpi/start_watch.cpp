@@ -1,7 +1,10 @@
 #include "comm/mpi/start_watch.h"
 
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -12,9 +15,11 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <string_view>
 
 #include "comm/mpi/quiet_thread.h"
 #include "core/error.h"
+#include "core/host.h"
 
 namespace starling::detail {
 namespace {
@@ -43,10 +48,30 @@ int socket_of(const std::string& job, int rank, int (*attach)(int, const sockadd
   return -1;
 }
 
+/// The address of a bridge for containers or virtual machines: other hosts commonly have the same, and none can be reached by it.
+std::string shared_address() {
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return {};
+  std::string found;
+  for (const ifaddrs* one = all; one && found.empty(); one = one->ifa_next) {
+    const std::string_view name = one->ifa_name;
+    const auto begins = [&](std::string_view with) { return name.starts_with(with); };
+    if (!one->ifa_addr || one->ifa_addr->sa_family != AF_INET) continue;
+    if (!begins("docker") && !begins("br-") && !begins("virbr") && !begins("lxcbr") && !begins("lxdbr") && !begins("cni") &&
+        !begins("podman"))
+      continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+    if (::inet_ntop(AF_INET, &address->sin_addr, text.data(), text.size())) found = fmt::format("{}'s {}", name, text.data());
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
 }  // namespace
 
 StartWatch::StartWatch(const Launcher& launcher)
-    : job_(launcher.job), rank_(launcher.rank), size_(launcher.size), local_size_(launcher.local_size) {
+    : job_(launcher.job), hosts_(launcher.hosts), rank_(launcher.rank), size_(launcher.size), local_size_(launcher.local_size) {
   const char* limit = std::getenv("STARLING_START_TIMEOUT_S");
   limit_ = limit && *limit ? std::strtod(limit, nullptr) : kStartLimit;
   if (job_.empty() || rank_ < 0 || size_ < 2 || size_ > kMostRanks) return;
@@ -101,10 +126,8 @@ void StartWatch::look() {
   }
   if (limit_ > 0.0 && std::chrono::duration<double>(now - begin_).count() > limit_) {
     end(!lowest ? ""
-                : fmt::format(
-                      "rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; look whether each was started and is no "
-                      "--dry-run, and whether the hosts reach each other, or allow more in STARLING_START_TIMEOUT_S",
-                      rank_, limit_, size_, missing_text()));
+                : fmt::format("rank {}: [start] after {:g} s MPI has not brought the {} ranks together{}; {}", rank_, limit_, size_,
+                              missing_text(), remedy_text()));
   }
 }
 
@@ -116,8 +139,20 @@ std::string StartWatch::missing_text() const {
     const bool one = missing.size() == 1;
     return fmt::format(": rank{} {} {} not come", one ? "" : "s", fmt::join(missing, ", "), one ? "has" : "have");
   }
-  return local_size_ < 0 ? fmt::format(": on this host {} have come", fmt::join(here, ", "))
-                         : fmt::format(": of this host's {} have come {}", local_size_, fmt::join(here, ", "));
+  const std::string of_hosts = hosts_.empty() ? "" : fmt::format(" (hosts {})", hosts_);
+  return fmt::format(": on host {} rank{} {} {} here{}, and of ranks elsewhere{} nothing is known", host_name(),
+                     here.size() == 1 ? "" : "s", fmt::join(here, ", "), here.size() == 1 ? "is" : "are",
+                     local_size_ < 0 ? "" : fmt::format(" ({} of {})", here.size(), local_size_), of_hosts);
+}
+
+std::string StartWatch::remedy_text() const {
+  const std::string shared = local_size_ == size_ ? "" : shared_address();
+  return fmt::format("look whether each was started and is no --dry-run{}, or allow more in STARLING_START_TIMEOUT_S",
+                     local_size_ == size_
+                         ? ""
+                         : fmt::format(", and whether the hosts reach each other, also in large packets and through firewalls; name their "
+                                       "network by launch.sh --interface or OMPI_MCA_btl_tcp_if_include{}",
+                                       shared.empty() ? "" : fmt::format(", as {} may be other hosts' address too", shared)));
 }
 
 void StartWatch::end(const std::string& message) {

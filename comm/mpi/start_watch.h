@@ -28,9 +28,10 @@ class StartWatch {
   void run();
   void look();
   std::string missing_text() const;
+  std::string remedy_text() const;
   [[noreturn]] void end(const std::string& message);
 
-  std::string job_;
+  std::string job_, hosts_;
   int rank_ = 0, size_ = 0, local_size_ = 0;
   double limit_ = 0.0;
   Clock::time_point begin_ = Clock::now();

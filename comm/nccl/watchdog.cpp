@@ -1,24 +1,18 @@
 #include "comm/nccl/watchdog.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <future>
 #include <set>
 #include <utility>
 
 #include "comm/transports/checks.h"
+#include "core/host.h"
 
 namespace starling {
 namespace {
 
 constexpr double kAbortSeconds = 10.0;
 constexpr double kAbortSecondsWithGraphs = 0.3;
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "unknown";
-}
 
 }  // namespace
 

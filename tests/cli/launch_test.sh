@@ -88,7 +88,7 @@ told() { # SIGNAL STATUS: what the rank does on a signal to the script
 verify "SIGUSR1 reaches the ranks, and their status comes back" told USR1 75 USR1
 twice() { # a rank that does not stop: the second signal ends it
   rm -f begun
-  "$launch" -n 1 bash -c 'trap "echo heard >&2" USR1; touch begun; for i in $(seq 300); do sleep 0.1; done' 2>twice.log &
+  "$launch" -n 1 bash -c 'trap "echo heard >&2" USR1; i=0; touch begun; while [ $((i += 1)) -lt 300 ]; do sleep 0.1; done' 2>twice.log &
   local pid=$! i
   for i in $(seq 100); do [ -e begun ] && break || sleep 0.1; done
   for i in TERM USR1 TERM; do kill -$i $pid && sleep 0.5; done
@@ -145,11 +145,14 @@ check "what is wrong by itself is not tried again" 2 "no-such" "$launch" --resta
 check "queued again outside of a job" 2 "for a job of Slurm" "$launch" --requeue -n 2 "$train" small.json --output none
 check "without an output folder" 2 "need the program's --output" "$launch" --restarts 3 -n 2 "$train" small.json
 
+check "several connections a pair are warned of" 0 "btl_tcp_links is 2 .*leave it out" mpirun --oversubscribe -n 2 --mca btl_tcp_links 2 "$train" small.json --output links
+
 # all threads of a rank on one core, by the user's wish
 if [ "$(lscpu -p=CORE,SOCKET | grep -v '^#' | sort -u | wc -l)" -ge 2 ]; then
   check "every rank gets cores of its own" 0 "slot:PE=[0-9]+ --bind-to core" "$launch" --dry-run -n 1 true
   check "and uses them" 0 "[2-9][0-9]* threads" "$launch" -n 1 --cores 2 "$train" small.json --set threads=0 --output own
   check "binding to one core is warned of" 0 "bound this rank to one core" mpirun -n 2 --bind-to core "$train" small.json --output bound
+  check "and to one that somebody else wants" 0 "no more than one core" mpirun -n 2 --bind-to none taskset -c 0 "$train" small.json --output narrow
   check "mpirun's own binding is undone" 0 "done" mpirun -n 2 "$train" small.json --output unbound
   verify "without a word" bash -c '! grep -q "one core" "$1"' _ "$work/.stdout"
 fi

@@ -170,6 +170,21 @@ verify "the summary has the ranks" bash -c "tr -d ' \n' <elastic/summary.json | 
 export NETLAB_NAME=t$$
 fi
 
+# a start that cannot be, as mpirun's helpers do not get through; or the ranks, which take an address that both hosts have
+start() {
+  "$netlab" exec 0 env OMPI_MCA_plm_rsh_agent="$root/scripts/netlab/netlab-agent" OMPI_MCA_orte_keep_fqdn_hostnames=1 OMPI_MCA_plm_rsh_no_tree_spawn=1 \
+    "$launch" --start-timeout=3 --hosts=host0:1,host1:1 "$train" small.json --output never
+}
+export -f start
+export root launch=$root/scripts/launch.sh
+"$netlab" link 1 stall
+check "no way for mpirun" 3 "after 3 s .* no rank on host0, while it waits for its helpers on host1; .*--interface" start
+"$netlab" link 1 up
+for i in 0 1; do
+  "$netlab" exec $i sh -c 'ip link add docker0 type bridge && ip addr add 172.17.0.1/16 dev docker0 && ip link set docker0 up'
+done
+check "an address that both have" 3 "after 3 s .*on host host0 rank 0 is here \\(1 of 1\\).*hosts host0:1,host1:1.*--interface .*docker0's 172.17.0.1" start
+
 # a job that is killed leaves nothing
 "$netlab" link 1 up
 "$netlab" run 1 "$train" long.json --output killed >killed.log 2>&1 &
