@@ -71,7 +71,8 @@ void receive(int signal) {
 }  // namespace
 
 // No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
-// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
+// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead. Nor
+// do libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
 void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
