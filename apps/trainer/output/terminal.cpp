@@ -25,7 +25,7 @@ namespace {
 std::atomic<int> stop{0};  ///< the signal that came first
 using Clock = std::chrono::steady_clock;
 std::atomic<Clock::rep> asked{0};  ///< when SIGTERM, SIGINT or SIGHUP came first; 0: not yet
-constexpr auto kSameWish = std::chrono::seconds(1);
+constexpr auto kSameWish = std::chrono::milliseconds(500);
 std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
 
 [[noreturn]] void end_now(int status) {
@@ -71,8 +71,8 @@ void receive(int signal) {
 }  // namespace
 
 // No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
-// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead. Nor
-// do libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
+// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
+// Nor do libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
 void install_stop_signals() {
   sigset_t signals;
   ::sigemptyset(&signals);
