@@ -57,6 +57,25 @@ std::string shown(std::string_view text, std::size_t limit) {
   return result;
 }
 
+std::string told_apart(std::string_view name) {
+  const auto plain = [](char c) { return c >= 0x20 && c < 0x7f; };
+  const bool blank_ends = !name.empty() && (name.front() == ' ' || name.back() == ' ');
+  const std::string quoted = "'" + shown(name) + "'";
+  if (!blank_ends && std::all_of(name.begin(), name.end(), plain)) return quoted;
+  std::string bytes;
+  for (const char c : name) bytes += plain(c) && c != ' ' ? std::string(1, c) : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  return fmt::format("{} ({})", quoted, bytes);
+}
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 std::string wrapped(std::string_view text, int width, int& column) {
   constexpr int kIndent = 2;
   std::string result;

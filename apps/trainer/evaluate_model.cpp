@@ -84,11 +84,11 @@ std::string evaluated_file(const std::string& given) {
 std::string class_table(const EvaluationResult& result, const std::vector<std::string>& names) {
   const ConfusionTable table(result);
   std::size_t width = 5;
-  for (const std::string& name : names) width = std::max(width, name.size());
+  for (const std::string& name : names) width = std::max(width, shown(name).size());
   std::string text = fmt::format("{:<{}}  samples  accuracy\n", "class", width);
   for (std::size_t c = 0; c < std::min(table.outputs, names.size()); ++c) {
     const double samples = table.row(c);
-    text += fmt::format("{:<{}}  {:>7}  ", names[c], width, static_cast<std::int64_t>(samples));
+    text += fmt::format("{:<{}}  {:>7}  ", shown(names[c]), width, static_cast<std::int64_t>(samples));
     text += samples > 0.0 ? fmt::format("{:>6.2f} %\n", 100.0 * table.at(c, c) / samples) : std::string("       -\n");
   }
   return text;
@@ -116,8 +116,8 @@ void check_same_names(const SafetensorsFile& saved, const std::string& file, con
   const std::vector<std::string> of_model = description_of(saved, file).classes;
   for (std::size_t k = 0; k < std::min(of_model.size(), of_data.size()); ++k) {
     if (of_model[k] == of_data[k]) continue;
-    fail(ExitCode::kUsage, "evaluate", "{}: its class {} is '{}', the data's is '{}'; needed: data of the model's classes, in their order",
-         file, k, shown(of_model[k]), shown(of_data[k]));
+    fail(ExitCode::kUsage, "evaluate", "{}: its class {} is {}, the data's is {}; needed: data of the model's classes, in their order",
+         file, k, told_apart(of_model[k]), told_apart(of_data[k]));
   }
 }
 

@@ -46,6 +46,7 @@
 #include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/text.h"
 #include "core/trace.h"
 
 namespace starling {
@@ -134,6 +135,15 @@ nlohmann::json read_config(const TrainOptions& options) {
   apply_settings(config, options.settings);
   if (!options.device.empty()) config["device"] = options.device;
   if (!options.trace.empty()) config["trace"] = options.trace;
+  const nlohmann::json flat = config.flatten();
+  for (const auto& [place, value] : flat.items()) {  // the command line's bytes; files are JSON
+    if (!value.is_string() || is_utf8(value.get<std::string>())) continue;
+    std::string key = place.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    fail(ExitCode::kUsage, "config", {.file = source, .key = key},
+         "is {}, which is not UTF-8, so no config.json or model file can keep it; give another name, such as a link's",
+         shown(value.get<std::string>()));
+  }
   return config;
 }
 
@@ -164,6 +174,10 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   }
   named("data", "open()", [&] { config.dataset->open(); });
   config.data = config.dataset->info();
+  for (const std::string& name : config.data.class_names) {
+    if (!is_utf8(name))
+      fail(ExitCode::kUsage, "data", "the class {} has a name that is not UTF-8, which model files cannot keep; rename it", shown(name));
+  }
   require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
   if (options.evaluate.empty()) check_data_size(config, source_of(options), site);
 }

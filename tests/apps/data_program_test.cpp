@@ -295,7 +295,7 @@ cut allbad/val/bee/rgb16.png 40
 2 1 | a model that takes one size only | does not take 20×20×3 | pets.json --output out | model={"type": "mlp", "hidden": [4]}
 2 1 | kept samples beside random crops | data.cache.type: is memory, but pictures are cut anew | pets.json --output out | data.cache=memory
 copy pets/val/ant/444.jpg bad/val/cow/444.jpg
-2 1 | folders that differ | cow is in val/ alone; needed: the same folders in both | pets.json --output out | data.path=bad
+2 1 | folders that differ | .cow. is in val/ alone; needed: the same folders in both | pets.json --output out | data.path=bad
 lacks out
 copy pets piped
 pipe piped/train/bee/0.png
@@ -305,6 +305,8 @@ remove out
 line skipped-pipe/summary.json "bad_pictures": 1
 2 1 | a pipe as a model | 0.png: cannot be read: it is a pipe | pets.json --evaluate piped/train/bee/0.png
 )table");
+  program.check("bytes that JSON cannot keep", 1, 2, R"(: trace: is t\\xe9.json, which is not UTF-8)", "pets.json --dry-run",
+                {"trace=t\xe9.json"});
   fs::create_symlink("unmounted/1.jpg", "pets/train/ant/away.jpg");
   program.play(R"table(
 2 1 | a link to nothing | pets/train/ant/away.jpg: cannot be read: No such file or directory | pets.json --output out

@@ -268,8 +268,15 @@ TEST_CASE("image_folder: what is wrong with the folders is named") {
   CHECK(contains(tree.refusal({{"val_fraction", 0.2}}),
                  "leave one of them out: with --set data.val_fraction=0 " + tree.folder.path() + "/val is for tests"));
   tree.add("val/cow/z.jpg", "444.jpg");
-  CHECK(contains(tree.refusal(), "has 2 classes and " + tree.folder.path() + "/val 3: cow is in val/ alone"));
+  CHECK(contains(tree.refusal(), "has 2 classes and " + tree.folder.path() + "/val 3: 'cow' is in val/ alone"));
   fs::remove_all(tree.folder / "val/cow");
+  tree.add("train/caf\xc3\xa9/1.jpg", "444.jpg");
+  tree.add("val/cafe\xcc\x81/1.jpg", "444.jpg");
+  CHECK(contains(tree.refusal(), "'caf\xc3\xa9' (caf\\xc3\\xa9) is in train/ alone, 'cafe\xcc\x81' (cafe\\xcc\\x81) in val/"));
+  fs::rename(tree.folder / "train/caf\xc3\xa9", tree.folder / "train/caf\xe9");
+  CHECK(contains(tree.refusal(), "/train/caf\\xe9 has a name that is not UTF-8, which model files cannot keep; rename it"));
+  fs::remove_all(tree.folder / "train/caf\xe9");
+  fs::remove_all(tree.folder / "val/cafe\xcc\x81");
   fs::create_directory(tree.folder / "train/dog");
   CHECK(contains(tree.refusal(), "the class folder " + tree.folder.path() + "/train/dog has no pictures"));
   fs::remove(tree.folder / "train/dog");

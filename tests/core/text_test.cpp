@@ -24,6 +24,17 @@ TEST_CASE("text: lines break at words") {
   CHECK(wrap_at(10, "") == "");
 }
 
+TEST_CASE("text: names that look the same are told apart") {
+  CHECK(starling::told_apart("ant") == "'ant'");
+  CHECK(starling::told_apart("a b") == "'a b'");
+  CHECK(starling::told_apart("ant ") == "'ant ' (ant\\x20)");
+  CHECK(starling::told_apart("caf\xc3\xa9") == "'caf\xc3\xa9' (caf\\xc3\\xa9)");
+  CHECK(starling::told_apart("cafe\xcc\x81") == "'cafe\xcc\x81' (cafe\\xcc\\x81)");
+  CHECK(starling::told_apart("a\nb") == "'a\\nb' (a\\x0ab)");
+  CHECK(starling::is_utf8("caf\xc3\xa9 \xe7\x8c\xab"));
+  for (const char* text : {"caf\xe9", "\xc3", "\xc0\xaf", "\xed\xa0\x80", "\xf5\x80\x80\x80"}) CHECK_FALSE(starling::is_utf8(text));
+}
+
 TEST_CASE("text: a word wider than the line stays whole") {
   CHECK(wrap_at(6, "see /a/long/path it is") == "see\n/a/long/path\n  it\n  is");
   CHECK(wrap_at(6, "abcdefghij k") == "abcdefghij\n  k");

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "core/error.h"
+#include "core/text.h"
 
 namespace starling {
 namespace {
@@ -87,6 +89,11 @@ std::vector<std::string> class_folders(const std::string& folder, std::map<std::
     const std::string name = it->path().filename().string();
     if (name.starts_with(".")) continue;
     if (it->is_directory(ignored)) {
+      if (!is_utf8(name)) {
+        fail(ExitCode::kUsage, "data",
+             "image_folder: the class folder {}/{} has a name that is not UTF-8, which model files cannot keep; rename it", folder,
+             shown(name));
+      }
       names.push_back(name);
     } else if (is_picture_name(name)) {
       if (others) ++(*others)[ending_of(name) + " beside the class folders"];
@@ -107,8 +114,11 @@ void check_same_classes(const std::string& who, const std::string& folder, const
     return it == of.end() ? "" : *it;
   };
   const std::string only_train = lacking(train, val), only_val = lacking(val, train);
-  fail(ExitCode::kUsage, "data", "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone; needed: the same folders in both",
-       folder, train.size(), val.size(), only_train.empty() ? only_val : only_train, only_train.empty() ? "val" : "train", who);
+  // Names may look the same and be others, as when a file system has taken accents apart.
+  const std::string both = only_train.empty() || only_val.empty() ? "" : fmt::format(", {} in val/", told_apart(only_val));
+  fail(ExitCode::kUsage, "data",
+       "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone{6}; needed: the same folders in both", folder, train.size(),
+       val.size(), told_apart(only_train.empty() ? only_val : only_train), only_train.empty() ? "val" : "train", who, both);
 }
 
 PictureIndex::PictureIndex(const std::string& folder) : folder_(folder), classes_(class_folders(folder, &others_)) {

@@ -68,7 +68,7 @@ std::optional<ContentsDifference> difference_of(const std::string& mine, const s
   }
   for (std::size_t k = 0; k < std::min(a.names.size(), b.names.size()); ++k) {
     if (a.names[k] != b.names[k])
-      return ContentsDifference{fmt::format("'{}' as class {}", shown(a.names[k]), k), fmt::format("'{}'", shown(b.names[k]))};
+      return ContentsDifference{fmt::format("{} as class {}", told_apart(a.names[k]), k), told_apart(b.names[k])};
   }
   for (const auto& [what, checksum] : a.checksums) {
     const auto it = b.checksums.find(what);
