@@ -5,6 +5,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "apps/trainer/data/loader.h"
@@ -21,9 +22,9 @@ using Numbers = std::vector<double>;
 
 constexpr std::int64_t kSamples = 4;
 constexpr int kDirections = 2;
-/// Of the steps along a direction, over what is changed: a kink that a long one crosses, a short one may not. A wrong gradient is off at
-/// all.
-constexpr double kSteps[] = {1e-3, 1e-4, 1e-5, 1e-6, 1e-7};
+/// Of the steps along a direction, over the size of what is changed: a kink that a long one crosses, a short one may not. A wrong
+/// gradient is off at all.
+constexpr double kSteps[] = {1e-4, 1e-5, 1e-6, 1e-7, 1e-8};
 constexpr double kMoved = 0.01;     ///< of an input, over its size
 constexpr double kNothing = 1e-4;   ///< below this share of the output's norm a gradient is compared with that
 constexpr double kSmallest = 0.01;  ///< size of what is zero, such as a new bias
@@ -48,7 +49,7 @@ double size_of_one(const Numbers& numbers) {
 struct Subject {
   std::string name;
   std::function<Variable(const Variable& x, Pass& pass)> run;
-  std::vector<std::pair<std::string, std::vector<Parameter*>>> parameters;  ///< those that are moved together, and how they are called
+  std::vector<Parameter*> parameters;
 };
 
 class Comparison {
@@ -81,7 +82,7 @@ class Comparison {
       result.text = "input not compared (whole numbers, as of indices)";
     else
       add("input", distance(nullptr));
-    for (const auto& [of, parameters] : subject_.parameters) add(of, distance(&parameters));
+    for (Parameter* parameter : subject_.parameters) add(parameter->name, distance(parameter));
     return result;
   }
 
@@ -106,9 +107,7 @@ class Comparison {
 
   /// The gradients of a random sum of the outputs.
   void differentiate() {
-    for (const auto& [of, parameters] : subject_.parameters) {
-      for (const Parameter* parameter : parameters) backend_.fill(parameter->grad, 0.0);
-    }
+    for (const Parameter* parameter : subject_.parameters) backend_.fill(parameter->grad, 0.0);
     Tape tape(backend_);
     Pass with = pass(&tape);
     const Variable x = indices_ ? Variable(tensor_of(x_)) : tape.leaf(tensor_of(x_));
@@ -127,48 +126,35 @@ class Comparison {
     dx_ = gradient ? host_numbers(gradient) : Numbers(x_.size(), 0.0);
   }
 
-  /// By how much the directional derivatives differ, over the gradient's norm: of the input where no parameters are given. The most of
-  /// some directions, in each the least of all steps.
-  double distance(const std::vector<Parameter*>* parameters) {
+  /// By how much the directional derivatives differ, over the gradient's norm: of the input where no parameter is given. The most of some
+  /// directions, in each the least of all steps.
+  double distance(Parameter* parameter) {
+    const Numbers from = parameter ? host_numbers(parameter->value) : x_, gradient = parameter ? host_numbers(parameter->grad) : dx_;
+    const double size = size_of_one(from);
+    const auto at = [&](const Numbers& along, double step) {
+      Numbers moved = from;
+      for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += step * along[i];
+      if (!parameter) return output(moved);
+      backend_.copy_from_host(moved.data(), parameter->value);
+      return output(x_);
+    };
     double most = 0.0;
     for (int direction = 0; direction < kDirections; ++direction) {
-      std::vector<Numbers> from, along;
-      double told = 0.0, size = kSmallest, squares = 0.0;
-      const auto add = [&](const Numbers& numbers, const Numbers& gradient) {
-        from.push_back(numbers);
-        along.push_back(draw(numbers.size()));
-        told += dot(gradient, along.back());
-        squares += dot(gradient, gradient);
-        size = std::max(size, size_of_one(numbers));
-      };
-      if (!parameters) add(x_, dx_);
-      for (const Parameter* parameter : parameters ? *parameters : std::vector<Parameter*>{})
-        add(host_numbers(parameter->value), host_numbers(parameter->grad));
-      const auto at = [&](double step) {
-        Numbers x = x_;
-        for (std::size_t k = 0; k < from.size(); ++k) {
-          Numbers moved = from[k];
-          for (std::size_t i = 0; i < moved.size(); ++i) moved[i] += step * along[k][i];
-          if (parameters)
-            backend_.copy_from_host(moved.data(), (*parameters)[k]->value);
-          else
-            x = std::move(moved);
-        }
-        return output(x);
-      };
+      const Numbers along = draw(from.size());
+      const double told = dot(gradient, along);
       double least = std::numeric_limits<double>::infinity();
-      for (const double relative : kSteps) {
-        const double step = relative * size;
-        Numbers difference = at(step);
-        const Numbers before = at(-step);
+      for (const double share : kSteps) {
+        const double step = share * size;
+        Numbers difference = at(along, step);
+        const Numbers before = at(along, -step);
         for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= before[i];
         const double measured = dot(difference, weights_) / (2.0 * step);
-        const double off = std::abs(measured - told) / std::max({std::sqrt(squares), std::abs(measured), least_});
+        const double off = std::abs(measured - told) / std::max({norm(gradient), std::abs(measured), least_});
         if (off < least) least = off;  // NaN is never
       }
-      at(0.0);
       most = std::max(most, least);
     }
+    if (parameter) backend_.copy_from_host(from.data(), parameter->value);
     return most;
   }
 
@@ -182,19 +168,17 @@ class Comparison {
   double least_ = 0.0;
 };
 
+/// Of a layer of layers the parameters of its own: the others are compared where they belong.
 Subject subject_of(Layer& layer) {
-  int layers = 0;
-  layer.for_each([&](Layer&) { ++layers; });
   Subject subject{
-      shown(layer.name().empty() ? "model" : layer.name()), [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); }, {}};
-  std::vector<Parameter*> all;
+      layer.name().empty() ? "model" : layer.name(), [&layer](const Variable& x, Pass& pass) { return layer.forward(x, pass); }, {}};
+  std::set<const Parameter*> others;
+  layer.for_each([&](Layer& below) {
+    if (&below == &layer) return;
+    for (const Parameter* parameter : below.parameters()) others.insert(parameter);
+  });
   for (Parameter* parameter : layer.parameters()) {
-    if (parameter->trainable) all.push_back(parameter);
-  }
-  if (layers > 1) {
-    if (!all.empty()) subject.parameters.emplace_back("parameters", all);
-  } else {
-    for (Parameter* parameter : all) subject.parameters.push_back({parameter->name, {parameter}});
+    if (parameter->trainable && others.count(parameter) == 0) subject.parameters.push_back(parameter);
   }
   return subject;
 }

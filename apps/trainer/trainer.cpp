@@ -64,7 +64,6 @@ Trainer::Trainer(TrainConfig& config, const RankLayout& site, const ShapeTrace& 
   config.model->allocate_frozen(backend, config.dtype, config.compute);
   open_part(0);
   schedule_ = config.make_schedule({config.lr, length_.first_total(), static_cast<double>(length_.first_steps_per_epoch())});
-  (void)rate(length_.total_steps - 1);  // a schedule that goes wrong ends no run in its midst, if its end tells
   tape_.set_ready_observer([this](Parameter& parameter) { scheduler_->ready(parameter); });
 
   size_loader(0);

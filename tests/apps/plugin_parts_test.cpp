@@ -156,7 +156,7 @@ TEST_CASE("plugin parts: each mistake is told by who made it, where and when") {
 2 2 | too few | 5 samples; the batches need 512 | data.sampler={"type": "bad", "mistake": "few"}
 1 2 | a sampler that throws | \[sampler\] epoch 0 of rank [01]: std::runtime_error: no order | data.sampler={"type": "bad", "mistake": "throws"}
 2 1 | no rate | \[schedule\] bad: the rate of update 3 is nan; | schedule={"type": "bad", "mistake": "middle"}
-2 1 | a negative rate, before the first step | \[schedule\] bad: the rate of update 7 is -0.5; | schedule={"type": "bad", "mistake": "end"}
+2 1 | a negative rate | \[schedule\] bad: the rate of update 6 is -0.5; | schedule={"type": "bad", "mistake": "end"}
 2 1 | two metrics of one name | task\.metrics: classification and bad both give a number named 'accuracy' | task.metrics=["classification", "bad"]
 2 1 | a plan without make | sync\.algorithm\.type: bad gives a plan without `make` | sync.algorithm={"type": "bad", "mistake": "empty"}
 2 1 | an algorithm that is null | the plan of bad makes null | sync.algorithm={"type": "bad", "mistake": "null"}
