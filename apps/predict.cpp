@@ -1,5 +1,6 @@
 // starling-predict: what a trained model sees in pictures.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -105,7 +106,19 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vec
 /// A text as a part of a line, whatever is in it.
 std::string in_line(const std::string& text) { return shown(text, std::string::npos); }
 
+/// Whether its outputs are scores of classes; of another task they are the numbers that it was trained to give.
+bool classifies(const InferenceModel& model) {
+  const nlohmann::json config = nlohmann::json::parse(model.config(), nullptr, false);
+  const nlohmann::json::json_pointer task("/task/type");
+  return !config.is_object() || !config.contains(task) || config[task] == "classification";
+}
+
 std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
+  if (!classifies(model)) {
+    if (!options.json) return fmt::format("{}: {:.6g}\n", in_line(file), fmt::join(logits, ", "));
+    const nlohmann::ordered_json line{{"file", file}, {"outputs", std::vector<float>(logits.begin(), logits.end())}};
+    return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  }
   const std::vector<double> shares = model.probabilities(logits);
   const auto name = [&](std::int64_t index) {
     const auto& classes = model.classes();
@@ -164,7 +177,7 @@ int run_predict(int argc, char** argv) {
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
   app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
   app.add_option("--top", options.top, "how many classes a line names")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  app.add_flag("--json", options.json, "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}");
+  app.add_flag("--json", options.json, "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", \"outputs\"}");
   app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
   app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")

@@ -44,6 +44,20 @@ check "no model" 2 "has no model.safetensors, which a run writes at its end" "$p
 check "a file of another program" 2 "has no metadata starling.config" "$predict" "$root/tests/golden/models/mlp.safetensors" pets/val
 check "a test whose outputs overflow ends the run" 4 "the test after step 1 gives test_loss .*nan.*no checkpoint was saved before" "$train" pets.json --output wild --set steps=1 --set optimizer.lr=1e30
 verify "without a model" test ! -e wild/model.safetensors
+python3 - run/model.safetensors regression.safetensors <<'PYTHON'
+import json, struct, sys
+data = open(sys.argv[1], "rb").read()
+length, = struct.unpack_from("<Q", data)
+head = json.loads(data[8:8 + length])
+config = json.loads(head["__metadata__"]["starling.config"])
+config["task"] = {"type": "my_regression"}
+head["__metadata__"].pop("starling.checksums")
+head["__metadata__"]["starling.config"] = json.dumps(config)
+text = json.dumps(head).encode()
+open(sys.argv[2], "wb").write(struct.pack("<Q", len(text)) + text + data[8 + length:])
+PYTHON
+check "of another task than classification the numbers are printed" 0 "444.jpg: -?[0-9.e-]+(, -?[0-9.e-]+)+$" "$predict" regression.safetensors pets/val/ant/444.jpg
+check "as JSON too" 0 '"outputs":\[' "$predict" regression.safetensors pets/val/ant/444.jpg --json
 check "a closed output" 5 "stdout could not be written" bash -c "$predict run pets/val >/dev/full"
 
 mkdir 'two
