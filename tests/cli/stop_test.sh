@@ -65,7 +65,7 @@ verify "SIGTERM to mpirun leaves a checkpoint" bash -c 'ls term/checkpoints/*/DO
 
 # A test is given up on all ranks where one is told to stop, and made up for.
 cat >tested.json <<'END'
-{"seed": 1, "threads": 1, "model": {"type": "resnet20"}, "data": {"type": "synthetic", "limit": 64, "test_limit": 8000, "image_size": 32}, "batch_size": 8,
+{"seed": 1, "threads": 1, "model": {"type": "resnet20"}, "data": {"type": "synthetic", "limit": 64, "test_limit": 5000, "image_size": 32}, "batch_size": 8,
  "steps": 3, "log_every": 1, "optimizer": {"type": "sgd", "lr": 0.01}, "evaluate": {"every_steps": 2}, "checkpoint": {"every_epochs": 0}}
 END
 mpirun --oversubscribe -n 2 "$train" tested.json --output tested >tested.log 2>&1 &
