@@ -170,7 +170,7 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
   const std::vector<TensorInfo> declared = config.data.tensors;
   if (!options.evaluate.empty() && config.data.pictures) {
     const std::string file = evaluated_file(options.evaluate);
-    if (auto share = test_share_of(read_safetensors(file), file)) config.dataset->use_test_share(std::move(*share));
+    if (auto share = test_share_of(read_safetensors(file), file)) config.dataset->use_test_share(*share);
   }
   named("data", "open()", [&] { config.dataset->open(); });
   config.data = config.dataset->info();

@@ -42,7 +42,7 @@ class CachedDataset final : public Dataset {
   double complexity(Split split, std::int64_t index) const override { return inner_->complexity(split, index); }
   std::vector<std::int64_t> bad_samples() const override { return inner_->bad_samples(); }
   bool countable() const override { return inner_->countable(); }
-  void use_test_share(TestShare share) override { inner_->use_test_share(std::move(share)); }
+  void use_test_share(const TestShare& share) override { inner_->use_test_share(share); }
   bool left_out(std::int64_t test_sample) const override { return inner_->left_out(test_sample); }
 
   /// Takes the memory, once, after open() and before any read(); until then nothing is kept. Where ranks of a host cannot share, each keeps

@@ -107,7 +107,7 @@ class Dataset {
   /// Whether open() finds its files, and does no more than count them: then a dry run opens it too.
   virtual bool countable() const { return false; }
   /// Tests take this share, not a newly drawn one: before open().
-  virtual void use_test_share(TestShare) {}
+  virtual void use_test_share(const TestShare&) {}
   /// The filter that pictures are resized with, once it is known: before anything is read.
   virtual void set_interpolation(Interpolation) {}
   /// The class that `data.partition` goes by. Error(kUsage) where samples have none.

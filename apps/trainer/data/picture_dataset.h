@@ -47,7 +47,7 @@ class PictureSource {
 class PictureDataset : public BuiltinDataset {
  public:
   bool countable() const final { return !info_.class_names.empty(); }
-  void use_test_share(TestShare share) final { kept_share_ = std::move(share); }
+  void use_test_share(const TestShare& share) final { kept_share_ = share; }
   void set_interpolation(Interpolation interpolation) final;
   void open() final;
   std::int64_t label(Split split, std::int64_t index) const final;
