@@ -1,12 +1,18 @@
 #include <doctest/doctest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/direct_transport.h"
 #include "core/error.h"
@@ -25,6 +31,18 @@ using test::largest_difference;
 using test::pair_with;
 using test::run_fake;
 using test::types_for;
+
+namespace {
+
+std::atomic<int> send_error{0};  // that the next sendmsg() of this program ends with; 0: none
+
+}  // namespace
+
+/// Stands before the C library's.
+extern "C" ssize_t sendmsg(int socket, const msghdr* message, int flags) {
+  if (const int error = send_error.exchange(0)) return errno = error, -1;
+  return syscall(SYS_sendmsg, socket, message, flags);
+}
 
 namespace {
 
@@ -239,6 +257,21 @@ TEST_CASE("comm/direct: a neighbour may start later, and a ticket is good for on
     CHECK(received.size() == 1);
     CHECK(test::error_text([&] { mixer.wait(ticket); }).find("not under way") != std::string::npos);
   });
+}
+
+TEST_CASE("comm/direct: a file is sent again where the system has no room for it, and a lasting error is told") {
+  for (const int error : {EAGAIN, EINTR, ENOBUFS, ETOOMANYREFS, EPERM}) {
+    CAPTURE(error);
+    send_error = error;
+    FakeWorld(2).run([&](Transport& t) {
+      int came = 0;
+      const std::string reason = detail::swap_descriptors(
+          t.world(), {0, 1}, error == EPERM ? 0.05 : 10.0, [] { return detail::Descriptor(memfd_create("test", MFD_CLOEXEC)); },
+          [&](std::size_t, const detail::Descriptor& file) { came += file ? 1 : 0; });
+      CHECK(reason.empty() == (error != EPERM));
+      if (error != EPERM) CHECK(came == 1);
+    });
+  }
 }
 
 TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and when it was last heard of") {

@@ -295,6 +295,37 @@ TEST_CASE("planner/advice: how far apart ranks are follows a simulation of their
   CHECK_FALSE(algorithm_of({{"type", "slowmo"}, {"period", 65}}).disagreement);
 }
 
+TEST_CASE("planner/advice: a unit of disagreement among many ranks costs 3 % more steps") {
+  CHECK(expected_steps(1.0, 4) == doctest::Approx(1.0225));  // docs/benchmarks.md, "What mixing costs in learning"
+  CHECK(expected_steps(1.0, 1) == 1.0);
+}
+
+TEST_CASE("planner/advice: what is encoded, or sent by the algorithm's nature, is not read where it lies") {
+  NetworkModel network;
+  network.ranks = network.ranks_per_host = 4;
+  network.inside = {0.0, 1e9};
+  network.memory_bandwidth = 1e15;
+  NetworkModel apart = network;
+  apart.direct = false;
+  register_builtin_algorithms();
+  for (const char* order : {"awc", "atc"}) {
+    for (const double wire : {1.0, 0.5}) {
+      CAPTURE(std::string(order));
+      CAPTURE(wire);
+      const AlgorithmPlan plan = algorithm_of({{"type", "gossip"}, {"order", order}});
+      StepModel step = late_step(1e8, 0.01);
+      step.gossip_wire = wire;
+      const auto sent = [&](const NetworkModel& on) {
+        for (const PlannedChoice& choice : advise(on, step, {25}, &plan).choices) {
+          if (choice.topology == "ring") return choice.prediction.sent;
+        }
+        return -1.0;
+      };
+      CHECK((sent(network) == sent(apart)) == (wire < 1.0 || plan.messages));
+    }
+  }
+}
+
 TEST_CASE("planner/advice: what mixes far better is recommended over what is a little faster") {
   NetworkModel network;  // 8 ranks on 2 hosts, 25 Gbit/s
   network.ranks = 8;
