@@ -105,7 +105,7 @@ verify "is refused before training" test ! -e tn
 # Limits of the system.
 for kb in 61440 81920; do
   check "a dry run in $kb KiB of addresses" "0|6" "memory|parameters" bash -c "ulimit -v $kb; \"\$train\" small.json --dry-run 2>&1"
-  verify "and nothing is said to be terminated" bash -c '! grep -q "terminate called" .out'
+  verify "and nothing is said to be terminated" bash -c '! grep -q "terminate called" .stdout'
 done
 check "more threads than the system gives" 6 "4096 threads were asked for, and the system gives" \
   bash -c 'ulimit -v 8388608; "$train" small.json --set threads=4096 --output th'
