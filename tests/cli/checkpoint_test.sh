@@ -64,8 +64,9 @@ check "other threads" 0 "made with 1 threads a rank, now there are 2" resumed --
 # A write error beside training ends the run with 5, as one in it does.
 check "a file size limit" 5 "rank-0\.safetensors: could not be written: File too large" bash -c \
   'ulimit -f 500; "$train" small.json --set steps=2000 --set model.hidden=[512] --output limited'
-check "and on two ranks" 5 "could not be written: File too large" ranks 2 bash -c \
-  'ulimit -f 1000; exec "$train" small.json --set steps=2000 --set model.hidden=[512] --set sync.transport=mpi --output limited2'
+check "and on one of two ranks" 5 "rank-0\.safetensors: could not be written: File too large" ranks 2 bash -c \
+  '[ "$OMPI_COMM_WORLD_RANK" = 1 ] || ulimit -f 1000; exec "$train" small.json --set steps=2000 --set model.hidden=[512] --set sync.transport=mpi --output limited2'
+verify "whose error it is, as the flight records say" bash -c 'grep -q "\"reason\":\"error\"" limited2/flight/rank-0.jsonl && grep -q "\"reason\":\"other\"" limited2/flight/rank-1.jsonl'
 verify "which leaves no checkpoint" bash -c '! ls limited*/checkpoints/*/DONE 2>/dev/null'
 
 # A kill at any instant.
