@@ -159,6 +159,7 @@ TEST_CASE("cuda/open: rank i takes device i, and every reason against it comes w
   CHECK(contains(message({0, 1}, {gpu_of(7, 5, "Tesla T4")}),
                  "GPU 0, Tesla T4, is an sm_75; this plug-in has code for sm_80, sm_90, sm_100"));
   CHECK(contains(message({1, 2}, {gpu_of(9, 0), gpu_of(7, 0)}), "GPU 1"));
+  CHECK(message({-1, 1}, two) == "a local rank of -1; it counts from 0");
   CHECK(contains(message({0, 1}, {}, ""), "CUDA_VISIBLE_DEVICES=(empty)"));
   CHECK(contains(message({0, 1}, {}, "7"), "CUDA_VISIBLE_DEVICES=7"));
   CHECK(contains(message({0, 1}, {}), "nvidia-smi"));
