@@ -177,7 +177,9 @@ int run_predict(int argc, char** argv) {
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
   app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
   app.add_option("--top", options.top, "how many classes a line names")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  app.add_flag("--json", options.json, "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", \"outputs\"}");
+  app.add_flag(
+      "--json", options.json,
+      "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", \"outputs\"}");
   app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
   app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")
