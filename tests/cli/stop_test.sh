@@ -93,7 +93,7 @@ verify "it says so" grep -q "before the first step" early.log
 
 mpirun --oversubscribe -n 3 "$train" small.json --output killed >killed.log 2>&1 &
 pid=$!
-wait_for_lines killed 5 || failed "three ranks run"
+wait_for_lines killed 5 || { cat killed.log >>"$work/.out"; failed "three ranks run"; }
 victim=$(pgrep -P $pid -x starling-train | tail -1)
 kill -KILL "$victim"
 ended killed "137|1|3" $pid

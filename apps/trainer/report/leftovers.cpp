@@ -121,13 +121,20 @@ std::vector<Leftover> find_leftovers(const LeftoverPlaces& places) {
     std::copy_if(segments.begin(), segments.end(), std::back_inserter(found),
                  [&](const Leftover& segment) { return mapped.count(segment.path) == 0; });
   }
-  const std::set<std::string> living = process_numbers(places.processes);
+  struct Session {
+    std::string process, path, host;
+  };
+  std::vector<Session> sessions;
   for (const std::string& host : names_in(places.temporary)) {
     if (!host.starts_with("ompi.")) continue;
     for (const std::string& name : names_in(places.temporary + "/" + host)) {
       const std::string process = name.starts_with("pid.") ? name.substr(4) : "";
-      if (numeric(process) && living.count(process) == 0) add(places.temporary + "/" + host + "/" + name, host_in(host, 1), places, found);
+      if (numeric(process)) sessions.push_back({process, places.temporary + "/" + host + "/" + name, host_in(host, 1)});
     }
+  }
+  const std::set<std::string> living = process_numbers(places.processes);
+  for (const Session& session : sessions) {
+    if (living.count(session.process) == 0) add(session.path, session.host, places, found);
   }
   return found;
 }
