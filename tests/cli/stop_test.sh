@@ -8,10 +8,12 @@ newest() { ls "$1/checkpoints" | sed 's/step-//' | sort -n | tail -1; }
 ended() { # NAME STATUS PID: the process ends so within 25 s
   local name=$1 expected=$2 pid=$3 status=0
   checks=$((checks + 1))
-  (sleep 25 && kill -KILL "$pid") 2>/dev/null &
-  local guard=$!
+  for _ in $(seq 250); do
+    kill -0 "$pid" 2>/dev/null || break
+    sleep 0.1
+  done
+  kill -KILL "$pid" 2>/dev/null
   wait "$pid" || status=$?
-  kill "$guard" 2>/dev/null
   if [[ "|$expected|" == *"|$status|"* ]]; then echo "ok      $name"; else
     cp "$name.log" "$work/.out" 2>/dev/null
     failed "$name: exit status $status instead of $expected"
