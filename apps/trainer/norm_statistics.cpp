@@ -17,8 +17,9 @@ void recalibrate(const Task& task, Model& model, Loader& loader, std::int64_t ba
     if (is_norm_statistic(buffer->name) || is_norm_counter(buffer->name)) backend.fill(fresh, 0.0);
     buffer->value = fresh;
   }
-  constexpr std::uint64_t kApart = std::uint64_t{1} << 63;                       // from the numbers of training's dropout
-  for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {  // the test behind it is given up then
+  constexpr std::uint64_t kApart = std::uint64_t{1} << 63;  // from the numbers of training's dropout
+  // After a stop the test behind it is given up.
+  for (std::int64_t batch = 0; batch < batches && !stop_requested(); ++batch) {
     Pass pass{.backend = backend,
               .training = true,
               .dropout_key = seed,

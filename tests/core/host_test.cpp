@@ -22,12 +22,13 @@ TEST_CASE("core/host: a CPU quota is the least of a process's groups and those a
   group("two/low", "cpu.max", "1000 100000\n");
   group("two/odd", "cpu.max", "nonsense\n");
   group("container", "cpu.max", "150000 100000\n");
-  group("one/cpu,cpuacct/job", "cpu.cfs_quota_us", "300000\n");
-  group("one/cpu,cpuacct/job", "cpu.cfs_period_us", "100000\n");
-  group("one/cpu,cpuacct/free", "cpu.cfs_quota_us", "-1\n");
-  group("one/cpu,cpuacct/free", "cpu.cfs_period_us", "100000\n");
-  group("one/cpu/short", "cpu.cfs_quota_us", "70000\n");
-  group("one/cpu/short", "cpu.cfs_period_us", "100000\n");
+  const auto first_version = [&](const std::string& path, const std::string& quota) {
+    group(path, "cpu.cfs_quota_us", quota);
+    group(path, "cpu.cfs_period_us", "100000\n");
+  };
+  first_version("one/cpu,cpuacct/job", "300000\n");
+  first_version("one/cpu,cpuacct/free", "-1\n");
+  first_version("one/cpu/short", "70000\n");
   const auto quota = [&](const std::string& groups, const std::string& root) { return cpu_quota(groups, folder / root); };
   CHECK(quota("0::/a/b\n", "two") == 2.5);
   CHECK(quota("0::/a/b/c\n", "two") == 2.5);

@@ -154,9 +154,10 @@ struct TrainConfig {
   PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms && !synchronized_norms, synchronized_norms}; }
 };
 
-/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first.
+/// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first. `check_size`: with the sizes
+/// that the data set declares; a run leaves that to check_data_size() once it is open.
 TrainConfig read_train_config(const nlohmann::json& config, const std::string& source, const RankLayout& site, bool check_size = true);
-/// Checks what depends on the data set's real size, as declared at first and again once it is open.
+/// Checks what depends on the data set's size, such as the steps of an epoch.
 void check_data_size(const TrainConfig& config, const std::string& source, const RankLayout& site);
 
 /// A trace of what this config trains, before any memory is taken.

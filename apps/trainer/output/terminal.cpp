@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <initializer_list>
 #include <string>
-#include <string_view>
 #include <thread>
 
+#include "comm/mpi/launcher.h"
 #include "core/console.h"
 #include "core/error.h"
 #include "core/file_io.h"
@@ -37,8 +37,7 @@ void end_where_nothing_is_saved() {
   const int signal = stop.load();
   if (signal == 0 || at_first == AtStopSignal::kNote) return;
   if (at_first == AtStopSignal::kEnd) end_now(128 + signal);
-  const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
-  if (!rank || std::string_view(rank) == "0") say("stopped by a signal before the first step: there is nothing to save\n");
+  if (detail::read_launcher().rank <= 0) say("stopped by a signal before the first step: there is nothing to save\n");
   end_now(static_cast<int>(ExitCode::kStopped));
 }
 
