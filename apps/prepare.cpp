@@ -19,6 +19,7 @@
 #include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
+#include "core/stop_signals.h"
 
 namespace starling {
 namespace {
@@ -165,8 +166,8 @@ int run_prepare(int argc, char** argv) {
   example->add_option("--threads", options.threads, "that draw (default: all cores)")->check(CLI::Range(1, 1024));
   refuse_unknown_subcommand(app, argc, argv);
   if (const auto status = parse_arguments(app, argc, argv)) return *status;
-  std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
-  install_stop_signals();
+  std::signal(SIGXFSZ, SIG_IGN);        // a file over the size limit is a write error with a message, not a death
+  at_stop_signal(AtStopSignal::kNote);  // whole shards stay
   if (*check) return run_check(folder, options.threads);
   tree.threads = options.threads;
   if (*example) return run_example(tree);

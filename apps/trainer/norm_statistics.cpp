@@ -1,6 +1,6 @@
 #include "apps/trainer/norm_statistics.h"
 
-#include "apps/trainer/output/terminal.h"
+#include "core/stop_signals.h"
 #include "core/trace.h"
 
 namespace starling {

@@ -46,6 +46,7 @@
 #include "core/flight_recorder.h"
 #include "core/host.h"
 #include "core/log.h"
+#include "core/stop_signals.h"
 #include "core/text.h"
 #include "core/trace.h"
 
@@ -54,6 +55,7 @@ namespace starling {
 namespace {
 
 /// This process's rank before MPI is up, for the few things that are printed without it.
+bool trains(const TrainOptions& options) { return options.evaluate.empty() && !options.dry_run; }
 bool is_first_rank() { return detail::read_launcher().rank <= 0; }
 
 /// A name in a registry, and a line on it.
@@ -456,7 +458,10 @@ void choose_survival(const TrainConfig& config, const Backend& backend, World& w
 
 /// `session`: where the ranks are processes.
 ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transport, MpiSession* session, Heritage& heritage) {
-  if (session) at_stop_signal(options.evaluate.empty() && !options.dry_run ? AtStopSignal::kEndAsStopped : AtStopSignal::kEnd);
+  if (session && trains(options)) {
+    const char* word = is_first_rank() ? "stopped by a signal before the first step: there is nothing to save\n" : nullptr;
+    at_stop_signal(AtStopSignal::kEndAsStopped, word);
+  }
   // Destroyed in reverse: tensors of model and data first, then the transport with its threads, then the backend that holds the memory.
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Transport> transport = make_transport(300.0);
@@ -553,15 +558,11 @@ int train_main(int argc, char** argv) {
   register_builtins();
   TrainOptions options;
   try {
+    install_stop_signals();
+    at_stop_signal(AtStopSignal::kEnd);
     options = parse_train_options(argc, argv);
     if (answer_question(options)) return 0;
-  } catch (...) {
-    const Error failure = as_error(std::current_exception());
-    if (is_first_rank()) print_failure(failure.what(), 0);
-    return static_cast<int>(failure.code());
-  }
-  try {
-    install_stop_signals();
+    if (trains(options)) at_stop_signal(AtStopSignal::kNote);  // until ranks know each other
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     if (is_first_rank()) print_failure(failure.what(), 0);

@@ -22,6 +22,7 @@
 #include "core/host.h"
 #include "core/log.h"
 #include "core/safetensors.h"
+#include "core/stop_signals.h"
 #include "core/trace.h"
 
 namespace starling {

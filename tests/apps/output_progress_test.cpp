@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "apps/trainer/output/progress.h"
-#include "apps/trainer/output/terminal.h"
+#include "core/stop_signals.h"
 #include "tests/support/caught.h"
 #include "tests/support/errors.h"
 #include "tests/support/folder.h"

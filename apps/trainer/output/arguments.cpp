@@ -16,6 +16,7 @@
 #include "core/crash.h"
 #include "core/error.h"
 #include "core/registry.h"
+#include "core/stop_signals.h"
 #include "core/text.h"
 
 namespace starling {
@@ -70,6 +71,8 @@ int run_program(const char* name, const std::function<int()>& program) {
   take_standard_files();
   install_data_fault_reports(name);
   try {
+    install_stop_signals();
+    at_stop_signal(AtStopSignal::kEnd);
     return program();
   } catch (...) {
     const Error failure = as_error(std::current_exception());

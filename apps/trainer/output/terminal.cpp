@@ -1,106 +1,13 @@
 #include "apps/trainer/output/terminal.h"
 
-#include <pthread.h>
 #include <unistd.h>
 
-#include <atomic>
-#include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <filesystem>
-#include <initializer_list>
 #include <string>
-#include <thread>
-
-#include "comm/mpi/launcher.h"
-#include "core/console.h"
-#include "core/error.h"
-#include "core/file_io.h"
-#include "core/flight_recorder.h"
-#include "core/log.h"
+#include <system_error>
 
 namespace starling {
-namespace {
-
-std::atomic<int> stop{0};  ///< the signal that came first
-using Clock = std::chrono::steady_clock;
-std::atomic<Clock::rep> asked{0};  ///< when SIGTERM, SIGINT or SIGHUP came first; 0: not yet
-constexpr auto kSameWish = std::chrono::milliseconds(500);
-std::atomic<AtStopSignal> at_first{AtStopSignal::kNote};
-
-[[noreturn]] void end_now(int status) {
-  remove_unfinished_files();
-  ::_exit(status);
-}
-
-void end_where_nothing_is_saved() {
-  const int signal = stop.load();
-  if (signal == 0 || at_first == AtStopSignal::kNote) return;
-  if (at_first == AtStopSignal::kEnd) end_now(128 + signal);
-  if (detail::read_launcher().rank <= 0) say("stopped by a signal before the first step: there is nothing to save\n");
-  end_now(static_cast<int>(ExitCode::kStopped));
-}
-
-void receive(int signal) {
-  if (signal == SIGQUIT) {
-    FlightRecorder& recorder = FlightRecorder::instance();
-    if (recorder.write(FlightRecorder::Reason::kAsked, 0, "SIGQUIT")) {
-      log::warning("the last events are in {}; training goes on", recorder.file());
-    } else if (recorder.file().empty()) {  // not training: it ends the process as ever
-      std::signal(SIGQUIT, SIG_DFL);
-      sigset_t quit;
-      ::sigemptyset(&quit);
-      ::sigaddset(&quit, SIGQUIT);
-      ::pthread_sigmask(SIG_UNBLOCK, &quit, nullptr);
-      std::raise(SIGQUIT);
-    }
-    return;
-  }
-  int none = 0;
-  stop.compare_exchange_strong(none, signal);
-  end_where_nothing_is_saved();
-  if (signal == SIGUSR1) return;
-  // A batch system and a launcher may both pass one and the same on: it ends the process only where it comes again later.
-  Clock::rep first = 0;
-  const Clock::time_point now = Clock::now();
-  if (!asked.compare_exchange_strong(first, now.time_since_epoch().count()) && now - Clock::time_point(Clock::duration(first)) > kSameWish)
-    end_now(128 + signal);
-}
-
-}  // namespace
-
-// No handlers: generated kernels (those of oneDNN's sgemm for AVX2 and AVX-512) use the stack pointer as one more register, and a handler
-// that the system starts meanwhile gets its frame written over whatever that register points at. One thread waits for the signals instead.
-// Nor do libraries get them that set handlers of their own, as NCCL 2.12.7 to 2.13.4 do for SIGUSR1.
-void install_stop_signals() {
-  sigset_t signals;
-  ::sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1, SIGQUIT}) ::sigaddset(&signals, signal);
-  struct sigaction hangup {};
-  const bool ignored = ::sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler == SIG_IGN;  // nohup
-  if (!ignored) ::sigaddset(&signals, SIGHUP);
-  ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
-  std::thread([signals] {
-    ::pthread_setname_np(::pthread_self(), "signals");
-    while (true) {
-      int signal = 0;
-      if (::sigwait(&signals, &signal) == 0) receive(signal);
-    }
-  }).detach();
-}
-
-void at_stop_signal(AtStopSignal what) {
-  at_first.store(what);
-  end_where_nothing_is_saved();
-}
-
-bool stop_requested() { return stop.load() != 0; }
-int stop_status() { return 128 + stop.load(); }
-
-void request_stop(bool wanted) {
-  stop.store(wanted ? SIGTERM : 0);
-  asked.store(0);
-}
 
 bool stdout_is_terminal() {
   if (isatty(STDOUT_FILENO) == 0) return false;

@@ -1,26 +1,9 @@
 #pragma once
 
-#include <cstdint>
-
 namespace starling {
 
 /// Whether what this process prints on stdout ends up on a terminal. Under mpirun a rank's stdout is always a pseudo-terminal of
 /// mpirun's own, so there mpirun's stdout is asked.
 bool stdout_is_terminal();
-
-/// Catches SIGTERM, SIGINT, SIGHUP (unless it is ignored, as under nohup) and SIGUSR1: the first does what at_stop_signal() says, a second
-/// of them but SIGUSR1 ends at once, with 128 + the signal. SIGQUIT has the flight record written. Call it before anything starts a thread:
-/// the signals are blocked in the caller and in whatever it starts.
-void install_stop_signals();
-/// What the first signal does from here on. kNote (the default): stop_requested() turns true, for whoever has something to save. Where
-/// there is nothing, as long as data are looked through and others are waited for: the process ends at once, with 128 + the signal (kEnd)
-/// or, as a run that can be resumed, with 75 and a word (kEndAsStopped). A signal that has come already counts, too.
-enum class AtStopSignal : std::uint8_t { kNote, kEnd, kEndAsStopped };
-void at_stop_signal(AtStopSignal what);
-bool stop_requested();
-/// 128 + the signal that asked for the stop.
-int stop_status();
-/// For tests: asks for a stop, or takes the request back.
-void request_stop(bool stop);
 
 }  // namespace starling
