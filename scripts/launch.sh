@@ -53,16 +53,18 @@ done
 [ -z "$hosts" ] || [ -z "$hostfile" ] || die "--hosts and --hostfile are given; one of them is needed"
 [ $elastic = 0 ] || [ "$restarts" -gt 0 ] || die "--elastic is for --restarts N; a start by hand takes the program's own --resume … --elastic"
 # What starts again needs a folder to go on from; a --resume of its own stays as it is.
-has_output=0 again=(--resume latest)
-for word in "$@"; do
+output="" again=(--resume latest)
+for ((i = 1, next = 2; i <= $#; i++, next++)); do
+  word=${!i}
+  case $word in --output | --resume) folder=${!next:-} ;; *) folder=${word#*=} ;; esac
   case $word in
-    --output | --output=*) has_output=1 ;;
-    --resume | --resume=*) has_output=1 again=() ;;
+    --output | --output=*) output=$folder ;;
+    --resume | --resume=*) output=${output:-$folder} again=() ;;
   esac
 done
 [ $elastic = 0 ] || again+=(--elastic)
 if [ "$restarts" -gt 0 ] || [ $requeue = 1 ]; then
-  [ $has_output = 1 ] || die "--restarts and --requeue need the program's --output DIR: what would it go on from?"
+  [ -n "$output" ] || die "--restarts and --requeue need the program's --output DIR: what would it go on from?"
 fi
 in_slurm=0
 if [ -n "${SLURM_JOB_ID:-}" ] && [ -z "$hosts$hostfile" ]; then in_slurm=1; fi
@@ -244,7 +246,13 @@ queue_again() {
   scontrol requeue "$SLURM_JOB_ID" || return 1
   warn "$1; job $SLURM_JOB_ID is queued again${2:+, $2}"
 }
-attempt=0 pause=1 status=0 resume=()
+# Losses that this job of Slurm was queued again for, as a file of its output folder says: Slurm's own count has stops and preemptions, too.
+attempt=0 losses=$output/.restarts
+if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -f "$losses" ]; then
+  read -r job count <"$losses" || true
+  [[ ! ($job == "$SLURM_JOB_ID" && $count =~ ^[0-9]{1,6}$) ]] || attempt=$count
+fi
+pause=1 status=0 resume=()
 if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ "$restarts$requeue" != 00 ]; then resume=("${again[@]}"); fi
 command -v scontrol >/dev/null || in_slurm=0
 while true; do
@@ -262,15 +270,16 @@ while true; do
   if [ "$status" = 0 ] || [ "$signals" -gt 0 ] || [ "$restarts" = 0 ] || ! lost "$status"; then exit "$status"; fi
   [ ! -x "$doctor" ] || "$doctor" clean >/dev/null 2>&1 || true
   what="exit status $status$([ $told = 0 ] || echo ", its line stands above")"
-  if [ $in_slurm = 1 ] && [ "${SLURM_RESTART_COUNT:-0}" -lt "$restarts" ] && command -v scontrol >/dev/null; then
-    if queue_again "a rank was lost ($what)" "start $((${SLURM_RESTART_COUNT:-0} + 1)) of $restarts"; then exit "$status"; fi
-    warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it); starting again on the same nodes"
-    in_slurm=0
-  fi
   attempt=$((attempt + 1))
-  if [ $attempt -gt "$restarts" ] || [ $in_slurm = 1 ]; then
+  if [ $attempt -gt "$restarts" ]; then
     warn "a rank was lost again ($what); --restarts $restarts are used up"
     exit "$status"
+  fi
+  if [ $in_slurm = 1 ]; then
+    if mkdir -p "$output" && echo "$SLURM_JOB_ID $attempt" >"$losses" &&
+      queue_again "a rank was lost ($what)" "start $attempt of $restarts"; then exit "$status"; fi
+    warn "Slurm does not queue job $SLURM_JOB_ID again (sbatch --requeue allows it); starting again on the same nodes"
+    in_slurm=0
   fi
   if [ $elastic = 1 ]; then
     silent=$(silent_hosts 5)

@@ -50,6 +50,8 @@ verify "and began at the beginning" grep -qx -e "--output out" arguments
 check "its next start" 3 "start 2 of 2" slurm 1 --elastic
 verify "goes on" grep -qx -e "--output out --resume latest --elastic" arguments
 check "there is an end" 3 "restarts 2 are used up" slurm 2
+rm -r out
+check "starts after stops and preemptions are none of them" 3 "start 1 of 2" slurm 7
 echo 1 >requeue
 check "a job that may not: on the same nodes" 3 "starting again on the same nodes" slurm 0
 finish
