@@ -212,7 +212,7 @@ struct BatchNormBackward {
 };
 
 // A batch norm in steps, for convolutions that carry out parts of it (Conv2dForward::norm and sum, Conv2dBackwardData::norm): one pass over
-// the data for each step that no convolution takes over. Per-channel tensors are [C] in fp32 (fp64 for fp64); data as in BatchNormForward.
+// the data for each step that no convolution takes over. Per-channel: [C], fp64 for fp64, else fp32, but sums may be fp64; data as above.
 
 /// sum[c] = Σ x, square_sum[c] = Σ x², over all but the last dimension.
 struct ChannelSums {

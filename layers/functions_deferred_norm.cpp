@@ -38,7 +38,7 @@ Tensor PendingNorm::compute() {
 
 BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum, const Tensor& square_sum, std::int64_t count,
                                   Pass& pass) {
-  const auto vector = [&] { return Tensor(pass.backend, sum.shape(), sum.dtype()); };
+  const auto vector = [&] { return Tensor(pass.backend, sum.shape(), state.running_mean->value.dtype()); };
   BatchNormFinish finish{.sum = sum,
                          .square_sum = square_sum,
                          .gamma = state.gamma->value,

@@ -9,14 +9,15 @@
 namespace starling::functions::detail {
 namespace {
 
-/// Two sums per channel beside each other, so that one exchange adds up both over the ranks.
+/// Two sums per channel beside each other, so that one exchange adds up both over the ranks. In fp64, so that a variance which is small
+/// beside the squares is left of their difference.
 struct SumsOfChannels {
   Tensor both, first, second;
 
-  SumsOfChannels(Backend& backend, std::int64_t channels, DType dtype) {
+  SumsOfChannels(Backend& backend, std::int64_t channels) {
     constexpr std::int64_t kAlignment = 32;  // kernels load whole vectors
     const std::int64_t stride = (channels + kAlignment - 1) / kAlignment * kAlignment;
-    both = Tensor(backend, Shape{2 * stride}, dtype);
+    both = Tensor(backend, Shape{2 * stride}, DType::kFloat64);
     if (stride != channels) backend.fill(both, 0.0);
     first = both.slice(0, Shape{channels});
     second = both.slice(stride, Shape{channels});
@@ -54,7 +55,7 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
   };
   Incoming incoming = incoming_of(saved, g);
   const bool masks = saved.rectifier.relu && !saved.has_residual;
-  const SumsOfChannels own(backend, channels, saved.mean.dtype()), mean(backend, channels, saved.mean.dtype());
+  const SumsOfChannels own(backend, channels), mean(backend, channels);
   // Where nothing is masked any more, 0·x̂ + 1 is positive everywhere.
   const Tensor masked = masks ? Tensor(backend, saved.x.shape(), saved.x.dtype()) : incoming.dy;
   backend.batch_norm_backward_sums({.x = saved.x,
@@ -69,24 +70,24 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
                                     .ceiling = masks ? saved.rectifier.ceiling : kNoCeiling});
   backend.weighted_sum({.in = {own.both}, .weight = {1.0 / ranks.ranks()}, .terms = 1, .out = mean.both});
   ranks.sum(mean.both);
-  const Tensor unused = constant(0.0);
   Tensor dx(backend, saved.x.shape(), saved.x.dtype());
-  backend.batch_norm_backward_apply({.x = saved.x,
-                                     .dy = masked,
-                                     .gamma = saved.gamma,
-                                     .saved_mean = saved.mean,
-                                     .saved_inv_std = saved.inv_std,
-                                     .sum_dy = mean.first,
-                                     .sum_dy_xhat = mean.second,
-                                     .dx = dx,
-                                     .dgamma = unused,
-                                     .dbeta = constant(0.0)});
+  BatchNormBackwardApply apply{.x = saved.x,
+                               .dy = masked,
+                               .gamma = saved.gamma,
+                               .saved_mean = saved.mean,
+                               .saved_inv_std = saved.inv_std,
+                               .sum_dy = mean.first,
+                               .sum_dy_xhat = mean.second,
+                               .dx = dx};
+  backend.batch_norm_backward_apply(apply);
   const ScaleShiftTargets targets(g, saved.gamma);
-  const auto add = [&](const Tensor& sum, const Tensor& to) {
-    backend.weighted_sum({.in = {sum}, .weight = {1.0}, .terms = 1, .out = to, .accumulate = targets.accumulate});
-  };
-  add(own.second, targets.dgamma);
-  add(own.first, targets.dbeta);
+  apply.sum_dy = own.first;
+  apply.sum_dy_xhat = own.second;
+  apply.dx = {};
+  apply.dgamma = targets.dgamma;
+  apply.dbeta = targets.dbeta;
+  apply.accumulate = targets.accumulate;
+  backend.batch_norm_backward_apply(apply);
   if (saved.has_residual) g.set(1, std::move(incoming.dresidual));
   g.set(0, std::move(dx));
 }
@@ -98,7 +99,7 @@ Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state,
   RankSums& ranks = *pass.norms_over;
   const Tensor& input = x.value();
   const std::int64_t channels = input.shape().back();
-  const SumsOfChannels sums(pass.backend, channels, state.running_mean->value.dtype());
+  const SumsOfChannels sums(pass.backend, channels);
   pass.backend.channel_sums({.x = input, .sum = sums.first, .square_sum = sums.second});
   ranks.sum(sums.both);
   const BatchNormFinish finish = finish_batch_norm(state, sums.first, sums.second, input.elements() / channels * ranks.ranks(), pass);

@@ -37,6 +37,15 @@ void repeated_affine_form(Index channels, const R* mean, const R* inv_std, const
   cpu::repeat(shift, channels);
 }
 
+/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up, else R.
+template <class R, class F>
+void as_sums(const Tensor& sums, const F& f) {
+  if (sums.dtype() == DType::kFloat64)
+    f(double{});
+  else
+    f(R{});
+}
+
 /// Where a batch's statistics go; the running ones are optional.
 template <class R>
 struct NormStatistics {
@@ -282,8 +291,6 @@ void CpuBackend::channel_sums(const ChannelSums& args) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
-    R* sum = cpu::numbers<R>(args.sum, channels, kName, "sum");
-    R* square_sum = cpu::numbers<R>(args.square_sum, channels, kName, "square_sum");
     const T* x = args.x.data<T>();
     const Workspace<R> scratch(*allocator_, parts * 3 * width);
     // Per part: both sums so far, and mean and squared deviations of one block.
@@ -299,27 +306,30 @@ void CpuBackend::channel_sums(const ChannelSums& args) {
         own[channels + c] += piece[channels + c] + n * piece[c] * piece[c];
       }
     });
-    for (Index c = 0; c < channels; ++c) {
-      double total = 0.0, square_total = 0.0;
-      for (Index part = 0; part < parts; ++part) {
-        const double* own = sums.data() + part * 4 * channels;
-        total += own[c];
-        square_total += own[channels + c];
+    as_sums<R>(args.sum, [&](auto number) {
+      using S = decltype(number);
+      S* sum = cpu::numbers<S>(args.sum, channels, kName, "sum");
+      S* square_sum = cpu::numbers<S>(args.square_sum, channels, kName, "square_sum");
+      for (Index c = 0; c < channels; ++c) {
+        double total = 0.0, square_total = 0.0;
+        for (Index part = 0; part < parts; ++part) {
+          const double* own = sums.data() + part * 4 * channels;
+          total += own[c];
+          square_total += own[channels + c];
+        }
+        sum[c] = static_cast<S>(total);
+        square_sum[c] = static_cast<S>(square_total);
       }
-      sum[c] = static_cast<R>(total);
-      square_sum[c] = static_cast<R>(square_total);
-    }
+    });
   });
 }
 
 void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
   constexpr const char* kName = "batch norm finish";
   require(args.count > 0, "cpu", "{}: sums of {} values", kName, args.count);
-  floating(args.sum, kName, [&](auto type) {
+  floating(args.saved_mean, kName, [&](auto type) {
     using R = decltype(type);
     const Index channels = args.sum.elements();
-    const R* sum = args.sum.data<R>();
-    const R* square_sum = cpu::numbers<R>(args.square_sum, channels, kName, "square_sum");
     const R* gamma = cpu::optional_numbers<R>(args.gamma, channels, kName, "gamma");
     const R* beta = cpu::optional_numbers<R>(args.beta, channels, kName, "beta");
     const NormStatistics<R> statistics(args, channels, kName);
@@ -327,14 +337,19 @@ void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
     R* shift = cpu::numbers<R>(args.shift, channels, kName, "shift");
     const auto n = static_cast<double>(args.count);
     if constexpr (cpu::kIsLow<R>) {
-      fail(ExitCode::kUsage, "cpu", "{}: sums are fp32 or fp64, not {}", kName, name_of(args.sum.dtype()));
+      fail(ExitCode::kUsage, "cpu", "{}: statistics are fp32 or fp64, not {}", kName, name_of(args.saved_mean.dtype()));
     } else {
-      for (Index c = 0; c < channels; ++c) {
-        const double mean = static_cast<double>(sum[c]) / n;
-        const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
-        const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
-        statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
-      }
+      as_sums<R>(args.sum, [&](auto number) {
+        using S = decltype(number);
+        const S* sum = cpu::numbers<S>(args.sum, channels, kName, "sum");
+        const S* square_sum = cpu::numbers<S>(args.square_sum, channels, kName, "square_sum");
+        for (Index c = 0; c < channels; ++c) {
+          const double mean = static_cast<double>(sum[c]) / n;
+          const double difference = static_cast<double>(square_sum[c]) / n - mean * mean;
+          const double variance = difference < 0.0 ? 0.0 : difference;  // NaN stays NaN
+          statistics.take(c, mean, variance, n > 1.0 ? variance * n / (n - 1.0) : variance);
+        }
+      });
       // From the rounded statistics, as the backward pass finds the mask from them.
       affine_form(channels, statistics.saved_mean, statistics.saved_inv_std, gamma, beta, scale, shift);
     }
@@ -385,8 +400,6 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
     const Index channels = matrix.channels, width = matrix.width(), parts = threads_.count();
     const NormInputs<T> in(args, matrix, kName);
     T* masked = cpu::numbers<T>(args.masked, matrix.elements(), kName, "masked");
-    R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
-    R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
     const Workspace<R> vectors(*allocator_, (3 + 2 * parts) * width);
     R* scale = vectors.data();
     R* shift = scale + width;
@@ -396,10 +409,15 @@ void CpuBackend::batch_norm_backward_sums(const BatchNormBackwardSums& args) {
     const R* means = repeated(in.mean, channels, shift + width);
     const Workspace<double> sums = gradient_sums<T>(*allocator_, threads_, kernels<T>(), in, matrix, nullptr, nullptr, masked, means, scale,
                                                     shift, args.ceiling, scratch);
-    for (Index c = 0; c < channels; ++c) {
-      sum_dy[c] = static_cast<R>(sums.data()[c]);
-      sum_dy_xhat[c] = static_cast<R>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
-    }
+    as_sums<R>(args.sum_dy, [&](auto number) {
+      using S = decltype(number);
+      S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
+      S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+      for (Index c = 0; c < channels; ++c) {
+        sum_dy[c] = static_cast<S>(sums.data()[c]);
+        sum_dy_xhat[c] = static_cast<S>(sums.data()[channels + c] * static_cast<double>(in.inv_std[c]));
+      }
+    });
   });
 }
 
@@ -411,8 +429,6 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width();
     const NormInputs<T> in(args, matrix, kName);
-    const R* sum_dy = cpu::numbers<R>(args.sum_dy, channels, kName, "sum_dy");
-    const R* sum_dy_xhat = cpu::numbers<R>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
     T* dx = cpu::optional_numbers<T>(args.dx, matrix.elements(), kName, "dx");
     const Workspace<R> vectors(*allocator_, 4 * width);
     const R* means = repeated(in.mean, channels, vectors.data());
@@ -427,7 +443,12 @@ void CpuBackend::batch_norm_backward_apply(const BatchNormBackwardApply& args) {
                                      .rows = matrix.rows,
                                      .accumulate = args.accumulate,
                                      .training = true};
-    for (Index c = 0; c < channels; ++c) gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
+    as_sums<R>(args.sum_dy, [&](auto number) {
+      using S = decltype(number);
+      const S* sum_dy = cpu::numbers<S>(args.sum_dy, channels, kName, "sum_dy");
+      const S* sum_dy_xhat = cpu::numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
+      for (Index c = 0; c < channels; ++c) gradients.take(c, static_cast<double>(sum_dy[c]), static_cast<double>(sum_dy_xhat[c]));
+    });
     if (!dx) return;
     gradients.repeat_all(channels);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {

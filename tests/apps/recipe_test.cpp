@@ -361,6 +361,35 @@ TEST_CASE("recipe/batch_norm: synchronized, ranks with a part of a batch each tr
   }
 }
 
+TEST_CASE("recipe/batch_norm: synchronized in fp32, ranks of one sample each are as exact as one of all, far from zero too") {
+  const auto state_of = [](const char* precision, int ranks) {
+    nlohmann::json json = recipe_config(R"({"sync": {"algorithm": "allreduce", "topology": null, "batch_norm": "sync"},
+      "data": {"normalize": {"mean": [-20, -20, -20], "std": [1, 1, 1]}},
+      "model": {"layers": [{"type": "flatten"}, {"type": "linear", "out_features": 64}, {"type": "batch_norm", "momentum": 1},
+        {"type": "linear", "out_features": 4}]}})");
+    json["precision"] = precision;
+    json["batch_size"] = 8 / ranks;
+    SafetensorsFile state;
+    FakeWorld(ranks).run([&](Transport& transport) {
+      SafetensorsFile of_rank = TrainerRun(json, transport).state_after(1);
+      if (transport.rank() == 0) state = std::move(of_rank);
+    });
+    return state;
+  };
+  const SafetensorsFile exact = state_of("fp64", 1), whole = state_of("fp32", 1), parts = state_of("fp32", 8);
+  for (const std::string name : {"model.2.running_var", "model.2.running_mean", "model.1.weight", "model.3.weight"}) {
+    CAPTURE(name);
+    const std::vector<double> right = test::numbers_in(exact, name);
+    const auto error = [&](const SafetensorsFile& state) {
+      const std::vector<float> found = test::numbers_in<float>(state, name);
+      double sum = 0.0;
+      for (std::size_t i = 0; i < right.size(); ++i) sum += std::abs(static_cast<double>(found.at(i)) - right[i]);
+      return sum;
+    };
+    CHECK(error(parts) < 2.0 * error(whole));
+  }
+}
+
 TEST_CASE("recipe/batch_norm: what does not fit is refused") {
   CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sinc"}})"), "sync.batch_norm: unknown value 'sinc'; did you mean 'sync'?"));
   CHECK(contains(recipe_error(R"({"sync": {"batch_norm": "sync", "algorithm": "async", "topology": null}, "deterministic": false})"),

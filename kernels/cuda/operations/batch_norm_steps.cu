@@ -5,41 +5,70 @@
 namespace starling::cuda {
 namespace {
 
-/// Where two sums of each channel go; the second one times `factor`, where that is given.
-template <class C>
-struct TwoSums {
-  const C* factor;
-  C *first, *second;
+/// Calls f with a number of the type that sums per channel have: fp64, where ranks add them up, else C.
+template <class C, class F>
+void as_sums(const Tensor& sums, const F& f) {
+  if (sums.dtype() == DType::kFloat64)
+    f(double{});
+  else
+    f(C{});
+}
+
+/// Where the sums of g and of g·(x - mean) go; the second one becomes that of g·x̂.
+template <class C, class S>
+struct GradientSums {
+  const C* inv_std;
+  S *first, *second;
   STARLING_HD void take(Index c, double sum, double other) const {
-    first[c] = static_cast<C>(sum);
-    second[c] = static_cast<C>(factor ? other * static_cast<double>(factor[c]) : other);
+    first[c] = static_cast<S>(sum);
+    second[c] = static_cast<S>(other * static_cast<double>(inv_std[c]));
+  }
+};
+
+/// Where the sums of x and x² go, from those of x - origin.
+template <class T, class S>
+struct ChannelTotals {
+  const T* origin;  ///< [C]; null: zero. A row of x makes fp64's sums exact to the rounding of small numbers
+  S *first, *second;
+  Index rows;
+  STARLING_HD void take(Index c, double sum, double squares) const {
+    const double from = origin ? static_cast<double>(static_cast<Compute<T>>(origin[c])) : 0.0, n = static_cast<double>(rows);
+    first[c] = static_cast<S>(sum + n * from);
+    second[c] = static_cast<S>(squares + from * (2.0 * sum + n * from));
   }
 };
 
 /// Sums and sums of squares over all rows; partial[parts][2][channels] and arrivals: last_block.h.
-template <class T, int kSize>
+template <class T, int kSize, class S>
 __global__ void __launch_bounds__(kColumnThreads, 1)
-    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, TwoSums<Compute<T>> to) {
+    channel_sums(const T* __restrict__ x, ColumnTiles t, Compute<T>* partial, unsigned* arrivals, ChannelTotals<T, S> to) {
   using C = Compute<T>;
   __shared__ __align__(16) unsigned char shared[ColumnSums<C, kSize>::kBytes];
   const auto place = column_place<kSize>(t);
-  C sums[2 * kSize] = {};
+  C origin[kSize] = {}, sums[2 * kSize] = {};
+  if (to.origin && place.inside) {
+    const auto first = load_group<T, kSize>(to.origin + place.channel);
+#pragma unroll
+    for (int j = 0; j < kSize; ++j) origin[j] = static_cast<C>(first.v[j]);
+  }
   for_values<kSize, 4>(x, place, [&](int j, C value) {
-    sums[j] += value;
-    sums[kSize + j] += value * value;
+    const C d = value - origin[j];
+    sums[j] += d;
+    sums[kSize + j] += d * d;
   });
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
-template <class C>
+template <class C, class S>
 struct Finish {
-  const C *sum, *square_sum, *gamma, *beta;  ///< gamma and beta are optional
+  const S *sum, *square_sum;
+  const C *gamma, *beta;  ///< optional
   Statistics<C> statistics;
   C *scale, *shift;
   Index channels, count;
 };
-template <class C>
-__global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C> f) {
+template <class C, class S>
+__global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S> f) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < f.channels; c += threads) {
     const double n = static_cast<double>(f.count), sum = static_cast<double>(f.sum[c]), mean = sum / n;
@@ -87,9 +116,10 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
 }
 
 /// What the gradient's sums, which an earlier operation has found, become: the parameters' gradients, and the line of input_gradient().
-template <class C>
+template <class C, class S>
 struct ApplyResults {
-  const C *inv_std, *gamma, *sum_dy, *sum_dy_xhat;
+  const C *inv_std, *gamma;
+  const S *sum_dy, *sum_dy_xhat;
   C *dgamma, *dbeta;  ///< optional
   Index channels, rows;
   bool accumulate;
@@ -101,13 +131,13 @@ struct ApplyResults {
     offset = static_cast<C>(-share * static_cast<double>(sum_dy[c]));
   }
   STARLING_HD void once(Index c) const {
-    if (dbeta) dbeta[c] = accumulate ? dbeta[c] + sum_dy[c] : sum_dy[c];
-    if (dgamma) dgamma[c] = accumulate ? dgamma[c] + sum_dy_xhat[c] : sum_dy_xhat[c];
+    if (dbeta) dbeta[c] = static_cast<C>(accumulate ? static_cast<S>(dbeta[c]) + sum_dy[c] : sum_dy[c]);
+    if (dgamma) dgamma[c] = static_cast<C>(accumulate ? static_cast<S>(dgamma[c]) + sum_dy_xhat[c] : sum_dy_xhat[c]);
   }
 };
 /// Where no gradient of x is wanted.
-template <class C>
-__global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C> a) {
+template <class C, class S>
+__global__ void __launch_bounds__(kColumnThreads) take_gradient_sums(ApplyResults<C, S> a) {
   const Index threads = Index{gridDim.x} * blockDim.x;
   for (Index c = Index{blockIdx.x} * blockDim.x + threadIdx.x; c < a.channels; c += threads) a.once(c);
 }
@@ -119,32 +149,37 @@ void sums(CudaBackend& backend, const ChannelSums& args) {
   const RowsAndChannels matrix = rows_and_channels(args.x, kName);
   const Index channels = matrix.channels;
   const T* x = args.x.data<T>();
-  C* sum = numbers<C>(args.sum, channels, kName, "sum");
-  C* square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum");
-  const auto run = [&]<int kSize>() {
-    const ColumnTiles t = column_tiles(backend, matrix, kSize, channel_sums<T, kSize>);
-    const Tensor partial = partial_sums<C>(backend, t);
-    launch(channel_sums<T, kSize>, over_columns(backend, t), x, t, partial.data<C>(), backend.arrivals(),
-           TwoSums<C>{nullptr, sum, square_sum});
-  };
-  with_packs<T>(channels, run, x);
+  as_sums<C>(args.sum, [&](auto number) {
+    using S = decltype(number);
+    const ChannelTotals<T, S> to{.origin = sizeof(S) > sizeof(C) && matrix.rows > 0 ? x : nullptr,
+                                 .first = numbers<S>(args.sum, channels, kName, "sum"),
+                                 .second = numbers<S>(args.square_sum, channels, kName, "square_sum"),
+                                 .rows = matrix.rows};
+    const auto run = [&]<int kSize>() {
+      const ColumnTiles t = column_tiles(backend, matrix, kSize, channel_sums<T, kSize, S>);
+      const Tensor partial = partial_sums<C>(backend, t);
+      launch(channel_sums<T, kSize, S>, over_columns(backend, t), x, t, partial.data<C>(), backend.arrivals(), to);
+    };
+    with_packs<T>(channels, run, x);
+  });
 }
 
-template <class C>
+template <class C, class S>
 void finish(CudaBackend& backend, const BatchNormFinish& args) {
   constexpr const char* kName = "batch norm finish";
   const Index channels = args.sum.elements();
   require(args.count > 0, "cuda", "{}: the count of values per channel is {}", kName, args.count);
-  const Finish<C> f{.sum = args.sum.data<C>(),
-                    .square_sum = numbers<C>(args.square_sum, channels, kName, "square_sum"),
-                    .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
-                    .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
-                    .statistics = statistics_of<C>(args, channels, kName),
-                    .scale = numbers<C>(args.scale, channels, kName, "scale"),
-                    .shift = numbers<C>(args.shift, channels, kName, "shift"),
-                    .channels = channels,
-                    .count = args.count};
-  launch(finish_batch_norm<C>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()}, f);
+  const Finish<C, S> f{.sum = numbers<S>(args.sum, channels, kName, "sum"),
+                       .square_sum = numbers<S>(args.square_sum, channels, kName, "square_sum"),
+                       .gamma = optional_numbers<C>(args.gamma, channels, kName, "gamma"),
+                       .beta = optional_numbers<C>(args.beta, channels, kName, "beta"),
+                       .statistics = statistics_of<C>(args, channels, kName),
+                       .scale = numbers<C>(args.scale, channels, kName, "scale"),
+                       .shift = numbers<C>(args.shift, channels, kName, "shift"),
+                       .channels = channels,
+                       .count = args.count};
+  launch(finish_batch_norm<C, S>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()},
+         f);
 }
 
 template <class T>
@@ -183,16 +218,18 @@ void backward_sums(CudaBackend& backend, const BatchNormBackwardSums& args) {
   detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, args.ceiling, kName);
   from.beta = optional_numbers<C>(args.beta, channels, kName, "beta");
   T* masked = numbers<T>(args.masked, elements, kName, "masked");
-  C* sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy");
-  C* sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat");
-  const auto run = [&]<int kSize>() {
-    constexpr auto kKernel = detail::gradient_sums<T, kSize, true, TwoSums<C>>;
-    const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
-    const Tensor partial = partial_sums<C>(backend, t);
-    launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(), backend.arrivals(),
-           TwoSums<C>{from.inv_std, sum_dy, sum_dy_xhat});
-  };
-  with_packs<T>(channels, run, from.x, from.dy, masked);
+  as_sums<C>(args.sum_dy, [&](auto number) {
+    using S = decltype(number);
+    const GradientSums<C, S> to{from.inv_std, numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
+                                numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat")};
+    const auto run = [&]<int kSize>() {
+      constexpr auto kKernel = detail::gradient_sums<T, kSize, true, GradientSums<C, S>>;
+      const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
+      const Tensor partial = partial_sums<C>(backend, t);
+      launch(kKernel, over_columns(backend, t), from, masked, t, partial.data<C>(), backend.arrivals(), to);
+    };
+    with_packs<T>(channels, run, from.x, from.dy, masked);
+  });
 }
 
 template <class T>
@@ -203,26 +240,29 @@ void backward_apply(CudaBackend& backend, const BatchNormBackwardApply& args) {
   const Index channels = matrix.channels, elements = matrix.elements();
   const detail::Gradient<T> from = detail::gradient_of<T>(args, matrix, kNoCeiling, kName);
   T* dx = optional_numbers<T>(args.dx, elements, kName, "dx");
-  const ApplyResults<C> results{.inv_std = from.inv_std,
-                                .gamma = from.gamma,
-                                .sum_dy = numbers<C>(args.sum_dy, channels, kName, "sum_dy"),
-                                .sum_dy_xhat = numbers<C>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
-                                .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
-                                .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
-                                .channels = channels,
-                                .rows = matrix.rows,
-                                .accumulate = args.accumulate};
-  if (!dx) {
-    launch(take_gradient_sums<C>, {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()},
-           results);
-    return;
-  }
-  const auto run = [&]<int kSize>() {
-    constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C>>;
-    const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
-    launch(kKernel, over_columns(backend, t), from, dx, t, results);
-  };
-  with_packs<T>(channels, run, from.x, from.dy, dx);
+  as_sums<C>(args.sum_dy, [&](auto number) {
+    using S = decltype(number);
+    const ApplyResults<C, S> results{.inv_std = from.inv_std,
+                                     .gamma = from.gamma,
+                                     .sum_dy = numbers<S>(args.sum_dy, channels, kName, "sum_dy"),
+                                     .sum_dy_xhat = numbers<S>(args.sum_dy_xhat, channels, kName, "sum_dy_xhat"),
+                                     .dgamma = optional_numbers<C>(args.dgamma, channels, kName, "dgamma"),
+                                     .dbeta = optional_numbers<C>(args.dbeta, channels, kName, "dbeta"),
+                                     .channels = channels,
+                                     .rows = matrix.rows,
+                                     .accumulate = args.accumulate};
+    if (!dx) {
+      launch(take_gradient_sums<C, S>,
+             {.grid = {blocks_for(channels, kColumnThreads)}, .block = {kColumnThreads}, .stream = backend.handle()}, results);
+      return;
+    }
+    const auto run = [&]<int kSize>() {
+      constexpr auto kKernel = detail::input_gradient<T, kSize, false, ApplyResults<C, S>>;
+      const ColumnTiles t = column_tiles(backend, matrix, kSize, kKernel);
+      launch(kKernel, over_columns(backend, t), from, dx, t, results);
+    };
+    with_packs<T>(channels, run, from.x, from.dy, dx);
+  });
 }
 
 }  // namespace
@@ -232,12 +272,11 @@ void CudaBackend::channel_sums(const ChannelSums& args) {
 }
 
 void CudaBackend::batch_norm_finish(const BatchNormFinish& args) {
-  require(static_cast<bool>(args.sum), "cuda", "batch norm finish: the sums are missing");
-  if (args.sum.dtype() == DType::kFloat64) {
-    finish<double>(*this, args);
-  } else {
-    finish<float>(*this, args);
-  }
+  require(args.sum && args.saved_mean, "cuda", "batch norm finish: the sums or the statistics are missing");
+  if (args.saved_mean.dtype() == DType::kFloat64)
+    finish<double, double>(*this, args);
+  else
+    as_sums<float>(args.sum, [&](auto number) { finish<float, decltype(number)>(*this, args); });
 }
 
 void CudaBackend::scale_shift(const ScaleShift& args) {
