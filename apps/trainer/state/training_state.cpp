@@ -61,7 +61,8 @@ nlohmann::json child(const nlohmann::json& object, const std::string& name) {
 void compare(const nlohmann::json& saved, const nlohmann::json& given, const nlohmann::json& written, const std::string& path,
              const std::string& source, bool elastic, std::vector<std::string>& changed) {
   if (changeable_keys().count(path) != 0 || (elastic && elastic_keys().count(path) != 0)) {
-    if (saved != given && !saved.is_null()) changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
+    if (saved != given && !(saved.is_null() && written.is_null()))
+      changed.push_back(fmt::format("{} {} → {}", path, saved.dump(), given.dump()));
     return;
   }
   if (saved.is_null() && written.is_null()) return;
