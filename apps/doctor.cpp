@@ -20,7 +20,7 @@ namespace {
 ExitCode run_blame(const std::string& run) {
   const FlightRecords records = read_flight_records(run);
   answer(blame(records));
-  for (const Error& error : records.damaged) fmt::print(stderr, "starling-doctor: {}\n", error.what());
+  for (const Error& error : records.damaged) complain("starling-doctor: {}", error.what());
   return records.damaged.empty() ? ExitCode::kOk : ExitCode::kUsage;
 }
 

@@ -38,7 +38,7 @@ class Watcher {
   }
   void finish() {
     if (progress_) progress_->finish();
-    if (faults_ > kFaultsNamed) fmt::print(stderr, "starling-prepare: {} more like these\n", faults_ - kFaultsNamed);
+    if (faults_ > kFaultsNamed) complain("starling-prepare: {} more like these", faults_ - kFaultsNamed);
   }
 
  private:
@@ -58,7 +58,7 @@ class Watcher {
     if (terminal_) {
       progress_->message(error.what());
     } else {
-      fmt::print(stderr, "starling-prepare: {}\n", error.what());
+      complain("starling-prepare: {}", error.what());
     }
   }
 

@@ -28,6 +28,12 @@ int print(std::string_view text) {
   return written ? 0 : reason != 0 ? reason : EIO;
 }
 
+/// Whoever read has seen enough. Also the signal's handler: it runs within the write that nobody takes.
+[[noreturn]] void end_with_reader(int signal) {
+  remove_unfinished_files();
+  ::_exit(128 + signal);
+}
+
 /// What a write to the stream `stderr` of a terminal does. The stream is locked meanwhile.
 ssize_t write_wrapped(void*, const char* text, std::size_t bytes) {
   static int column = 0;
@@ -57,7 +63,8 @@ void wrap_stderr() {
 
 }  // namespace
 
-void take_standard_files() {
+void take_standard_files(bool with_reader) {
+  std::signal(SIGPIPE, with_reader ? end_with_reader : SIG_IGN);
   for (const int number : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(number, F_GETFD) >= 0 || errno != EBADF) continue;
     const int opened = ::open("/dev/null", number == STDIN_FILENO ? O_RDONLY : O_WRONLY);  // the lowest number that is free: this one
@@ -76,14 +83,17 @@ void say(std::string_view text) {
 
 void answer(std::string_view text) {
   const int reason = print(text);
-  if (reason == EPIPE) {  // whoever read has seen enough, as in `… | head`: the end of a program that writes to a pipe
-    remove_unfinished_files();
-    ::_exit(128 + SIGPIPE);
-  }
+  if (reason == EPIPE) end_with_reader(SIGPIPE);
   if (reason != 0) {
     fail(ExitCode::kOutput, "output", "stdout could not be written: {}; free space there, or send the output elsewhere",
          std::generic_category().message(reason));
   }
+}
+
+void complain(std::string_view line) {
+  const std::string text = std::string(line) + "\n";  // in one write: lines of several ranks do not mix
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
 }
 
 }  // namespace starling

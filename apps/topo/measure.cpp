@@ -9,6 +9,7 @@
 #include "comm/agreement.h"
 #include "comm/mpi/session.h"
 #include "comm/planner/measure_network.h"
+#include "core/console.h"
 #include "core/error.h"
 #include "core/host.h"
 #include "core/safetensors.h"
@@ -47,16 +48,16 @@ int measure(const MeasureOptions& options) {
       const std::string text = to_json(network);
       if (!options.output.empty()) write_file_atomically(options.output, text.data(), text.size());
       write_standard_output(text);
-      if (const std::string warning = half_duplex_warning(network); !warning.empty()) fmt::print(stderr, "warning: {}\n", warning);
+      if (const std::string warning = half_duplex_warning(network); !warning.empty()) complain("warning: {}", warning);
     });
     return 0;
   } catch (const AgreedError& error) {
-    if (session.rank() == std::max(error.rank(), 0)) fmt::print(stderr, "starling-topo: {}\n", error.what());
+    if (session.rank() == std::max(error.rank(), 0)) complain("starling-topo: {}", error.what());
     return static_cast<int>(error.code());
   } catch (...) {
     const Error failure = as_error(std::current_exception());
     if (session.size() > 1) session.abort(failure.code(), fmt::format("starling-topo: {}", failure.what()));
-    fmt::print(stderr, "starling-topo: {}\n", failure.what());
+    complain("starling-topo: {}", failure.what());
     return static_cast<int>(failure.code());
   }
 }

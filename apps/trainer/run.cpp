@@ -539,11 +539,7 @@ ExitCode run_to_the_end(TrainOptions options, MpiSession& session) {
 
 void print_failure(const std::string& message, int rank) {
   std::fflush(stdout);
-  if (rank > 0)
-    fmt::print(stderr, "rank {}: {}\n", rank, message);
-  else
-    fmt::print(stderr, "{}\n", message);
-  std::fflush(stderr);
+  complain(rank > 0 ? fmt::format("rank {}: {}", rank, message) : message);
 }
 
 }  // namespace
@@ -554,7 +550,7 @@ ExitCode run_ranks(const TrainOptions& options, const MakeTransport& make_transp
 }
 
 int train_main(int argc, char** argv) {
-  take_standard_files();
+  take_standard_files(false);
   register_builtins();
   TrainOptions options;
   try {
@@ -569,7 +565,6 @@ int train_main(int argc, char** argv) {
     return static_cast<int>(failure.code());
   }
   std::signal(SIGXFSZ, SIG_IGN);  // a file over the size limit is a write error with a message, not a death
-  std::signal(SIGPIPE, SIG_IGN);  // and so is a reader who went, or another rank whose connection is closed
   MpiSession session;
   FlightRecorder& recorder = FlightRecorder::instance();
   recorder.set_rank(session.rank());

@@ -33,6 +33,13 @@ check "a benchmark's help" 0 "--repeats" "$STARLING_BUILD/bin/starling-bench" up
 check "a benchmark with stdout closed" 0 "ended well" closed '>&-' '"$STARLING_BUILD/bin/starling-bench" update --parameters 1000 --repeats 1'
 check "two ranks' dry run into a full disk" 5 "stdout could not be written" bash -c 'mpirun --oversubscribe -n 2 bash -c "exec \"\$train\" small.json --dry-run >/dev/full"'
 
+# Nor is an error whose line nobody takes another one.
+check "an error into a full disk" 2 "status 2" bash -c '"$train" none.json 2>/dev/full; s=$?; echo status $s; exit $s'
+check "that of another program" 2 "status 2" bash -c '"$STARLING_BUILD/bin/starling-topo" show none -n 4 2>/dev/full; s=$?; echo status $s; exit $s'
+check "a preparation whose reader goes" 141 "^20 pictures" bash -c '"$STARLING_BUILD/bin/starling-prepare" example pets --classes 2 --train 8 --val 2 && (sleep 0.3
+  exec "$STARLING_BUILD/bin/starling-prepare" images pets shards --size 64) | true; exit "${PIPESTATUS[0]}"'
+verify "ends quietly, and leaves no half a file" bash -c '[ ! -s .stderr ] && ! ls shards | grep tmp'
+
 # News of a training run are none: it is said once, and training goes on.
 check "training into a full disk" 0 "stdout takes no more \(No space" bash -c '"$train" small.json --output full >/dev/full'
 verify "said once" bash -c '[ "$(grep -c "takes no more" .stderr)" = 1 ]'

@@ -68,7 +68,7 @@ std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* a
 }
 
 int run_program(const char* name, const std::function<int()>& program) {
-  take_standard_files();
+  take_standard_files(true);
   install_data_fault_reports(name);
   try {
     install_stop_signals();
@@ -76,7 +76,7 @@ int run_program(const char* name, const std::function<int()>& program) {
     return program();
   } catch (...) {
     const Error failure = as_error(std::current_exception());
-    fmt::print(stderr, "{}: {}\n", name, failure.what());
+    complain("{}: {}", name, failure.what());
     return static_cast<int>(failure.code());
   }
 }
