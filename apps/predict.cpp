@@ -103,9 +103,6 @@ std::vector<PreparedPicture> prepare(const InferenceModel& model, const std::vec
   return pictures;
 }
 
-/// A text as a part of a line, whatever is in it.
-std::string in_line(const std::string& text) { return shown(text, std::string::npos); }
-
 /// Whether its outputs are scores of classes; of another task they are the numbers that it was trained to give.
 bool classifies(const InferenceModel& model) {
   const nlohmann::json config = nlohmann::json::parse(model.config(), nullptr, false);
@@ -116,8 +113,8 @@ bool classifies(const InferenceModel& model) {
 std::string line_of(const InferenceModel& model, const std::string& file, std::span<const float> logits, const PredictOptions& options) {
   if (!classifies(model)) {
     if (!options.json) return fmt::format("{}: {:.6g}\n", in_line(file), fmt::join(logits, ", "));
-    const nlohmann::ordered_json line{{"file", file}, {"outputs", std::vector<float>(logits.begin(), logits.end())}};
-    return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    return fmt::format("{{\"file\":{},\"outputs\":{}}}\n", json_text(file),
+                       nlohmann::json(std::vector<float>(logits.begin(), logits.end())).dump());
   }
   const std::vector<double> shares = model.probabilities(logits);
   const auto name = [&](std::int64_t index) {
@@ -132,8 +129,7 @@ std::string line_of(const InferenceModel& model, const std::string& file, std::s
     text += fmt::format("{}{} {:.1f} %", text.empty() ? "" : ", ", in_line(name(index)), 100.0 * share);
   }
   if (!options.json) return fmt::format("{}: {}\n", in_line(file), text);
-  // A file's name may be in no known encoding.
-  return nlohmann::ordered_json{{"file", file}, {"top", top}}.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return fmt::format("{{\"file\":{},\"top\":{}}}\n", json_text(file), top.dump());
 }
 
 ExitCode predict(const PredictOptions& options) {
@@ -152,16 +148,16 @@ ExitCode predict(const PredictOptions& options) {
     for (std::size_t i = 0; i < pictures.size(); ++i) {
       if (const auto& fault = pictures[i].fault) {
         if (fault->code() != ExitCode::kUsage) throw Error(*fault);
-        fmt::print(stderr, "starling-predict: {}\n", fault->what());
+        complain("starling-predict: {}", fault->what());
         result = ExitCode::kUsage;
         continue;
       }
       const std::span<const float> own = std::span<const float>(logits).subspan(outputs * row++, outputs);
       if (!std::all_of(own.begin(), own.end(), [](float score) { return std::isfinite(score); })) {
-        fmt::print(stderr,
-                   "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it longer, or with a smaller "
-                   "learning rate\n",
-                   in_line(files[begin + i]));
+        complain(
+            "starling-predict: [predict] {}: the model's scores of it are no finite numbers; train it longer, or with a smaller "
+            "learning rate",
+            shown(files[begin + i], std::string::npos));
         result = ExitCode::kUsage;
         continue;
       }
@@ -177,9 +173,10 @@ int run_predict(int argc, char** argv) {
   app.add_option("model", options.model, "a run's folder, or its model.safetensors")->required();
   app.add_option("pictures", options.inputs, "JPEG or PNG files, or folders of them")->required();
   app.add_option("--top", options.top, "how many classes a line names")->check(CLI::Range(1, 1 << 24))->capture_default_str();
-  app.add_flag(
-      "--json", options.json,
-      "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", \"outputs\"}");
+  app.add_flag("--json", options.json,
+               "a JSON object a line: {\"file\", \"top\": [{\"class\", \"index\", \"probability\"}]}; of another task {\"file\", "
+               "\"outputs\"}; bytes of a "
+               "name that are not UTF-8 as \\udc80 to \\udcff, as Python's os.fsdecode() has them");
   app.add_option("--device", options.inference.device, "cpu or cuda")->check(CLI::IsMember({"cpu", "cuda"}))->capture_default_str();
   app.add_option("--threads", options.inference.threads, "of the CPU (default: all cores)")->check(CLI::Range(1, 1024));
   app.add_option("--plugin", options.inference.plugins, "shared library with a layer or model that is not built in")

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <initializer_list>
+#include <map>
 
 namespace starling {
 
@@ -31,9 +33,7 @@ std::size_t utf8_length(std::string_view text) {
   return 0;
 }
 
-}  // namespace
-
-std::string shown(std::string_view text, std::size_t limit) {
+std::string escaped(std::string_view text, std::size_t limit, bool keep_bytes) {
   std::string result;
   std::size_t characters = 0;
   for (std::size_t i = 0; i < text.size();) {
@@ -49,12 +49,107 @@ std::string shown(std::string_view text, std::size_t limit) {
     } else if (c == '\n' || c == '\t' || c == '\r') {
       result += c == '\n' ? "\\n" : c == '\t' ? "\\t" : "\\r";
       ++i;
+    } else if (length == 0 && keep_bytes) {
+      result += text[i++];
     } else {
       result += fmt::format("\\x{:02x}", c);
       ++i;
     }
   }
   return result;
+}
+
+/// A character with the accents that follow it, as code points.
+using Letter = std::u32string;
+
+bool within(char32_t c, std::initializer_list<std::pair<char32_t, char32_t>> ranges) {
+  return std::any_of(ranges.begin(), ranges.end(), [c](const auto& range) { return c >= range.first && c <= range.second; });
+}
+
+struct Looks {
+  std::vector<Letter> letters;
+  bool odd = false;  ///< whether another name can look the same: it has accents of their own, or what was left out here
+
+  explicit Looks(std::string_view text) {
+    for (std::size_t i = 0; i < text.size();) {
+      const std::size_t length = std::max<std::size_t>(utf8_length(text.substr(i)), 1);
+      auto c = static_cast<char32_t>(static_cast<unsigned char>(text[i]) & (length == 1 ? 0xffu : 0x7fu >> length));
+      for (std::size_t k = 1; k < length; ++k) c = c << 6 | (static_cast<unsigned char>(text[i + k]) & 0x3fu);
+      i += length;
+      add(c);
+    }
+    while (!letters.empty() && letters.back() == U" ") {
+      letters.pop_back();
+      odd = true;
+    }
+  }
+  /// Equal for any two names that look alike.
+  std::string key() const {
+    std::string result;
+    for (const Letter& letter : letters) result += letter.size() == 1 && letter[0] < 0x80 ? static_cast<char>(letter[0]) : '\x01';
+    return result;
+  }
+
+ private:
+  void add(char32_t c) {
+    const bool unseen = within(c, {{0xad, 0xad}, {0x200b, 0x200f}, {0x2060, 0x2064}, {0xfe00, 0xfe0f}, {0xfeff, 0xfeff}});
+    const bool blank = c <= 0x20 || c == 0x7f || within(c, {{0x80, 0xa0}, {0x2000, 0x200a}, {0x202f, 0x202f}, {0x3000, 0x3000}});
+    // Of Latin, Greek and Cyrillic letters; of Arabic, Devanagari and Japanese ones; the parts of Korean syllables.
+    const bool accent = within(c, {{0x300, 0x36f}, {0x653, 0x655}, {0x93c, 0x93c}, {0x1dc0, 0x1dff}, {0x3099, 0x309a}, {0x1160, 0x11ff}});
+    odd = odd || unseen || accent || (blank && (c != ' ' || letters.empty()));
+    if (unseen || (blank && letters.empty())) return;
+    if (accent && !letters.empty())
+      letters.back() += c;
+    else
+      letters.emplace_back(1, blank ? U' ' : c);
+  }
+};
+
+bool same_looks(const Looks& a, const Looks& b) {
+  return std::equal(a.letters.begin(), a.letters.end(), b.letters.begin(), b.letters.end(), [](const Letter& one, const Letter& other) {
+    const Letter& shorter = one.size() < other.size() ? one : other;
+    return one == other || (one.size() != other.size() && shorter[0] >= 0x80);  // é as one character, and as two
+  });
+}
+
+}  // namespace
+
+std::string shown(std::string_view text, std::size_t limit) { return escaped(text, limit, false); }
+std::string in_line(std::string_view text) { return escaped(text, std::string::npos, true); }
+
+std::string json_text(std::string_view text) {
+  std::string result = "\"";
+  while (!text.empty()) {
+    const std::size_t length = utf8_length(text);
+    const auto c = static_cast<unsigned char>(text[0]);
+    if (length == 0)
+      result += fmt::format("\\udc{:02x}", c);
+    else if (c == '"' || c == '\\')
+      result += {'\\', text[0]};
+    else if (c == '\n')
+      result += "\\n";
+    else if (c < 0x20)
+      result += fmt::format("\\u{:04x}", c);
+    else
+      result += text.substr(0, length);
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return result + '"';
+}
+
+bool look_alike(std::string_view a, std::string_view b) { return a != b && same_looks(Looks(a), Looks(b)); }
+
+std::optional<std::pair<std::string, std::string>> lookalikes(const std::vector<std::string>& names) {
+  std::map<std::string, std::vector<std::pair<Looks, const std::string*>>> groups;
+  for (const std::string& name : names) {
+    Looks looks(name);
+    auto& group = groups[looks.key()];
+    for (const auto& [others, other] : group) {
+      if ((looks.odd || others.odd) && same_looks(looks, others)) return std::pair(*other, name);
+    }
+    group.emplace_back(std::move(looks), &name);
+  }
+  return std::nullopt;
 }
 
 std::string told_apart(std::string_view name) {

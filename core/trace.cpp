@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <nlohmann/json.hpp>
 
 namespace starling {
 
@@ -27,10 +26,6 @@ constexpr std::string_view name_of(TraceLane lane) {
     case TraceLane::kDeviceExchange: return "exchange (device)";
   }
   return "?";
-}
-
-std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace

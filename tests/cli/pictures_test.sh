@@ -69,6 +69,14 @@ lines'
 verify "on stdout and on stderr" bash -c '[ "$(wc -l <.stdout)" = 1 ] && grep -q "^starling-predict: \[picture\] two\\\\nlines/b.jpg: is neither" .stderr && [ "$(wc -l <.stderr)" = 1 ]'
 check "as JSON a name keeps its characters" 2 '^\{"file":"two\\nlines/a.jpg",' "$predict" run 'two
 lines' --json
+odd=$'caf\xe9.jpg' && cp "$golden/444.jpg" "$odd"
+verify "and its bytes, if they are no UTF-8" python3 - "$predict" <<'END'
+import json, os, subprocess, sys
+name = b"caf\xe9.jpg"
+run = lambda *more: subprocess.run([sys.argv[1], "run", name, *more], capture_output=True, check=True).stdout
+assert run().startswith(name + b": "), run()
+assert os.fsencode(json.loads(run("--json"))["file"]) == name, run("--json")
+END
 check "a model with a sigmoid for each class" 0 "" ranks 1 "$train" pets.json --output bce --set loss.type=bce_with_logits
 verify "is predicted with these" python3 - "$predict" <<'END'
 import json, subprocess, sys

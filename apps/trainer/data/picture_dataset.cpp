@@ -140,15 +140,11 @@ void PictureDataset::open() {
           "{0}: data.val_fraction is {1}, but there is {2}/val; leave one of them out: with --set data.val_fraction=0 {2}/val is for tests",
           name_, val_fraction_, path_);
     }
-    check_same_classes(name_, path_, opened.train->classes(), opened.test->classes());
   } else if (val_fraction_ == 0.0) {
     fail(ExitCode::kUsage, "data",
          "{}: there are no classes in {}/val; needed: these, or \"val_fraction\": 0.1 to set a part of train/ aside", name_, path_);
   }
-  if (opened.train->classes().size() == 1) {  // by the first rank alone
-    log::info("warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a folder for each other class",
-              name_, path_, opened.train->classes()[0]);
-  }
+  check_classes(name_, path_, opened.train->classes(), opened.test ? opened.test->classes() : std::vector<std::string>());
   split(opened);
   set_samples(static_cast<std::int64_t>(train_samples_.size()), static_cast<std::int64_t>(test_samples_.size()));
   info_.contents = contents_text(opened);

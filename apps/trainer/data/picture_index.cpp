@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "core/error.h"
+#include "core/log.h"
 #include "core/text.h"
 
 namespace starling {
@@ -106,15 +109,25 @@ std::vector<std::string> class_folders(const std::string& folder, std::map<std::
   return names;
 }
 
-void check_same_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
-                        const std::vector<std::string>& val) {
-  if (train == val) return;
-  const auto lacking = [](const std::vector<std::string>& of, const std::vector<std::string>& in) -> std::string {
-    const auto it = std::find_if(of.begin(), of.end(), [&](const auto& name) { return !std::binary_search(in.begin(), in.end(), name); });
-    return it == of.end() ? "" : *it;
-  };
-  const std::string only_train = lacking(train, val), only_val = lacking(val, train);
-  // Names may look the same and be others, as when a file system has taken accents apart.
+void check_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
+                   const std::vector<std::string>& val) {
+  // By the first rank alone. Names may look the same and be others, as when a file system has taken accents apart.
+  if (const auto two = lookalikes(train)) {
+    log::info("warning: data: {}: {}/train has the classes {} and {}, which look the same; put their pictures together if they are one",
+              who, folder, told_apart(two->first), told_apart(two->second));
+  }
+  if (train.size() == 1) {
+    log::info("warning: data: {}: {}/train has one class, {}: the model will say it of everything; add a folder for each other class", who,
+              folder, shown(train[0]));
+  }
+  if (train == val || val.empty()) return;
+  std::vector<std::string> lacking[2];
+  std::set_difference(train.begin(), train.end(), val.begin(), val.end(), std::back_inserter(lacking[0]));
+  std::set_difference(val.begin(), val.end(), train.begin(), train.end(), std::back_inserter(lacking[1]));
+  std::string only_train = lacking[0].empty() ? "" : lacking[0][0], only_val = lacking[1].empty() ? "" : lacking[1][0];
+  lacking[0].insert(lacking[0].end(), lacking[1].begin(), lacking[1].end());
+  if (const auto two = lookalikes(lacking[0]); two && std::binary_search(val.begin(), val.end(), two->second))
+    std::tie(only_train, only_val) = *two;
   const std::string both = only_train.empty() || only_val.empty() ? "" : fmt::format(", {} in val/", told_apart(only_val));
   fail(ExitCode::kUsage, "data",
        "{5}: {0}/train has {1} classes and {0}/val {2}: {3} is in {4}/ alone{6}; needed: the same folders in both", folder, train.size(),

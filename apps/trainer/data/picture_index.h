@@ -14,9 +14,10 @@ namespace starling {
 /// `others` counts pictures that lie beside them.
 std::vector<std::string> class_folders(const std::string& folder, std::map<std::string, std::int64_t>* others = nullptr);
 
-/// Error(kUsage), told by `who`, where folder/train and folder/val have other classes.
-void check_same_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
-                        const std::vector<std::string>& val);
+/// Told by `who`: Error(kUsage) where folder/train and folder/val have other classes, `val` being empty where there is none; a warning
+/// where two of them look the same, or there is but one.
+void check_classes(const std::string& who, const std::string& folder, const std::vector<std::string>& train,
+                   const std::vector<std::string>& val);
 
 /// The picture files (.jpg, .jpeg, .png in any case) below each class folder of a folder, sorted by class and path, as they are there now:
 /// nothing is kept from one process to the next, so nothing can be of before. Folders are listed, files not looked at, which takes a

@@ -43,9 +43,8 @@ struct PictureSplits {
            source);
     }
     folders[0] = std::make_unique<PictureIndex>(roots[0]);
-    if (class_folders(roots[1]).empty()) return;
-    folders[1] = std::make_unique<PictureIndex>(roots[1]);
-    check_same_classes("prepare", source, folders[0]->classes(), folders[1]->classes());
+    if (!class_folders(roots[1]).empty()) folders[1] = std::make_unique<PictureIndex>(roots[1]);
+    check_classes("prepare", source, folders[0]->classes(), folders[1] ? folders[1]->classes() : std::vector<std::string>());
   }
 
   std::int64_t size(std::size_t split) const { return folders[split] ? folders[split]->size() : 0; }
