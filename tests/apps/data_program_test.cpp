@@ -253,8 +253,10 @@ write mixed/val/bee/notes x
 0 1 | and what is not | ^files that are left out: 1 .jpg beside the class folders, 2 .webp, 1 without an ending; | pets.json --dry-run | data.path=mixed
 remove mixed/val
 0 1 | no test picture of a class | ^classes without a test picture: bee$ | pets.json --output share | data.path=mixed | data.val_fraction=0.05 | data.test_limit=1 | steps=1
-copy pets/val/ant mixed/train/ant/more
-0 1 | a test takes the share of the run, and what came since | "samples":[12],"test_acc | --evaluate share
+0 1 | a test takes the share of the run, and says so | ^data: tests take 1 of the 2 pictures of mixed/train that the model's run held out$ | --evaluate share
+copy pets/train/ant mixed/train/ant/more
+copy pets/train/ant mixed/train/ant/again
+0 1 | and what came since | ^data: tests take the [3-9] pictures of mixed/train that the model's run held out or that came since: it held out 2$ | --evaluate share | data.test_limit=0
 2 1 | images that shrink | data.progressive.from: is 17, larger than image_size 16 | pets.json --dry-run | data.progressive={"from": 17}
 2 1 | a growth without epochs | data.progressive.end_epoch: is 3, not after start_epoch 3 | pets.json --dry-run | data.progressive={"from": 8, "start_epoch": 3, "end_epoch": 3}
 copy pets others
@@ -266,6 +268,13 @@ copy pets single
 remove single/train/bee single/val/bee
 0 1 | one class only is worth a line | ^warning: data: image_folder: single/train has one class, ant: the model will say it of everything; add a folder for each other class$ | pets.json --output single-run | data.path=single | steps=1
 said 1
+)table");
+  for (const std::string folder : {"train", "val"}) {
+    for (const std::string name : {"caf\xc3\xa9", "cafe\xcc\x81"})
+      program.play("copy pets/" + folder + "/ant twins/" + folder + "/" + name);
+  }
+  program.play(R"table(
+0 1 | so are two of one look | ^warning: data: image_folder: twins/train has the classes '.*' .cafe.xcc.x81. and '.*' .caf.xc3.xa9., which look the same | pets.json --output twins-run | data.path=twins | steps=1
 )table");
 }
 

@@ -54,6 +54,8 @@ struct ImageGrowth {
 struct TestShare {
   std::uint64_t seed = 0;
   std::vector<std::optional<std::uint64_t>> most;  ///< by class
+  std::int64_t tests = 0;                          ///< how many samples these were; 0: that is not known
+  std::uint64_t digest = 0;                        ///< the sum of their draws, which tells whether they are the same
 };
 
 /// What a data set declares about itself without opening a file, so that a dry run needs none.

@@ -210,6 +210,7 @@ void PictureDataset::split(const Sources& sources) {
 void PictureDataset::draw_tests(const PictureSource& train) {
   train_samples_.clear();
   test_samples_.clear();
+  std::uint64_t digest = 0;
   TestShare share = kept_share_ ? *kept_share_ : TestShare{.seed = seed_, .most = {}};
   share.most.resize(train.classes().size());
   for (std::size_t label = 0; label < share.most.size(); ++label) {
@@ -224,7 +225,9 @@ void PictureDataset::draw_tests(const PictureSource& train) {
       if (aside > 0) share.most[label] = sorted[static_cast<std::size_t>(aside) - 1];
     }
     for (std::int64_t picture = begin; picture < end; ++picture) {
-      const bool test = share.most[label] && draws[static_cast<std::size_t>(picture - begin)] <= *share.most[label];
+      const std::uint64_t draw = draws[static_cast<std::size_t>(picture - begin)];
+      const bool test = share.most[label] && draw <= *share.most[label];
+      if (test) digest += draw;
       (test ? test_samples_ : train_samples_).push_back(picture);
     }
   }
@@ -233,6 +236,16 @@ void PictureDataset::draw_tests(const PictureSource& train) {
   if (test_samples_.empty())
     fail(ExitCode::kUsage, "data", "{}: data.val_fraction {} of no class in {}/train is a whole picture; use a larger one", name_,
          val_fraction_, path_);
+  const auto tests = static_cast<std::int64_t>(test_samples_.size());
+  if (!kept_share_) {
+    share.tests = tests;
+    share.digest = digest;
+  } else {  // by the first rank alone
+    const bool same = share.tests == 0 || (share.tests == tests && share.digest == digest);
+    const std::string all = fmt::format("the {} picture{} of {}/train that the model's run held out{}", tests, tests == 1 ? "" : "s", path_,
+                                        same ? "" : " or that came since: it held out " + std::to_string(share.tests));
+    log::info("data: tests take {}{}", test_limit_ > 0 && test_limit_ < tests ? fmt::format("{} of ", test_limit_) : "", all);
+  }
   info_.test_share = std::move(share);
 }
 

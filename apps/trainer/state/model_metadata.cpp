@@ -39,7 +39,8 @@ void describe_model(const TrainConfig& config, SafetensorsFile& file) {
   if (const auto& share = config.data.test_share) {
     nlohmann::json most = nlohmann::json::array();
     for (const auto& draw : share->most) most.push_back(draw ? nlohmann::json(*draw) : nlohmann::json());
-    file.metadata[kTestShare] = nlohmann::json{{"seed", share->seed}, {"most", std::move(most)}}.dump();
+    file.metadata[kTestShare] =
+        nlohmann::json{{"seed", share->seed}, {"most", std::move(most)}, {"tests", share->tests}, {"digest", share->digest}}.dump();
   }
 }
 
@@ -60,8 +61,12 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   TestShare share;
   bool right =
       json.is_object() && json.value("seed", nlohmann::json()).is_number_unsigned() && json.value("most", nlohmann::json()).is_array();
+  if (right && json.contains("tests"))
+    right = json["tests"].is_number_unsigned() && json.value("digest", nlohmann::json()).is_number_unsigned();
   if (right) {
     share.seed = json["seed"].get<std::uint64_t>();
+    share.tests = json.value("tests", share.tests);
+    share.digest = json.value("digest", share.digest);
     for (const auto& most : json["most"]) {
       right = right && (most.is_null() || most.is_number_unsigned());
       share.most.emplace_back(most.is_number_unsigned() ? std::optional(most.get<std::uint64_t>()) : std::nullopt);
@@ -69,7 +74,7 @@ std::optional<TestShare> test_share_of(const SafetensorsFile& file, const std::s
   }
   if (!right) {
     fail(ExitCode::kUsage, "model file", "{}: metadata {}; needed: {}", source, kTestShare,
-         R"({"seed": number, "most": [number or null, …]})");
+         R"({"seed": number, "most": [number or null, …], "tests": number, "digest": number})");
   }
   return share;
 }
