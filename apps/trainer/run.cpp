@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "apps/inference/description.h"
 #include "apps/inference/model_file.h"
 #include "apps/inference/plugins.h"
 #include "apps/trainer/check_gradients.h"
@@ -168,6 +169,26 @@ TrainConfig read_for_ranks(const TrainOptions& options, const RankLayout& site, 
   }
 }
 
+/// A model that a run goes on from may know pictures that this run would test it by.
+void warn_of_known_tests(const TrainConfig& config) {
+  const std::string& file = config.init.file;
+  if (file.empty() || !config.data.test_share) return;
+  const SafetensorsFile model = read_safetensors(file, nullptr, [](const std::string&) { return true; });
+  const auto of_model = model.metadata.find(kConfigMetadata);
+  if (of_model == model.metadata.end() || data_path_of(parse_json(of_model->second, file)) != data_path_of(config.resolved)) return;
+  const auto share = test_share_of(model, file);
+  const auto& tests = config.data.test_share->most;
+  if (!share || share->most.size() != tests.size()) return;
+  const auto& held = share->most;
+  const bool within = std::equal(held.begin(), held.end(), tests.begin(), [](const auto& kept, const auto& own) { return own <= kept; });
+  if (within && share->seed == config.data.test_share->seed) return;
+  log::info(
+      "warning: init: {} was trained on some of the pictures that are for tests here, as its run held out others; give its seed, {}, and "
+      "no "
+      "larger data.val_fraction than it had",
+      file, share->seed);
+}
+
 void open_data(const TrainOptions& options, TrainConfig& config, const RankLayout& site) {
   const std::vector<TensorInfo> declared = config.data.tensors;
   if (!options.evaluate.empty() && config.data.pictures) {
@@ -181,7 +202,9 @@ void open_data(const TrainOptions& options, TrainConfig& config, const RankLayou
       fail(ExitCode::kUsage, "data", "the class {} has a name that is not UTF-8, which model files cannot keep; rename it", shown(name));
   }
   require(config.data.tensors == declared, "data", "a data set changed its tensors or classes when it was opened");
-  if (options.evaluate.empty()) check_data_size(config, source_of(options), site);
+  if (!options.evaluate.empty()) return;
+  check_data_size(config, source_of(options), site);
+  warn_of_known_tests(config);
 }
 
 /// Now rather than after training. What is there stays as it is.

@@ -254,6 +254,11 @@ write mixed/val/bee/notes x
 remove mixed/val
 0 1 | no test picture of a class | ^classes without a test picture: bee$ | pets.json --output share | data.path=mixed | data.val_fraction=0.05 | data.test_limit=1 | steps=1
 0 1 | a test takes the share of the run, and says so | ^data: tests take 1 of the 2 pictures of mixed/train that the model's run held out$ | --evaluate share
+let on = data.path=mixed | data.val_fraction=0.05 | steps=1 | init=share/model.safetensors
+0 1 | training goes on from it | done | pets.json --output further | $on
+unsaid warning
+0 1 | beside other tests | ^warning: init: share/model.safetensors was trained on some .* give its seed, 1, and no larger data.val_fraction | pets.json --output leak | $on | seed=7
+0 1 | or more of them | ^warning: init: share/model.safetensors was trained on some | pets.json --output more | $on | data.val_fraction=0.5
 copy pets/train/ant mixed/train/ant/more
 copy pets/train/ant mixed/train/ant/again
 0 1 | and what came since | ^data: tests take the [3-9] pictures of mixed/train that the model's run held out or that came since: it held out 2$ | --evaluate share | data.test_limit=0
