@@ -104,6 +104,16 @@ void load_model_tensors(const SafetensorsFile& file, const std::string& source, 
       const auto missing = static_cast<std::size_t>(std::count_if(parameters.begin(), parameters.end(), [&](const Parameter* parameter) {
         return file.tensors.count(prefix + parameter->name) == 0;
       }));
+      // Other tools put something before each name.
+      const std::string end = "." + prefix + name;
+      for (const std::string& other : names) {
+        if (!other.ends_with(end)) continue;
+        const std::string front = other.substr(0, other.size() - end.size() + 1);
+        const auto behind = [&](const Parameter* parameter) { return file.tensors.count(front + prefix + parameter->name) != 0; };
+        if (!std::all_of(parameters.begin(), parameters.end(), behind)) continue;
+        fail(ExitCode::kUsage, "model file", "{}: tensor {} is missing, but {} is there, as the others are; take '{}' off the file's names",
+             source, prefix + name, other, front);
+      }
       if (2 * missing > parameters.size()) {
         fail(
             ExitCode::kUsage, "model file",

@@ -560,6 +560,11 @@ TEST_CASE("recipe/init: tensors that a pattern skips keep their own initialisati
     CHECK(contains(refusal({"6.*"}), "tensor 1.bias is missing"));
     CHECK_NOTHROW(check_initial_file({path, {"6.*", "1.*"}}, *read_train_config(recipe_config(), "test", {1, 1}).model));
 
+    // A front that no tool is known by is named.
+    SafetensorsFile fronted;
+    for (const auto& [name, tensor] : loaded.tensors) fronted.tensors["net.body." + name] = tensor;
+    write_safetensors(path, fronted);
+    CHECK(contains(refusal({}), "as the others are; take 'net.body.' off the file's names"));
     // Other tools' prefixes go; what is skipped may be of a dtype and rank that nobody here knows.
     SafetensorsFile wrapped;
     for (const auto& [name, tensor] : loaded.tensors) wrapped.tensors["module._orig_mod." + name] = tensor;
