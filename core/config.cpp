@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -155,6 +156,14 @@ struct ConfigSection::Node {
   [[noreturn]] void wrong(const std::string& key, const std::string& expected, const json& found) const {
     error(key, "expected {}, found {}", expected, found_text(found));
   }
+  /// A text may be a number that is not written as JSON has it: "0.1", .1, 010, 0x10.
+  [[noreturn]] void no_number(const std::string& key, const std::string& expected, const json& found) const {
+    const std::string text = found.is_string() ? found.get<std::string>() : "";
+    char* end = nullptr;
+    const double number = std::strtod(text.c_str(), &end);
+    if (text.empty() || *end != '\0' || !std::isfinite(number)) wrong(key, expected, found);
+    error(key, "expected {}, found {}; a number is not quoted, and written as in JSON: {}", expected, found_text(found), number);
+  }
   /// What looks like a number on a command line may be meant as a text.
   [[noreturn]] void no_text(const std::string& key, const std::string& expected, const json& found) const {
     const std::string name = path.empty() ? key : path + "." + key;
@@ -164,12 +173,12 @@ struct ConfigSection::Node {
   }
 
   double read_number(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
-    if (!value.is_number() || !range.contains(value.get<double>())) wrong(key, expected, value);
+    if (!value.is_number() || !range.contains(value.get<double>())) no_number(key, expected, value);
     return value.get<double>();
   }
   std::int64_t read_integer(const std::string& key, const json& value, const Range& range, const std::string& expected) const {
     const auto number = as_integer(value);
-    if (!number || !range.contains(static_cast<double>(*number))) wrong(key, expected, value);
+    if (!number || !range.contains(static_cast<double>(*number))) no_number(key, expected, value);
     return *number;
   }
   /// A list, whose bad values are named by the list.

@@ -100,7 +100,11 @@ TEST_CASE("core/config: values, defaults, and the resolved config") {
 TEST_CASE("core/config: numbers that are wrong") {
   const auto number = [](ConfigSection& c) { c.section("optimizer", "").number("lr", 0.1, Range::positive(), "learning rate"); };
   CHECK(contains(config_error(R"({"optimizer": {"lr": -1}})", "optimizer.lr", number), "expected a number > 0, found -1"));
-  CHECK(contains(config_error(R"({"optimizer": {"lr": "0.1"}})", "optimizer.lr", number), "found the string \"0.1\""));
+  for (const std::string text : {"0.1", ".1", "+0.1", "1e-1"}) {
+    CHECK(contains(config_error(R"({"optimizer": {"lr": ")" + text + "\"}}", "optimizer.lr", number),
+                   "found the string \"" + text + "\"; a number is not quoted, and written as in JSON: 0.1"));
+  }
+  CHECK(config_error(R"({"optimizer": {"lr": "fast"}})", "optimizer.lr", number).ends_with("found the string \"fast\""));
   CHECK(contains(config_error(R"({"optimizer": {"lr": null}})", "optimizer.lr", number), "found null"));
   CHECK(contains(config_error(R"({"optimizer": {"lr": true}})", "optimizer.lr", number), "found true"));
   CHECK(contains(config_error(R"({"optimizer": {"lr": [1]}})", "optimizer.lr", number), "found the list [1]"));
