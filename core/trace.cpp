@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <nlohmann/json.hpp>
 
 namespace starling {
 
@@ -26,6 +27,11 @@ constexpr std::string_view name_of(TraceLane lane) {
     case TraceLane::kDeviceExchange: return "exchange (device)";
   }
   return "?";
+}
+
+/// Names are for people here: readers of timelines take no lone surrogates.
+std::string label_text(const std::string& text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -55,7 +61,7 @@ std::string Tracer::events(Clock::time_point origin) const {
   }
   for (const Span& span : spans_) {
     // Nanoseconds are kept, so that spans which nest in time nest in the file.
-    result += fmt::format(R"(,{{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", json_text(span.name),
+    result += fmt::format(R"(,{{"ph":"X","name":{},"cat":"{}","pid":{},"tid":{},"ts":{:.3f},"dur":{:.3f}}})", label_text(span.name),
                           name_of(span.lane), rank_, static_cast<int>(span.lane), microseconds(span.begin - origin),
                           microseconds(span.end - span.begin));
   }
