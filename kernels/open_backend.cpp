@@ -41,10 +41,7 @@ std::unique_ptr<Backend> open_cuda(const BackendSettings& settings) {
     fail(ExitCode::kUsage, "cuda", "the plug-in {} speaks version {} of the interface, this program {}; build both from the same source",
          kStarlingCudaLibrary, abi, kStarlingCudaAbi);
   }
-  if (!opening.backend) {
-    opening.message[sizeof(opening.message) - 1] = '\0';
-    fail(ExitCode::kUsage, "cuda", "{}; or --device cpu", opening.message);
-  }
+  if (!opening.backend) fail(ExitCode::kUsage, "cuda", "{}; or --device cpu", opening.message);
   return std::unique_ptr<Backend>(opening.backend);
 }
 

@@ -2,6 +2,8 @@
 // bit.
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 
 #include "tests/apps/program.h"
@@ -138,6 +140,25 @@ forget clock 24
 0 1 | on one rank | step 24/24 | run.json --output alone | sync.algorithm=async | deterministic=false
 0 4 | into them and out of them | step 24/24 | run.json --output switched | $clock | sync.switch=[{"step":7,"algorithm":"gossip"},{"step":15,"algorithm":{"type":"async","interval_ms":1}}]
 )table");
+}
+
+TEST_CASE("algorithms: ranks wait in their steps, and none works for longer than a step takes") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.check("nodes", 4, 0, "step 24/24", "run.json --output out",
+                {R"(sync.algorithm={"type":"local_sgd","period":24,"gradients":"node","ranks_per_node":2})", "log_every=8"});
+  std::istringstream lines(program.read("out/metrics.jsonl"));
+  int steps = 0;
+  for (std::string text; std::getline(lines, text);) {
+    const nlohmann::json line = nlohmann::json::parse(text);
+    if (!line.contains("slowest_rank_ms")) continue;
+    CAPTURE(text);
+    CHECK(line["wait_ms"] > 0.0);
+    CHECK(line["fastest_rank_ms"] <= line["slowest_rank_ms"]);
+    CHECK(line["slowest_rank_ms"] <= line["step_ms"]);
+    steps += 8;
+  }
+  CHECK(steps == 24);
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 
 #include "apps/pictures/picture.h"
 #include "apps/trainer/data/picture_index.h"
+#include "apps/trainer/shards/example_tree.h"
 #include "apps/trainer/shards/in_order.h"
 #include "apps/trainer/shards/prepare.h"
 #include "apps/trainer/shards/shard_set.h"
@@ -255,6 +256,32 @@ TEST_CASE("shards: raw pixels are cut as PNG is") {
   const ShardSet set(prepared.options.destination, read_shard_index(prepared.options.destination), 0);
   const auto [shard, record] = set.place(0);
   CHECK(std::min(shard->entry(record).height, shard->entry(record).width) == 20);
+}
+
+TEST_CASE("shards: a picture whose pixels are more bytes than a record holds is refused by its header") {
+  PreparedTree prepared;
+  std::string png = read_text("golden/pictures/rgb8.png");
+  const auto put = [&](std::size_t at, std::uint32_t value) {
+    for (std::size_t i = 0; i < 4; ++i) png.at(at + i) = static_cast<char>(value >> (24 - 8 * i));
+  };
+  put(16, 40000), put(20, 40000);
+  put(29, checksum_of({reinterpret_cast<const std::uint8_t*>(png.data()) + 12, 17}));  // of the header: its name, and 13 bytes
+  rewrite(prepared.tree.folder / "train/bee/sub/2.PNG", png);
+  prepared.options.raw = true;
+  prepared.options.max_pixels = 1'600'000'000;
+  CHECK(contains(error_of(ExitCode::kUsage, [&] { prepared.make(); }), "2.PNG: is 40000×40000 pixels, more than a record holds"));
+}
+
+TEST_CASE("shards: of three pictures that are drawn two lie, and the third stands") {
+  const Folder folder;
+  write_example_tree({.destination = folder / "drawn", .classes = 1, .train = 3, .val = 1, .width = 24, .height = 16}, {});
+  const PictureIndex index(folder / "drawn/train");
+  PictureDecoder decoder;
+  for (std::int64_t i = 0; i < 3; ++i) {
+    const PictureSize size = decoder.size(read_picture_file(index.path(i)), "");
+    CHECK(size.height == (i == 2 ? 24 : 16));
+    CHECK(size.width == (i == 2 ? 16 : 24));
+  }
 }
 
 TEST_CASE("shards: an interrupted call goes on with what is not yet written") {

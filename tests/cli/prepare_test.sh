@@ -26,6 +26,12 @@ verify "is smaller by its quality" bash -c '[ "$(cat anew/*.shard | wc -c)" -lt 
 verify "pixels take their bytes" bash -c '[ "$(cat raw/*.shard | wc -c)" -gt $((30 * 24 * 24 * 3)) ]'
 check "other threads" 0 "" "$prepare" images pets raw2 --size 24 --raw --shard-pictures 4 --threads 3
 verify "change no byte" diff -r raw raw2
+"$prepare" example drawn --classes 1 --train 3 --val 1 --width 300 --height 300 >/dev/null && "$prepare" images drawn cut --raw >/dev/null
+check "how fast records are cut" 0 "left_ratio" "$build/bin/starling-bench" pictures cut --pictures 3 --repeats 1 --json
+verify "as a part of a copy's rate" python3 -c '
+import json
+row = json.load(open(".stdout"))
+assert abs(row["left_ratio"] * row["left_ms"] / row["left_bytes"] * 150528 / row["copy_ms"] - 1) < 1e-6, row'
 
 # Interrupted: 3,000 names of one picture, 30 in a shard.
 python3 - "$golden/444.jpg" <<'END'

@@ -51,6 +51,7 @@ check "simulate 4,096 ranks" 0 '^   1000  ' "$topo" simulate one-peer-exp -n 409
 check "simulate JSON" 0 '^\{"topology":"star","ranks":3,"lr":0\.1,"dimension":8,"heterogeneity":1\.0,"seed":0,"consensus_error":\[[0-9.e-]+,[0-9.e-]+,[0-9.e-]+\],"distance":\[[0-9.e-]+,[0-9.e-]+,[0-9.e-]+\]\}$' "$topo" simulate star -n 3 --rounds 2 --json
 check "simulate one rank" 0 '^     32 +0\.000000e\+00' "$topo" simulate base-2 -n 1
 check "simulate nothing" 0 '^      0 ' "$topo" simulate base-2 -n 2 --rounds 0
+verify "a line a round, the start and two of headings" [ "$(wc -l <.stdout)" = 3 ]
 check "a rate that is too large" 4 'became infinite in round [0-9]+; use a smaller --lr' "$topo" simulate ring -n 4 --lr 1000 --rounds 1000
 check "a negative rate" 2 'lr' "$topo" simulate ring -n 4 --lr=-1
 check "no dimension" 2 'dimension' "$topo" simulate ring -n 4 --dimension 0

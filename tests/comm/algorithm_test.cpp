@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "comm/algorithms/nodes.h"
 #include "core/config.h"
 #include "core/trace.h"
 #include "kernels/open_backend.h"
@@ -91,6 +92,22 @@ TEST_CASE("comm/algorithm: a step after a load without resume is refused") {
   gossip->resume(3);
   gossip->bucket_ready(0);
   gossip->backward_done();
+}
+
+TEST_CASE("comm/algorithm: hosts of unlike numbers of ranks have no number to a node, and all ranks say so") {
+  register_builtin_optimizers();
+  FakeWorld world(3, {.ranks_per_host = 2});
+  world.run([](Transport& transport) {
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    const auto mixer = transport.make_mixer(*backend);
+    const nlohmann::json config = nlohmann::json::object();
+    ConfigSection section(config, "test");
+    const auto rule = optimizers().make("sgd", "type", section);
+    std::vector<Bucket> buckets;
+    const std::string text = test::error_text(
+        [&] { ranks_per_node({.backend = *backend, .transport = transport, .mixer = *mixer, .rule = *rule, .buckets = buckets}); });
+    CHECK(text.find("is not given, and hosts have 1 to 2 of the 3 ranks; give a number that divides them") != std::string::npos);
+  });
 }
 
 TEST_CASE("comm/algorithm: exchanges and updates show on the timeline with their bucket") {

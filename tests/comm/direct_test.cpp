@@ -15,12 +15,14 @@
 #include "comm/shared/descriptors.h"
 #include "comm/shared/direct_control.h"
 #include "comm/shared/direct_transport.h"
+#include "comm/transports/checks.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
 #include "plain_families.h"
 #include "staged_jobs.h"
 #include "support.h"
 #include "tests/fakes/transport/fake_transport.h"
+#include "tests/support/errors.h"
 #include "tests/support/exchanges.h"
 #include "tests/support/numbers_of_ranks.h"
 #include "tests/support/topologies.h"
@@ -306,6 +308,16 @@ TEST_CASE("comm/direct: a wait for a rank that stopped names it, its host, and w
     CHECK(text.find(part) != std::string::npos);
   }
   CHECK(text.find('\n') == std::string::npos);
+}
+
+TEST_CASE("comm/transports: a wait that is over its limit names the missing first, and of either kind the longest silent") {
+  const std::string text = test::error_of(ExitCode::kLost, [] {
+    fail_wait(0, "the sum", {12, 0, 11}, 2.0, {{1, 0.5}, {2, 3.0}, {3, 1.0, "", false}, {4, 7.0, "", false}, {5, -1.0}});
+  });
+  CHECK(
+      test::contains(text,
+                     "; missing: rank 5 never heard of, rank 2 last heard of 3.0 s ago, rank 1 last heard of 0.5 s ago; there: rank 4 last "
+                     "heard of 7.0 s ago, rank 3 last heard of 1.0 s ago"));
 }
 
 TEST_CASE("comm/direct: a reader that never lets go is named") {

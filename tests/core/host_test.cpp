@@ -21,6 +21,7 @@ TEST_CASE("core/host: a CPU quota is the least of a process's groups and those a
   group("two/a/b/c", "cpu.max", "50000 20000\n");
   group("two/low", "cpu.max", "1000 100000\n");
   group("two/odd", "cpu.max", "nonsense\n");
+  group("two/none", "cpu.max", "0 100000\n");
   group("container", "cpu.max", "150000 100000\n");
   const auto first_version = [&](const std::string& path, const std::string& quota) {
     group(path, "cpu.cfs_quota_us", quota);
@@ -34,6 +35,7 @@ TEST_CASE("core/host: a CPU quota is the least of a process's groups and those a
   CHECK(quota("0::/a/b/c\n", "two") == 2.5);
   CHECK(quota("0::/low\n", "two") == 0.01);
   CHECK(std::isinf(quota("0::/odd\n", "two")));
+  CHECK(std::isinf(quota("0::/none\n", "two")));
   CHECK(std::isinf(quota("0::/\n", "two")));
   CHECK(quota("0::/docker/0123/not/mounted\n", "container") == 1.5);
   CHECK(quota("12:pids:/job\n4:cpu,cpuacct:/job\n0::/\n", "one") == 3.0);

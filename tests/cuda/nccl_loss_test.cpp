@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/capture.h"
+#include "comm/nccl/watchdog.h"
 #include "tests/cuda/nccl_world.h"
 #include "tests/cuda/training_job.h"
 #include "tests/support/errors.h"
@@ -74,6 +75,14 @@ Ticket exchange_with(int partner, Transport& transport, cuda::CudaBackend& backe
 }
 
 }  // namespace
+
+TEST_CASE(
+    "nccl/loss: the exchanges of a graph are called by the launch's step, their buckets and peers, or by all ranks where they are sums") {
+  NcclGraph graph{.step = 3, .works = {{.exchange = pair_with(1), .label = {3, 0, 2}}, {.exchange = pair_with(4), .label = {3, 1, 2}}}};
+  CHECK(graph.text(7) == "the exchanges of step 7 (replayed as a graph), buckets 0 to 1, round 6 with ranks 1, 4");
+  graph.works = {{.label = {3, 2, 2}, .sum = true}};
+  CHECK(graph.text(3) == "the exchanges of step 3 (replayed as a graph), bucket 2, over all ranks");
+}
 
 TEST_CASE("nccl/loss: a rank that stops ends the others in time, with step, buckets, round and ranks; nothing hangs") {
   struct Variant {

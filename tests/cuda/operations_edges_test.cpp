@@ -169,6 +169,7 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
         [&] { b.augment_images({.x = typed(DType::kUInt8, 1, 4, 4, 5), .y = tensor(1, 4, 4, 5)}); },
         [&] { b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)}); },
         [&] { b.change_pixels({.x = bytes, .steps = typed(DType::kInt32, 2, 1, 9), .y = bytes}); },
+        [&] { b.softmax_cross_entropy({.logits = tensor(4, 0), .labels = whole, .loss = tensor(1)}); },
         [&] { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = window(3, 1, 1), .square_sum = four}); },
         [&] { b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true}); },
         [&] { conv(window(3, 1, 0)); },

@@ -169,7 +169,6 @@ void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<F
   sync_folder(folder);
   const std::string done = done_text({{"step", step}, {"files", json_of(files)}});
   write_file_atomically(folder + "/DONE", done.data(), done.size());
-  sync_folder(folder);
   sync_folder(checkpoints);
 
   int left = std::max(keep, 1) - 1;

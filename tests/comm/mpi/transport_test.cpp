@@ -16,6 +16,7 @@
 
 #include "../async_log.h"
 #include "../support.h"
+#include "comm/mpi/pulse.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
@@ -218,6 +219,11 @@ TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stand
   }
   CHECK(test::largest_difference({x}, {mean}) < 1e-13);
   std::filesystem::remove(file(r));
+}
+
+TEST_CASE("comm/mpi: a muster waits for the ranks that are late") {
+  if (session().rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  CHECK(detail::MpiPulse::instance()->muster([](int) { return false; }, 20.0).empty());
 }
 
 TEST_CASE("comm/mpi: a slow rank is named with what it does, and late messages do no harm") {
