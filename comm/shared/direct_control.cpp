@@ -39,7 +39,7 @@ std::int64_t monotonic_nanoseconds() {
 
 std::string_view verb_of(Pulse::Doing doing) {
   switch (doing) {
-    case Pulse::Doing::kNothing: return "has exchanged nothing yet";
+    case Pulse::Doing::kNothing: break;  // it is of no step
     case Pulse::Doing::kPublished: return "published";
     case Pulse::Doing::kWaitsForNeighbour: return "waits for a neighbour's";
     case Pulse::Doing::kWaitsForReaders: return "waits for readers of";
@@ -71,7 +71,7 @@ double Pulse::seconds_ago() const {
 std::string Pulse::text() const {
   const Doing what = doing.load(std::memory_order_relaxed);
   const std::int64_t at = step.load(std::memory_order_relaxed);
-  if (what == Doing::kNothing || at < 0) return std::string(verb_of(what));
+  if (at < 0) return what == Doing::kEnded ? "has ended before its first exchange" : "has exchanged nothing yet";
   return fmt::format("{} bucket {} of step {}", verb_of(what), bucket.load(std::memory_order_relaxed), at);
 }
 

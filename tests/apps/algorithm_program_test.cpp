@@ -142,6 +142,16 @@ forget clock 24
 )table");
 }
 
+TEST_CASE("algorithms: a scale of the rate is as good as a rate so many times as large") {
+  const Program program;
+  program.write("run.json", algorithm_config());
+  program.play(R"table(
+0 2 | scaled | step 24/24 | run.json --output scaled | sync.algorithm=gossip | sync.topology.type=ring | sync.lr_scale=2
+0 2 | larger | step 24/24 | run.json --output larger | sync.algorithm=gossip | sync.topology.type=ring | optimizer.lr=0.04
+same scaled larger
+)table");
+}
+
 TEST_CASE("algorithms: ranks wait in their steps, and none works for longer than a step takes") {
   const Program program;
   program.write("run.json", algorithm_config());

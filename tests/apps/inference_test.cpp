@@ -10,6 +10,7 @@
 #include "apps/inference/description.h"
 #include "apps/inference/inference.h"
 #include "apps/inference/model_file.h"
+#include "apps/pictures/picture.h"
 #include "core/autograd.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
@@ -92,6 +93,14 @@ TEST_CASE("a loaded model gives the logits of the model that was written") {
     CHECK(model->logits(std::span<const std::uint8_t>(bytes)) == expected);  // dropout is off, nothing is learnt
     CHECK(model->logits(std::span<const float>()).empty());
   }
+}
+
+TEST_CASE("a picture file becomes an image of the model's height and width") {
+  std::vector<std::uint8_t> expected(4 * 5 * 3);
+  const auto part = [](const PictureSize& size) { return PicturePart::centre(size, 4, 4, 5); };
+  const std::string file = "golden/pictures/420.jpg";
+  PictureDecoder({.scaled_decoding = false}).decode(read_picture_file(file), file, part, 4, 5, 3, expected.data());
+  CHECK(load_model(WrittenModel().path)->read_picture(file) == expected);
 }
 
 TEST_CASE("outputs beyond the classes have numbers for names") {

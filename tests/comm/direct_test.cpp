@@ -320,6 +320,15 @@ TEST_CASE("comm/transports: a wait that is over its limit names the missing firs
                      "heard of 7.0 s ago, rank 3 last heard of 1.0 s ago"));
 }
 
+TEST_CASE("comm/direct: what a rank last did is told with its step, if it has come to one") {
+  detail::Pulse pulse;
+  CHECK(pulse.text() == "has exchanged nothing yet");
+  pulse.beat(detail::Pulse::Doing::kEnded);
+  CHECK(pulse.text() == "has ended before its first exchange");
+  pulse.beat(detail::Pulse::Doing::kMixed, {12, 3, 11});
+  CHECK(pulse.text() == "mixed bucket 3 of step 12");
+}
+
 TEST_CASE("comm/direct: a reader that never lets go is named") {
   std::string text;
   std::atomic<bool> over{false};
