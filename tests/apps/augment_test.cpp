@@ -89,6 +89,10 @@ TEST_CASE("apps/augment: operations on images are torchvision's within a grey le
   CHECK(operations.size() == 15);
 }
 
+TEST_CASE("apps/augment: a hue turned back by less than fp32 tells is not turned") {
+  CHECK(pixel_steps::hue(-1e-9).numbers[0] == pixel_steps::hue(0.0).numbers[0]);
+}
+
 TEST_CASE("apps/augment: operations have the same bits on every instruction set") {
   const cpu::PixelKernels* copies[] = {&cpu::scalar::pixels_copy(), &cpu::avx2::pixels_copy(), &cpu::avx512::pixels_copy()};
   const auto runs = static_cast<std::size_t>(cpu::hardware_isa()) + 1;

@@ -243,6 +243,8 @@ TEST_CASE("what is no picture, or not whole, is refused by name") {
       CHECK(text.starts_with("[picture] pets/x.jpg: "));
     }
   }
+  const Pixels png = GoldenPictures::file("rgb8.png");
+  CHECK(test::contains(refusal_of({png.begin(), png.begin() + 100}), "it ends early"));
   CHECK(refusal_of(GoldenPictures::file("420.jpg"), {.max_pixels = 45 * 61 - 1}) ==
         "[picture] pets/x.jpg: is 45×61 pixels, more than the 2744 that max_pixels allows");
   CHECK(refusal_of(GoldenPictures::file("420.jpg"), {.max_pixels = 45 * 61}).empty());

@@ -235,8 +235,8 @@ TEST_CASE("planner/advice: recommends gossip that mixes fast on slow networks, a
   const Advice alone = advise(hosts(1, 1.0), step, {25});
   CHECK(alone.choices[alone.best].prediction.exposed == 0.0);
 
-  // A step of 100 s is as long with both sizes, which are five times the default and a fifth of it: the faster one.
-  const Advice long_step = advise(hosts(8, 1.0), even_step(25e6, 100.0), {5, 125});
+  // A step of 1000 s is as long with both sizes, which are five times the default and a fifth of it: the faster one.
+  const Advice long_step = advise(hosts(8, 1.0), even_step(25e6, 1000.0), {5, 125});
   CHECK(long_step.choices[long_step.best].bucket_mb == 5.0);
 }
 

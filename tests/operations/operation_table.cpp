@@ -143,6 +143,7 @@ std::vector<Operation> operation_table() {
       convolution({2, 6, 9, 8}, 8, window(5, 1, 2, 1, 8), false),
       convolution({2, 10, 9, 65}, 65, window(5, 2, 0, 1, 65), false),
       convolution({1, 9, 9, 6}, 6, window(3, 1, 2, 2, 6), true),
+      convolution({1, 9, 12, 6}, 6, window(5, 1, 4, 2, 6), false),
       convolution({1, 9, 8, 3}, 3, window(2, 3, 1, 1, 3), false),
       convolution({1, 4, 5, 16}, 16, window(3, 1, 3, 1, 16), false),
       convolution({2, 2, 2, 64}, 64, window(7, 1, 3, 1, 64), false),
