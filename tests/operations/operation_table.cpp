@@ -194,7 +194,7 @@ std::vector<Operation> operation_table() {
       flatten({2, 8, 8, 64}),
       flatten({2, 3, 11, 33}),
       flatten({1, 6, 6, 70}),
-      embedding(5, 7, 3),
+      embedding(5, 9, 3),
       embedding(100, 2, 33),
       embedding(300, 40, 64),
       embedding(3, 500, 16),
