@@ -84,6 +84,8 @@ std::vector<std::vector<int>> hosts_of(const std::vector<Place>& places) {
 
 }  // namespace
 
+double question_interval(double limit) { return std::min(1.0, limit / kQuestions); }
+
 RankWatch::RankWatch(MpiPulse& pulse, int rank, int size, Lost lost) : pulse_(pulse), lost_(std::move(lost)) {
   const Place mine = own_place();
   std::vector<Place> places(static_cast<std::size_t>(size));
@@ -190,8 +192,7 @@ void RankWatch::look_for_heartbeat(Heartbeat& state) {
   if (!lock.owns_lock() || now - state.last_look > 3 * kLook) state.silent_since = now;
   state.last_look = Clock::now();
   if (!lock.owns_lock()) return;
-  const double interval = std::min(1.0, limit / kQuestions);
-  if (std::chrono::duration<double>(now - state.last_question).count() >= interval) {
+  if (std::chrono::duration<double>(now - state.last_question).count() >= question_interval(limit)) {
     pulse_.ask(watched_);
     state.last_question = now;
   }

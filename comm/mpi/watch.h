@@ -14,6 +14,9 @@
 
 namespace starling::detail {
 
+/// Seconds between two questions to a rank that must give a sign of life within `limit` seconds.
+double question_interval(double limit);
+
 /// Notices a rank that is gone, whatever this process waits for or computes at the time: messages, shared memory, NCCL, a disk. A thread of
 /// its own sleeps until the kernel says that a process of this host has ended (pidfd_open, Linux 5.3), so that costs nothing while all goes
 /// well. Between hosts, the lowest rank of each asks that of the next one for a sign of life, and the last asks the first: so one small

@@ -17,6 +17,7 @@
 #include "../async_log.h"
 #include "../support.h"
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/watch.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
 #include "kernels/open_backend.h"
@@ -219,6 +220,11 @@ TEST_CASE("comm/mpi: asynchronous averages wait in no step for a rank that stand
   }
   CHECK(test::largest_difference({x}, {mean}) < 1e-13);
   std::filesystem::remove(file(r));
+}
+
+TEST_CASE("comm/mpi: a rank is asked for a sign of life once a second at least, and five times within its limit") {
+  CHECK(detail::question_interval(0.5) == doctest::Approx(0.1));
+  CHECK(detail::question_interval(60.0) == 1.0);
 }
 
 TEST_CASE("comm/mpi: a muster waits for the ranks that are late") {
