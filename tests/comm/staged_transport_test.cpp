@@ -132,6 +132,22 @@ TEST_CASE("comm/staged: the start does not wait for the device, and the steady s
   });
 }
 
+TEST_CASE("comm/staged: a transport that ends waits for what the device still copies from its memory") {
+  const auto backends = hosts(2);
+  FakeWorld world(2);
+  world.run([&](Transport& transport) {
+    const int r = transport.rank();
+    LateDevice device(*backends[static_cast<std::size_t>(r)], std::chrono::milliseconds(50));
+    const Tensor own = filled(device, 7, r), target(device, Shape{7}, DType::kFloat32);
+    auto staged = make_staged_transport(world.transport(r));
+    device.set_stream(StreamKind::kCommunication);  // which nobody waits for
+    staged->wait(staged->start_exchange(pair_with(1 - r), own, {target}, {0, 0, 0}));
+    const Event last = device.record();
+    staged.reset();
+    CHECK(device.done(last));
+  });
+}
+
 TEST_CASE("comm/staged: what has come is copied to the device while the rest is under way") {
   const auto backends = hosts(2);
   FakeWorld world(2);
