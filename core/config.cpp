@@ -141,14 +141,15 @@ struct ConfigSection::Node {
   [[noreturn]] void error(const std::string& key, fmt::format_string<Args...> format, Args&&... args) const {
     fail(ExitCode::kUsage, "config", place(key), format, std::forward<Args>(args)...);
   }
-  [[noreturn]] void missing(const std::string& key, const std::string& expected) const {
+  [[noreturn]] void missing(const std::string& key, const std::string& expected, const std::string& other = {}) const {
     // A misspelt required key would otherwise only be noticed after this one.
     std::vector<std::string> unknown;
     for (const auto& [name, value] : given.items()) {
       if (std::none_of(entries.begin(), entries.end(), [&, &given_name = name](const Entry& e) { return e.name == given_name; }))
         unknown.push_back(name);
     }
-    const std::string near = suggestion(key, unknown);
+    std::string near = suggestion(key, unknown);
+    if (near.empty()) near = suggestion(other, unknown);
     const std::size_t quote = near.find('\'');
     error(key, "is required and missing{}; expected {}",
           near.empty() ? "" : fmt::format(" ({} stands there, unknown)", near.substr(quote, near.rfind('\'') + 1 - quote)), expected);
@@ -456,6 +457,10 @@ void ConfigSection::resolve(const std::string& key, const json& value) { node_->
 std::string ConfigSection::path(const std::string& key) const { return node_->path_of(key); }
 
 ErrorPlace ConfigSection::place(const std::string& key) const { return node_->place(key); }
+
+void ConfigSection::missing(const std::string& key, const std::string& expected, const std::string& other) const {
+  node_->missing(key, expected, other);
+}
 
 void ConfigSection::finish() const {
   std::vector<std::string> known;

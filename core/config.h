@@ -87,6 +87,9 @@ class ConfigSection {
     throw Error(ExitCode::kUsage, detail::error_parts("config", place(key), format, fmt::make_format_args(args...)));
   }
 
+  /// The same for a key that is needed, or another one in its place: names the unknown key that it may have been meant by.
+  [[noreturn]] void missing(const std::string& key, const std::string& expected, const std::string& other = {}) const;
+
   /// Refuses unknown keys of this object.
   void finish() const;
   /// Every key with its value, defaults included, of this object and the sections made from it.

@@ -102,9 +102,14 @@ TEST_CASE("refusals: what is no config") {
   refuses("a hundred thousand levels", R"(given\.json)", std::string(100'000, '['));
   refuses("epochs and steps", "steps.*epochs|epochs.*steps",
           R"({"model": {"type": "mlp"}, "data": {"type": "synthetic"}, "steps": 1, "epochs": 1})");
-  refuses("neither epochs nor steps", "epochs.*steps|steps.*epochs", R"({"model": {"type": "mlp"}, "data": {"type": "synthetic"}})");
-  refuses("no model", "model", R"({"data": {"type": "synthetic"}, "steps": 1})");
-  refuses("no data", "data", R"({"model": {"type": "mlp"}, "steps": 1})");
+  const std::string parts = R"("model": {"type": "mlp"}, "data": {"type": "synthetic"})";
+  refuses("neither epochs nor steps", "epochs: is required and missing; expected a number, or steps", "{" + parts + "}");
+  refuses("epochs misspelt", R"(missing \('epchs' stands there, unknown\))", "{" + parts + R"(, "epchs": 1})");
+  refuses("steps misspelt", R"(missing \('stpes' stands there, unknown\))", "{" + parts + R"(, "stpes": 1})");
+  refuses("no model", R"(model: .*missing; expected an object such as \{)", R"({"data": {"type": "synthetic"}, "steps": 1})");
+  refuses("model misspelt", R"(model: .*missing \('modl' stands)", R"({"data": {"type": "synthetic"}, "modl": {}, "steps": 1})");
+  refuses("no data", R"(data: .*missing; expected an object such as \{)", R"({"model": {"type": "mlp"}, "steps": 1})");
+  refuses("data misspelt", R"(data: .*missing \('dtaa' stands)", R"({"model": {"type": "mlp"}, "dtaa": {}, "steps": 1})");
 }
 
 TEST_CASE("refusals: groups, samplers, caches, augmentations and what is chosen by measurement") {

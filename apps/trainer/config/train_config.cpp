@@ -87,7 +87,7 @@ void read_cache(ConfigSection& section, TrainConfig& config, const RankLayout& s
 
 void read_data(ConfigSection& root, TrainConfig& config, const RankLayout& site) {
   ConfigSection data = root.section("data", "the data set and how it is read");
-  if (!root.has("data") && !root.describing()) root.error("data", R"(is missing; needed: an object such as {{"type": "synthetic"}})");
+  if (!root.has("data") && !root.describing()) root.missing("data", R"(an object such as {"type": "synthetic"})");
   const std::string type = data.required_text("type", "the data set, see `--list data`");
   config.shuffle = data.boolean("shuffle", true, "a new order of the training samples every epoch, the same on all ranks");
   ConfigSection sampler = data.section("sampler", "which rank takes which samples when; a text is its type", "type");
@@ -197,7 +197,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
     model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
     return;
   }
-  if (!root.has("model")) root.error("model", R"(is missing; needed: an object such as {{"type": "resnet20"}})");
+  if (!root.has("model")) root.missing("model", R"(an object such as {"type": "resnet20"})");
   config.model = make_model(model, config.task->input(), config.task->outputs());
   config.task->check_model(*config.model, model);
   if (config.data.test_image) config.model->check_takes(*config.data.test_image);
@@ -211,7 +211,7 @@ void read_length(ConfigSection& root, TrainConfig& config) {
   config.batch_size = root.integer("batch_size", 128, Range::closed(1, 1 << 24), "samples of one micro-batch on one rank");
   config.accumulate = root.integer("accumulate", 1, Range::closed(1, 1 << 20), "micro-batches whose gradients add up to one update");
   if (root.has("epochs") && root.has("steps")) root.error("steps", "is given together with epochs; allowed: one of them");
-  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.error("epochs", "is missing; needed: epochs or steps");
+  if (!root.has("epochs") && !root.has("steps") && !root.describing()) root.missing("epochs", "a number, or steps in its place", "steps");
   if (root.has("epochs") || root.describing())
     config.epochs = root.required_number("epochs", Range{0.0, 1e9, true, false}, "length of the run in epochs; this or `steps`");
   if (config.epochs == std::floor(config.epochs) && config.epochs > 0.0) root.resolve("epochs", static_cast<std::int64_t>(config.epochs));
