@@ -37,6 +37,15 @@ TEST_CASE("refusals: arguments") {
 2 1 | init that is not there | none\.safetensors | small.json --output refused | init=none.safetensors
 2 1 | init of something else | small\.json | small.json --output refused | init=small.json
 )table");
+  using Arguments = Program::Arguments;
+  const auto empty = [&](const Arguments& arguments, const std::string& pattern) {
+    const auto ended = program.train({arguments});
+    CHECK(ended.status == 2);
+    CHECK_MESSAGE(starling::test::matches(ended.err, pattern), ended.err);
+  };
+  empty({"small.json", "--output", ""}, R"(--output is given without a value; .* variable is empty)");
+  empty({"--output=", "small.json"}, R"(--output is given without a value)");  // it is not the next argument
+  empty({"small.json", "--resume=latest", "", "--output", "refused"}, R"(argument 3 is empty)");
   program.write("huge.safetensors", std::string("\377\377\377\377\377\377\377\177{}", 10));
   program.check("init with a header of 2^63", 1, 2, R"(huge\.safetensors)", "small.json --output refused", {"init=huge.safetensors"});
   program.play("lacks refused gpu");

@@ -67,6 +67,7 @@ TrainOptions parse_train_options(int argc, char** argv) {
   app.add_option("--confusion", options.confusion, "with --evaluate: write which classes are taken for which, as CSV");
   app.add_flag("--describe-config", options.describe_config, "print every config key as Markdown");
   options.help_text = app.help();
+  refuse_empty_arguments(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

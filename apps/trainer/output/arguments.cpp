@@ -52,7 +52,21 @@ std::string argument_error(const CLI::App& app, const CLI::ParseError& error, in
   return fmt::format("{}{}; see {} --help", text, option_hint(apps, argc, argv), command);
 }
 
+void refuse_empty_arguments(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i], before = argv[i - 1];
+    const bool glued = argument.starts_with("--") && argument.find('=') == argument.size() - 1;
+    if (!argument.empty() && !glued) continue;
+    const std::string option = glued                                                               ? argument.substr(0, argument.size() - 1)
+                               : before.starts_with("--") && before.find('=') == std::string::npos ? before
+                                                                                                   : "";
+    if (option.empty()) fail(ExitCode::kUsage, "arguments", "argument {} is empty; leave it out, or look whether a variable is", i);
+    fail(ExitCode::kUsage, "arguments", "{} is given without a value; leave it out, or look whether a variable is empty", shown(option));
+  }
+}
+
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv) {
+  refuse_empty_arguments(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

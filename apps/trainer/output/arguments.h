@@ -15,6 +15,9 @@ namespace starling {
 /// "The following argument was not expected: --bandwith; did you mean '--bandwidth'?; see starling-topo plan --help".
 std::string argument_error(const CLI::App& app, const CLI::ParseError& error, int argc, const char* const* argv);
 
+/// Error(kUsage) where an argument, or what follows an option's '=', is empty, as where a variable of the shell was: no option has a use
+/// for it, and CLI11 would take the next argument for the value.
+void refuse_empty_arguments(int argc, const char* const* argv);
 /// Parses a program's arguments. The exit status where they ask for help, which is printed then; Error(kUsage) where they are wrong,
 /// Error(kOutput) where the help cannot be printed.
 std::optional<int> parse_arguments(CLI::App& app, int argc, const char* const* argv);
