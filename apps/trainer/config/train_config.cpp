@@ -194,7 +194,7 @@ void read_model(ConfigSection& root, TrainConfig& config) {
   ConfigSection model = root.section("model", "the network");
   if (root.describing()) {
     model.required_text("type", "the model, see `--list models`");
-    model.integer("num_classes", 10, Range::closed(1, 1e6), "outputs; default: the data's classes");
+    model.integer("num_classes", 10, Range::closed(1, 1 << 24), "outputs; default: the data's classes");
     return;
   }
   if (!root.has("model")) root.missing("model", R"(an object such as {"type": "resnet20"})");
