@@ -1,5 +1,5 @@
-"""What the scripts that try Starling many times share (kill_matrix, corrupt_matrix, link_faults, soak): where the programs are, how a run's
-results are read, and the loop over random trials with its report."""
+"""What the scripts that try Starling many times share (kill_matrix, corrupt_matrix, link_faults, random_runs, soak): where the programs are,
+how a run's results are read, and the loop over random trials with its report."""
 
 import argparse
 import json
@@ -9,9 +9,11 @@ import re
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.abspath(os.environ.get("STARLING_BUILD", os.path.join(ROOT, "build")))
@@ -40,7 +42,7 @@ def mpi_environment(**more):
 
 def read(path):
     try:
-        with open(path) as file:
+        with open(path, errors="surrogateescape") as file:
             return file.read()
     except OSError:
         return ""
@@ -58,6 +60,32 @@ def until(condition, seconds, pause=0.002):
             return False
         time.sleep(pause)
     return True
+
+
+class Ended:
+    """A program that has ended: its status (None: not within the limit), what it said, and the seconds that it took; after the signal, where
+    it was sent one: signalled = (seconds, signal)."""
+
+    def __init__(self, command, folder, limit, cwd=None, signalled=None):
+        os.makedirs(folder + "/mpi", exist_ok=True)
+        begin = time.monotonic()
+        with open(folder + "/stdout", "w") as out, open(folder + "/stderr", "w") as err:
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True, cwd=cwd,
+                                       env=mpi_environment(OMPI_MCA_orte_tmpdir_base=folder + "/mpi"))  # fmt: skip
+            try:
+                if signalled:
+                    until(lambda: process.poll() is not None, signalled[0])
+                    process.send_signal(signalled[1])
+                    begin = time.monotonic()
+                self.status = process.wait(limit)
+            except subprocess.TimeoutExpired:
+                self.status = None
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        self.seconds = time.monotonic() - begin
+        self.out, self.err = read(folder + "/stdout"), read(folder + "/stderr")
+        # Of mpirun's own words about a rank that ended with an error, none counts.
+        self.lines = [line for line in self.err.split("\n") if re.match(r"rank \d+: |\[\w+\] |warning: |starling|.*\.safetensors", line)]
 
 
 def split_safetensors(data):
@@ -134,21 +162,19 @@ def not_plain(path):
     return not (os.path.islink(path) or os.path.isfile(path) or os.path.isdir(path))
 
 
-def run_all(options, draw, attempt, cell_of, hidden=()):
+def run_all(options, draw, attempt, cell_of, hidden=(), jobs=1):
     """Draws and tries options.trials trials. draw(rng, number) gives a trial, a dict; attempt(trial, folder) what of it does not hold, a list
-    of texts; cell_of(trial) the columns of the table that it counts in; `hidden` are keys of no use to a reader. Returns the counts, and how
-    many failed."""
+    of texts; cell_of(trial) the columns of the table that it counts in; `hidden` are keys of no use to a reader; `jobs` trials run at a time.
+    Returns the counts, and how many failed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what a trial has begun is ended
     rng = random.Random(options.seed)
     counts, failures = {}, 0
     work = tempfile.mkdtemp(prefix=f"starling-{NAME.replace('_', '-')}.")
+    pool = ThreadPoolExecutor(jobs)
     try:
-        for number in range(options.trials):
-            trial = draw(rng, number)
-            if options.only is not None and number != options.only:
-                continue
-            folder = os.path.join(work, str(number))
-            wrong = attempt(trial, folder)
+        trials = [(number, draw(rng, number), os.path.join(work, str(number))) for number in range(options.trials)]
+        trials = [trial for trial in trials if options.only in (None, trial[0])]
+        for (number, trial, folder), wrong in zip(trials, pool.map(lambda of: attempt(*of[1:]), trials)):
             cell = counts.setdefault(cell_of(trial), [0, 0])
             cell[0] += 1
             cell[1] += not wrong
@@ -164,6 +190,7 @@ def run_all(options, draw, attempt, cell_of, hidden=()):
             if (number + 1) % 50 == 0:
                 print(f"{number + 1} trials, {failures} failed", flush=True)
     finally:
+        pool.shutdown(cancel_futures=True)
         shutil.rmtree(work, ignore_errors=True)
     return counts, failures
 
