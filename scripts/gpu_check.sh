@@ -14,10 +14,6 @@ mpi_environment
 if [ -f "$root/gpu_env.sh" ]; then
   # shellcheck disable=SC1091
   source "$root/gpu_env.sh" || die "$root/gpu_env.sh says above what is wrong"
-elif [ -n "${STARLING_DEPS:-}" ]; then
-  [ -f "$STARLING_DEPS/env.sh" ] || die "STARLING_DEPS=$STARLING_DEPS has no env.sh; scripts/pack_deps.sh makes such a folder"
-  # shellcheck disable=SC1091
-  source "$STARLING_DEPS/env.sh"
 fi
 export PATH=$PATH:/usr/local/cuda/bin # nvcc, compute-sanitizer
 # cuDNN opens the run-time compiler by its name alone.

@@ -5,8 +5,8 @@ timelines) and gpu_check.json (what the report is made of), brought up to date e
 that are run later into the same OUT join the report; --merge does that with folders. Where a GPU is, dmon.txt has its load, clocks and power meanwhile.
 
 Exit status: 0 all that was asked for passed, 1 something failed, 2 wrong usage, 4 there is no GPU, so that nothing was proven.
-Environment: STARLING_BUILD (default: build-gpu), STARLING_DEPS (a folder made by scripts/pack_deps.sh, to build from source where nothing can be installed),
-STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_COMMIT (where the tree has no history), STARLING_CHECK_BUILT=1 (nothing is compiled).
+Environment: STARLING_BUILD (default: build-gpu), STARLING_CUDA_ARCHITECTURES (default: this GPU's), STARLING_COMMIT (where the tree has no
+history), STARLING_CHECK_BUILT=1 (nothing is compiled).
 """
 
 import argparse

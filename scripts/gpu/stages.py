@@ -101,14 +101,12 @@ def failed_cases(text):
 def build(c):
     if not c.built:
         generator = ["-G", "Ninja"] if machine.shutil.which("ninja") and not (c.build / "CMakeCache.txt").exists() else []
-        deps = os.environ.get("STARLING_DEPS")
         architectures = os.environ.get("STARLING_CUDA_ARCHITECTURES") or (c.capability.replace(".", "") + "-real" if c.capability else "")
         options = ["-DCMAKE_BUILD_TYPE=Release", "-DSTARLING_CUDA=ON", "-DSTARLING_TESTS=ON", "-DSTARLING_WERROR=OFF", "-DSTARLING_GPU_TESTS=ON"]
         options += [f"-DSTARLING_CUDA_ARCHITECTURES={architectures}"] if architectures else []
-        options += [f"-DCMAKE_PREFIX_PATH={deps}/usr"] if deps else []
-        if not deps:  # where they are missing, configuring says so
-            fetch = Step("cudnn-frontend's headers", [c.root / "scripts/get_cudnn_frontend.sh"], 100, judge=lambda status, text: ("passed" if status == 0 else "skipped", ""))
-            yield Batch(1, [fetch])
+        # Where they are missing, configuring says so.
+        fetch = Step("cudnn-frontend's headers", [c.root / "scripts/get_cudnn_frontend.sh"], 100, judge=lambda status, text: ("passed" if status == 0 else "skipped", ""))
+        yield Batch(1, [fetch])
         yield Batch(1, [Step("configure", ["cmake", "-S", c.root, "-B", c.build, *generator, *options], 90)])
         targets = ["starling_cuda", "test_cuda_device", "starling-train", "starling-bench", "starling-topo"]
         yield Batch(1, [Step("compile", ["cmake", "--build", c.build, "--parallel", machine.cores(), "--target", *targets], 400)])

@@ -44,7 +44,7 @@ printf '%s\n' '#include <cublasLt.h>' '#include <cuda_runtime_api.h>' '#include 
   '  return cublasLtGetVersion() + nvrtcVersion() + cudnnGetVersion() + count;' '}' >project/calls.cpp
 mkdir bin && printf '#!/bin/sh\nexec %s "$@"\n' "$(python3 -c 'import sys; print(sys.executable)')" >bin/python3 && chmod +x bin/python3
 configured() { # BUILD FOLDER: only our toolkit and our Python are in the PATH, and folders such as /usr/local are not looked into
-  env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CMAKE_PREFIX_PATH -u STARLING_DEPS -u LD_LIBRARY_PATH PATH="$work/toolkit/bin:$work/bin:/usr/bin:/bin" \
+  env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CMAKE_PREFIX_PATH -u LD_LIBRARY_PATH PATH="$work/toolkit/bin:$work/bin:/usr/bin:/bin" \
     PYTHONPATH="$site" "$cmake" -S project -B "$1" -DCMAKE_CXX_COMPILER="${CXX:-c++}" -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
 }
 linked() { # BUILD FOLDER LIBRARY...: the plug-in that is built there needs each library

@@ -18,7 +18,6 @@ check "an unknown stage" 2 "unknown stage 'benches'; known: $(printf '%s, ' "${s
 check "an unknown option" 2 "unrecognized arguments: --fast" "$script" --fast
 check "an unknown topic" 2 "^  ranks    several ranks" python3 -B "$root/scripts/gpu" peers
 check "STARLING_CHECK_BUILT is 0 or 1" 2 "it is 0 or 1" env STARLING_CHECK_BUILT=yes "$script" --dry-run
-check "a bad STARLING_DEPS" 2 "env.sh" env STARLING_DEPS="$work" "$script" --dry-run build
 check "no build to rehearse with" 2 "libstarling_cuda_shim.so is missing" env STARLING_BUILD="$work" "$script" --rehearse --out none build
 
 # ------------------------------------------------------------------------------------------------------------ what is proven by what
