@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "comm/algorithms/nodes.h"
+#include "comm/transports/forwarding.h"
 #include "core/config.h"
 #include "core/trace.h"
 #include "kernels/open_backend.h"
@@ -13,6 +14,41 @@
 using namespace starling;
 using test::Job;
 using test::run_fake;
+
+namespace {
+
+/// Notes sums that start as +, and waits as -.
+class Noting final : public ForwardingTransport {
+ public:
+  using ForwardingTransport::ForwardingTransport;
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    notes += '+';
+    return ForwardingTransport::start_sum(in, out, label, std::move(flow));
+  }
+  void wait(Ticket ticket) override {
+    notes += '-';
+    ForwardingTransport::wait(ticket);
+  }
+  std::string notes;
+};
+
+}  // namespace
+
+TEST_CASE("comm/algorithm: without overlap a bucket's sum is waited for before the next one's starts") {
+  Job job;
+  job.algorithm = "allreduce";
+  job.steps = 2;
+  for (const bool overlap : {true, false}) {
+    job.overlap = overlap;
+    FakeWorld world(2);
+    world.run([&](Transport& transport) {
+      const auto backend = open_backend(DeviceType::kCpu, 1);
+      Noting noting(transport);
+      test::run_job(job, noting, *backend);
+      CHECK((noting.notes.find("++") != std::string::npos) == overlap);
+    });
+  }
+}
 
 TEST_CASE("comm/algorithm: custom rows and weighted groups mix as their matrix says") {
   Job job;

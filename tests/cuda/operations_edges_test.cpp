@@ -131,6 +131,22 @@ TEST_CASE("cuda/operations: the statistics of a large mean do not cancel, and a 
   }
 }
 
+TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes is refused") {
+  const Tensor bytes(gpu(), {4096}, DType::kUInt8), out(gpu(), {256}, DType::kFloat32);
+  const Shape message{message_bytes(Code::kInt8, DType::kFloat32, 256, 256)};
+  gpu().fill(bytes, 0.0);
+  for (const std::int64_t from : {0, 8}) {
+    const auto decode = [&] {
+      gpu().decode({.messages = {bytes.slice(from, message)}, .weight = {1.0}, .terms = 1, .out = out, .code = Code::kInt8, .block = 256});
+    };
+    if (from == 0) {
+      CHECK_NOTHROW(decode());
+    } else {
+      CHECK_THROWS_AS(decode(), Error);
+    }
+  }
+}
+
 TEST_CASE("cuda/operations: many norms move their running statistics by one launch after another, each its own") {
   const auto vector = [] { return Tensor(gpu(), {4}, DType::kFloat32); };
   std::vector<Tensor> means;
