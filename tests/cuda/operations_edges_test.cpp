@@ -147,20 +147,6 @@ TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes 
   }
 }
 
-TEST_CASE("cuda/operations: many norms move their running statistics by one launch after another, each its own") {
-  const auto vector = [] { return Tensor(gpu(), {4}, DType::kFloat32); };
-  std::vector<Tensor> means;
-  for (int k = 0; k < 130; ++k) {
-    const Tensor x(gpu(), {2, 4}, DType::kFloat32), y(gpu(), {2, 4}, DType::kFloat32);
-    means.push_back(vector());
-    gpu().fill(x, k);
-    gpu().fill(means.back(), 0.0);
-    gpu().batch_norm_forward(
-        {.x = x, .y = y, .running_mean = means.back(), .saved_mean = vector(), .saved_inv_std = vector(), .momentum = 0.5});
-  }
-  for (int k = 0; k < 130; ++k) CHECK(to_numbers(means[static_cast<std::size_t>(k)]) == Numbers(4, 0.5 * k));
-}
-
 TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU refuses them") {
   for (Backend* backend : {static_cast<Backend*>(&gpu()), &plain_cpu()}) {
     Backend& b = *backend;
