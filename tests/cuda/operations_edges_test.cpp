@@ -147,6 +147,22 @@ TEST_CASE("cuda/operations: a message that begins beside a multiple of 16 bytes 
   }
 }
 
+TEST_CASE("cuda/operations: a batch norm's gradients alone are as many as its channels, and what lies behind stays") {
+  const auto ones = [](const Shape& shape) {
+    return to_tensor(gpu(), Numbers(static_cast<std::size_t>(shape.elements()), 1.0), shape, DType::kFloat32);
+  };
+  const Tensor both = ones({8});
+  gpu().batch_norm_backward_apply({.x = ones({2, 5}),
+                                   .dy = ones({2, 5}),
+                                   .gamma = ones({5}),
+                                   .saved_mean = ones({5}),
+                                   .saved_inv_std = ones({5}),
+                                   .sum_dy = to_tensor(gpu(), Numbers(8, 3.0), {8}, DType::kFloat32).slice(0, {5}),
+                                   .sum_dy_xhat = ones({5}),
+                                   .dbeta = both.slice(0, {5})});
+  CHECK(to_numbers(both) == Numbers{3, 3, 3, 3, 3, 1, 1, 1});
+}
+
 TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU refuses them") {
   for (Backend* backend : {static_cast<Backend*>(&gpu()), &plain_cpu()}) {
     Backend& b = *backend;
