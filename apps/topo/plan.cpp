@@ -27,17 +27,19 @@ NetworkModel network_of(const PlanOptions& options) {
   } else if (options.ranks == 0) {
     fail(ExitCode::kUsage, "arguments", "plan needs --measured FILE, or --ranks N (and --ranks-per-node, --bandwidth, --latency)");
   }
+  const double link = network.typical_link();
   if (options.ranks > 0 && (options.ranks != network.ranks || options.ranks_per_node != network.ranks_per_host)) {
     network.ranks = options.ranks;
     network.ranks_per_host = std::min(options.ranks_per_node, options.ranks);
-    network.host_bandwidth.clear();  // another number of hosts than was measured: all links as the typical one
+    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), link);  // another number of hosts than was measured
   }
   if (options.bandwidth_gbits > 0.0) {
-    network.between.bandwidth = options.bandwidth_gbits * 1.25e8;
+    network.host_bandwidth.assign(static_cast<std::size_t>(network.hosts()), options.bandwidth_gbits * 1.25e8);
+    network.sum_bandwidth = 0.0;
     network.between_measured = true;  // the user knows it
-    network.host_bandwidth.clear();
   }
   if (options.latency_us > 0.0) network.between.latency = options.latency_us * 1e-6;
+  if (options.bandwidth_gbits > 0.0 || options.latency_us > 0.0 || options.measured.empty()) network.derive_pair();
   if (options.inside_gbytes > 0.0) network.inside.bandwidth = options.inside_gbytes * 1e9;
   if (options.inside_latency_us > 0.0) network.inside.latency = options.inside_latency_us * 1e-6;
   if (options.memory_gbytes > 0.0) network.memory_bandwidth = options.memory_gbytes * 1e9;
@@ -82,10 +84,14 @@ std::string network_text(const NetworkModel& network) {
   std::string text =
       fmt::format("{} rank{} on {} host{}", network.ranks, network.ranks == 1 ? "" : "s", network.hosts(), network.hosts() == 1 ? "" : "s");
   if (network.hosts() > 1) {
-    text += fmt::format("; between hosts {:.4g} Gbit/s, {:.4g} us{}", network.between.bandwidth / 1.25e8, network.between.latency * 1e6,
-                        network.between_measured ? "" : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
+    const double typical = network.typical_link();
+    text += fmt::format(
+        "; between hosts {:.4g} Gbit/s{}, {:.4g} us{}", typical / 1.25e8,
+        network.between.bandwidth < 0.95 * typical ? fmt::format(" (one pair: {:.4g})", network.between.bandwidth / 1.25e8) : "",
+        network.between.latency * 1e6,
+        network.between_measured ? "" : " (assumed: nobody measured it; give --bandwidth, or measure on several hosts)");
     const auto slowest = std::min_element(network.host_bandwidth.begin(), network.host_bandwidth.end());
-    if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * network.between.bandwidth) {
+    if (slowest != network.host_bandwidth.end() && *slowest < 0.8 * typical) {
       text += fmt::format(" (host {}: {:.4g} Gbit/s)", slowest - network.host_bandwidth.begin(), *slowest / 1.25e8);
     }
   }

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "comm/mpi/window.h"
 #include "comm/transports/checks.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
@@ -12,10 +13,7 @@
 namespace starling::detail {
 namespace {
 
-constexpr std::size_t kMaxPieces = 256;  // of one neighbour's buffer
-constexpr int kPiecesUnderWay = 3;       // to one peer, see MpiWorld::pieces_to
-constexpr std::size_t kPieceBytes =
-    256 << 10;                             // at least. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on 25 MB
+constexpr std::size_t kMaxPieces = 256;    // of one neighbour's buffer
 constexpr std::uint32_t kTagCycle = 4096;  // operations of a lane between two ranks under way at once; tags stay below 32768
 
 int tag_of(std::uint32_t sequence, Lane lane) {
@@ -250,8 +248,7 @@ class SumOperation final : public MpiOperation {
     }
     in_element_ = static_cast<std::int64_t>(size_of(in.dtype()));
     out_element_ = static_cast<std::int64_t>(size_of(out.dtype()));
-    const std::int64_t chunk_bytes = std::clamp<std::int64_t>(kGroupBytes / members_, 16 << 10, 256 << 10);
-    largest_chunk_ = chunk_bytes / out_element_;
+    largest_chunk_ = sum_chunk_bytes(members_) / out_element_;
     pieces_ = (in_.elements() + largest_chunk_ * members_ - 1) / (largest_chunk_ * members_);
     sources_.resize(group_.size());
   }
@@ -289,8 +286,7 @@ class SumOperation final : public MpiOperation {
   }
 
  private:
-  static constexpr std::int64_t kWindow = 4;            // pieces under way
-  static constexpr std::int64_t kGroupBytes = 1 << 20;  // of a piece: its scratch stays in the cache
+  static constexpr std::int64_t kWindow = kSumPieces;  // pieces under way
 
   struct Span {
     std::int64_t first, count;

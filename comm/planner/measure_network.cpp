@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "comm/mpi/window.h"
 #include "core/error.h"
 
 namespace starling {
@@ -21,6 +23,13 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
   return *middle;
+}
+
+/// The lower quartile: of an exchange that takes longer whenever something else runs on a core that it needs.
+double undisturbed(std::vector<double> times) {
+  const auto at = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 4);
+  std::nth_element(times.begin(), at, times.end());
+  return *at;
 }
 
 /// Rounds of pairs, in which every host meets every other; above 16 hosts those at distance 1, 2, 4, … alone. partner[h] = -1: idle.
@@ -107,19 +116,23 @@ class Meter {
 
   enum class Way { kBoth, kOut, kIn };
 
-  /// Seconds of one exchange with `peer`, the median of `count`; ranks without a peer look on.
+  /// Seconds of one exchange with `peer`, undisturbed, of `count`; ranks without a peer look on.
   double exchange_seconds(int peer, const Tensor& send, const Tensor& receive, int count, Way way = Way::kBoth) {
+    return exchange_seconds(peer < 0 ? std::vector<int>{} : std::vector{peer}, send, {receive}, count, way);
+  }
+  /// The same with several peers at once; a tensor of `received` for each.
+  double exchange_seconds(const std::vector<int>& peers, const Tensor& send, std::vector<Tensor> received, int count,
+                          Way way = Way::kBoth) {
     transport_.world().barrier();
-    if (peer < 0) return 0.0;
+    if (peers.empty()) return 0.0;
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
-    if (way != Way::kIn) exchange.send_to = {peer};
-    std::vector<Tensor> received;
+    if (way != Way::kIn) exchange.send_to = peers;
     if (way != Way::kOut) {
-      exchange.receive_from = {peer};
-      exchange.weights = {0.5};
-      exchange.self_weight = 0.5;
-      received = {receive};
+      exchange.receive_from = peers;
+      exchange.weights.assign(peers.size(), 1.0 / static_cast<double>(peers.size() + 1));
+    } else {
+      received.clear();
     }
     std::vector<double> times;
     for (int i = 0; i < count; ++i) {
@@ -127,7 +140,10 @@ class Meter {
       transport_.wait(transport_.start_exchange(exchange, send, received, {-1, 0, i}));
       times.push_back(seconds_since(start));
     }
-    return median(std::move(times));
+    // Who began a latency later than its peer does not wait in every second exchange, and the peer twice as long: two together tell.
+    for (std::size_t i = 0; i + 1 < times.size(); ++i) times[i] = (times[i] + times[i + 1]) / 2.0;
+    if (times.size() > 1) times.pop_back();
+    return undisturbed(std::move(times));
   }
 
   /// Latency and bandwidth with one peer, {0, 0} without; `budget` seconds. Collective: all ranks take part in the same number of calls.
@@ -136,18 +152,63 @@ class Meter {
     (void)exchange_seconds(peer, small_send, small_receive, 3);  // connections are made with the first message
     LinkModel link;
     link.latency = exchange_seconds(peer, small_send, small_receive, 15);
-    // Larger and larger, until one exchange takes a part of the budget.
-    std::int64_t bytes = 64 << 10;
-    double seconds = 0.0;
-    for (;; bytes *= 4) {
-      const Tensor send = buffer(bytes), receive = buffer(bytes);
-      seconds = exchange_seconds(peer, send, receive, 3);
-      double slowest = seconds;
-      transport_.world().max(&slowest, 1);
-      if (slowest > budget / 5.0 || bytes >= (16 << 20)) break;
-    }
-    if (peer >= 0) link.bandwidth = static_cast<double>(bytes) / std::max(seconds - link.latency, 1e-9);
+    const double rate =
+        rate_of(link, budget, 1.0, [&](std::int64_t bytes) { return exchange_seconds(peer, buffer(bytes), buffer(bytes), 3); });
+    if (peer >= 0) link.bandwidth = rate;
     return link;
+  }
+
+  /// Bytes a second each way of this host's link with several peers at once, which may be more than one connection carries: a peer is sent
+  /// no more than some windows before it answers. 0 on ranks that look on. Collective.
+  double with_several_peers(const NetworkModel& model, int here, int local, double budget) {
+    std::set<int> peers;
+    for (int distance = 1; distance <= kSeveral / 2; ++distance) {
+      for (const int host : {here + distance, here + model.hosts() - distance}) peers.insert(host % model.hosts() * model.ranks_per_host);
+    }
+    peers.erase(transport_.rank());
+    if (local != 0) peers.clear();
+    return rate_of(model.between, budget, static_cast<double>(std::min(kSeveral, model.hosts() - 1)), [&](std::int64_t bytes) {
+      const std::vector<Tensor> received(peers.size(), buffer(bytes));
+      return exchange_seconds({peers.begin(), peers.end()}, buffer(bytes), received, 3);
+    });
+  }
+  /// The same of sums over all ranks, several at once; the same on every rank. Collective.
+  double with_several_sums(const NetworkModel& model, double budget) {
+    const double here = model.ranks_per_host, all = model.ranks;
+    const double sent = kSeveral * here * (all - here) * 2.0 / all;  // of a host, for each byte that is summed, as the planner counts it
+    const std::int64_t window = kSumPieces * model.ranks * sum_chunk_bytes(model.ranks);  // what is longer waits for answers in between
+    const double rate = rate_of(model.between, budget, sent, [&](std::int64_t bytes) {
+      std::vector<Tensor> sums;
+      const std::int64_t each = std::min(bytes, window);
+      for (std::int64_t i = 0; i < kSeveral * bytes / each; ++i) sums.push_back(buffer(each));
+      std::vector<double> times;
+      for (int repeat = 0; repeat < 3; ++repeat) {
+        transport_.world().barrier();
+        const auto start = Clock::now();
+        std::vector<Ticket> tickets;
+        for (const Tensor& sum : sums) tickets.push_back(transport_.start_sum(sum, sum, {-1, static_cast<int>(tickets.size()), repeat}));
+        for (const Ticket ticket : tickets) transport_.wait(ticket);
+        times.push_back(seconds_since(start));
+      }
+      return undisturbed(std::move(times));
+    });
+    double slowest = rate > 0.0 ? 1.0 / rate : 0.0;
+    transport_.world().max(&slowest, 1);
+    return slowest > 0.0 ? 1.0 / slowest : 0.0;
+  }
+  /// Bytes a second where seconds(bytes) are taken for `sent` times as many: larger and larger, until that is a part of the budget and much
+  /// more than latencies. What the last four times as many take longer counts, so that no latency does.
+  double rate_of(const LinkModel& link, double budget, double sent, const std::function<double(std::int64_t)>& seconds) {
+    double took = 0.0, before = 0.0, fewer = 0.0;
+    for (std::int64_t bytes = 128 << 10;; bytes *= 4) {
+      took = seconds(bytes);
+      const double alone = std::min(0.7 * took, before > 0.0 ? before : link.latency);
+      double agreed[2] = {took, 12.0 * link.latency};
+      transport_.world().max(agreed, 2);
+      if (agreed[0] > std::max(budget / 5.0, agreed[1]) || bytes >= (8 << 20))
+        return took > 0.0 ? sent * (static_cast<double>(bytes) - fewer) / (took - alone) : 0.0;
+      before = took, fewer = static_cast<double>(bytes);
+    }
   }
 
   /// How many times as long both directions together take as one alone, as the receiver of that one sees it (a sender is done when its last
@@ -199,13 +260,14 @@ class Meter {
     const Work work(backend_, buffer(8192), buffer(8192), seconds);
     double bytes = peer < 0 ? 0.0 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
     transport_.world().max(&bytes, 1);
+    if (bytes < 2 << 20) return 0.0;  // so little is lost in the noise, and beside so slow a network in its waits
     const Tensor send = buffer(static_cast<std::int64_t>(bytes)), receive = buffer(static_cast<std::int64_t>(bytes));
     Exchange exchange;
     exchange.kind = Exchange::Kind::kNeighbours;
     if (peer >= 0) exchange.send_to = exchange.receive_from = {peer};
     exchange.weights = {0.5};
     std::vector<double> alone, beside;
-    for (int i = 0; i < 3; ++i) {  // in turn, as a machine's speed changes
+    for (int i = 0; i < 5; ++i) {  // in turn, as a machine's speed changes
       transport_.world().barrier();
       alone.push_back(work.run());
       transport_.world().barrier();
@@ -225,18 +287,25 @@ class Meter {
     return {values[0], values[1] > 0.0 ? 1.0 / values[1] : 1e12};
   }
 
+  static constexpr int kSeveral = 6;  ///< peers, or sums, at once
+
   void between(NetworkModel& model, int here, int local) {
     const auto rounds = host_pairings(model.hosts());
-    const double budget = std::max(0.05, settings_.seconds * 0.6 / static_cast<double>(rounds.size()));
+    const double budget = std::max(0.05, settings_.seconds * 0.4 / static_cast<double>(rounds.size()));
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
     std::vector<double> latency, both;
     bool first = true;
+    const auto start = Clock::now();
     for (const auto& partners : rounds) {
+      double took = seconds_since(start);
+      transport_.world().max(&took, 1);
+      // Each has been in a pair after two rounds, or after two times so many where they are in pairs at growing distances.
+      if (&partners - rounds.data() >= 2 && took > settings_.seconds * 0.6) break;
       const int other = local == 0 ? partners[static_cast<std::size_t>(here)] : -1;
       const int peer = other < 0 ? -1 : other * model.ranks_per_host;
       const LinkModel link = link_to(peer, budget);
       const double times = both_over_one(peer, link, budget);
-      if (std::exchange(first, false)) model.message_cpu = message_cost(peer, link, budget);
+      if (std::exchange(first, false)) model.message_cpu = message_cost(peer, link, settings_.seconds * 0.2);
       if (other < 0) continue;
       if (times > 0.0) both.push_back(times);
       bandwidth[static_cast<std::size_t>(here)] = std::max(bandwidth[static_cast<std::size_t>(here)], link.bandwidth);
@@ -246,6 +315,13 @@ class Meter {
     double typical = latency.empty() ? 0.0 : median(latency);
     transport_.world().max(&typical, 1);
     model.between = {typical, median(bandwidth)};
+    if (model.hosts() > 2) {  // two hosts have no more peers than one
+      double& mine = bandwidth[static_cast<std::size_t>(here)];
+      mine = std::max(mine, with_several_peers(model, here, local, settings_.seconds * 0.2));
+      transport_.world().max(bandwidth.data(), bandwidth.size());
+    }
+    model.sum_bandwidth = with_several_sums(model, settings_.seconds * 0.2);
+    for (double& link : bandwidth) link = std::max(link, model.sum_bandwidth);
     model.between_measured = true;
     double duplex = both.empty() ? 0.0 : median(std::move(both));
     transport_.world().max(&duplex, 1);

@@ -12,10 +12,10 @@ struct MeasureSettings {
   bool spare_cores = true;  ///< communication has cores of its own
 };
 
-/// Times messages inside a host, between hosts (every host's link, as the best of the pairs it took part in, so that one slow link shows),
-/// memory traffic with all ranks of a host at work, and what messages between hosts take from the computation beside them: `backend` should
-/// have as many threads as training will. Collective; the same model on every rank. Error(kUsage) where ranks are not
-/// numbered host by host with as many on each.
+/// Times messages inside a host, between hosts (each pair of hosts alone, and every host's link as the most it carried, with one peer or
+/// several, so that one slow link shows; sums over all ranks), memory traffic with all ranks of a host at work, and what messages between
+/// hosts take from the computation beside them: `backend` should have as many threads as training will. Collective; the same model on every
+/// rank. Error(kUsage) where ranks are not numbered host by host with as many on each.
 NetworkModel measure_network(Transport& transport, Backend& backend, const MeasureSettings& settings);
 
 }  // namespace starling

@@ -1,8 +1,10 @@
 #include "comm/planner/network_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "comm/mpi/window.h"
 #include "core/error.h"
 
 namespace starling {
@@ -60,6 +62,18 @@ class Reader {
 
 }  // namespace
 
+double NetworkModel::typical_link() const {
+  if (host_bandwidth.empty()) return between.bandwidth;
+  std::vector<double> links = host_bandwidth;
+  const auto middle = links.begin() + static_cast<std::ptrdiff_t>(links.size() / 2);
+  std::nth_element(links.begin(), middle, links.end());
+  return *middle;
+}
+
+void NetworkModel::derive_pair() {
+  between.bandwidth = 1.0 / (1.0 / typical_link() + (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
+}
+
 std::string half_duplex_warning(const NetworkModel& model) {
   constexpr double kHalfDuplex = 1.7;
   if (model.both_directions < kHalfDuplex) return {};
@@ -79,6 +93,7 @@ std::string to_json(const NetworkModel& model) {
   result["between"]["measured"] = model.between_measured;
   result["hosts_bandwidth_gbs"] = Json::array();
   for (const double bandwidth : model.host_bandwidth) result["hosts_bandwidth_gbs"].push_back(bandwidth * 1e-9);
+  result["sum_bandwidth_gbs"] = model.sum_bandwidth * 1e-9;
   result["memory_bandwidth_gbs"] = model.memory_bandwidth * 1e-9;
   result["message_cpu_ns_per_byte"] = model.message_cpu * 1e9;
   result["direct"] = model.direct;
@@ -112,6 +127,7 @@ NetworkModel network_from_json(const std::string& text, const std::string& sourc
       reader.error("hosts_bandwidth_gbs", "a list of numbers above 0");
     model.host_bandwidth.push_back(host.get<double>() * 1e9);
   }
+  if (json.contains("sum_bandwidth_gbs")) model.sum_bandwidth = reader.number("sum_bandwidth_gbs", 0) * 1e9;  // younger than the rest
   model.memory_bandwidth = reader.number("memory_bandwidth_gbs", 0, true) * 1e9;
   model.message_cpu = reader.number("message_cpu_ns_per_byte", 0) * 1e-9;
   model.direct = reader.flag("direct");

@@ -18,9 +18,10 @@ struct NetworkModel {
   int ranks = 1;
   int ranks_per_host = 1;
   LinkModel inside{2e-6, 8e9};         ///< one rank to another on its host, by messages
-  LinkModel between{50e-6, 1.25e8};    ///< one host to another
+  LinkModel between{50e-6, 1.25e8};    ///< one rank to another on another host, while nothing else is under way
   bool between_measured = false;       ///< otherwise `between` is an assumption
-  std::vector<double> host_bandwidth;  ///< bytes a second of each host's link; empty: `between` for all
+  std::vector<double> host_bandwidth;  ///< bytes a second of each host's link, with as many peers as fill it; empty: `between` for all
+  double sum_bandwidth = 0.0;          ///< the same that sums over all ranks reach, several under way, where it is less; 0: not measured
   /// An exchange between hosts takes so many times as long as one of its directions alone (of the hosts' medians over their pairs the
   /// largest): 1, or 2 where the link, or what drives it, is half-duplex.
   double both_directions = 1.0;
@@ -34,6 +35,9 @@ struct NetworkModel {
   double bandwidth_of(int host) const {
     return host_bandwidth.empty() ? between.bandwidth : host_bandwidth[static_cast<std::size_t>(host)];
   }
+  double typical_link() const;  ///< the median of the hosts'
+  /// Where nobody measured a pair: it fills the typical link as far as the latency and what it has under way allow.
+  void derive_pair();
 };
 
 /// One line for the user where links between hosts were measured to be half-duplex, and the remedy; otherwise empty.

@@ -5,12 +5,15 @@
 #include <unordered_map>
 
 #include "comm/mixer.h"
+#include "comm/mpi/window.h"
 #include "core/error.h"
 
 namespace starling {
 namespace {
 
 constexpr std::int64_t kMostRounds = 64;    ///< of a long period, or of one without end
+constexpr double kLongLatency = 2e-3;       ///< seconds, from which on a connection that begins again after it was idle is felt
+constexpr double kSlack = 0.5;              ///< of the computation, where exchanges fit behind it
 constexpr std::int64_t kMostInterval = 16;  ///< steps from one exchange to the next that are laid out; more of them are computation alone
 
 /// Bytes per byte of bucket that ranks and hosts send in one round.
@@ -20,9 +23,10 @@ class Load {
       : network_(network),
         out_(static_cast<std::size_t>(network.hosts()), 0.0),
         in_(out_),
+        sums_(out_),
         rank_inside_(static_cast<std::size_t>(network.ranks), 0.0) {}
 
-  /// `from` sends `share` of the bucket to `to`.
+  /// `from` sends `share` of the bucket to `to`, once in a round.
   void message(int from, int to, double share) {
     const int a = network_.host_of(from), b = network_.host_of(to);
     sent_ += share;
@@ -32,6 +36,7 @@ class Load {
     } else {
       out_[static_cast<std::size_t>(a)] += share;
       in_[static_cast<std::size_t>(b)] += share;
+      pair_ = std::max(pair_, share);
       between_ = true;
     }
   }
@@ -46,6 +51,7 @@ class Load {
       const double away = share * here * (m - here) * 2.0 / m;
       out_[host] += away;
       in_[host] += away;
+      sums_[host] += away;
       between_ = between_ || away > 0.0;
       for (std::size_t k = i; k < end; ++k) rank_inside_[static_cast<std::size_t>(ranks[k])] += share * (here - 1.0) * 2.0 / m;
       inside_ = inside_ || here > 1.0;
@@ -53,6 +59,9 @@ class Load {
     }
     sent_ += share * 2.0 * (m - 1.0);
     hops_ = 2.0;
+    if (network_.host_of(ranks.front()) == network_.host_of(ranks.back())) return;
+    const double window = static_cast<double>(kSumPieces * sum_chunk_bytes(static_cast<std::int64_t>(ranks.size()))) * m / share;
+    window_ = window_ == 0.0 ? window : std::min(window_, window);
   }
   void reads(double buffers) { reads_ = std::max(reads_, buffers); }
 
@@ -60,15 +69,19 @@ class Load {
     RoundCost cost;
     for (int h = 0; h < network_.hosts(); ++h) {
       const auto i = static_cast<std::size_t>(h);
-      const double busiest = std::max(out_[i], in_[i]);
-      cost.per_byte = std::max(cost.per_byte, busiest / network_.bandwidth_of(h));
+      const double link = network_.bandwidth_of(h), sums = network_.sum_bandwidth > 0.0 ? std::min(network_.sum_bandwidth, link) : link;
+      cost.per_byte = std::max(cost.per_byte, (std::max(out_[i], in_[i]) - sums_[i]) / link + sums_[i] / sums);
       cost.between_per_byte = std::max(cost.between_per_byte, out_[i]);
       cost.cpu_per_byte = std::max(cost.cpu_per_byte, (out_[i] + in_[i]) * network_.message_cpu / network_.ranks_per_host);
     }
+    cost.per_byte = std::max(cost.per_byte, pair_ / network_.between.bandwidth);
     const double most_inside = rank_inside_.empty() ? 0.0 : *std::max_element(rank_inside_.begin(), rank_inside_.end());
     // Inside a host a core copies: what it does there it does not compute meanwhile, unless it is one of its own.
     (network_.spare_cores ? cost.per_byte : cost.cpu_per_byte) += most_inside / network_.inside.bandwidth;
-    if (between_) cost.latency += hops_ * network_.between.latency;
+    if (between_) {
+      cost.latency += kHandshakeLatencies * hops_ * network_.between.latency;
+      cost.window = window_;
+    }
     if (inside_) cost.latency += hops_ * network_.inside.latency;
     cost.sent_per_byte = sent_ / network_.ranks;
     cost.local_reads = reads_;
@@ -77,8 +90,8 @@ class Load {
 
  private:
   const NetworkModel& network_;
-  std::vector<double> out_, in_, rank_inside_;
-  double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0;
+  std::vector<double> out_, in_, sums_, rank_inside_;  ///< sums_: what sums over groups have of out_ and of in_
+  double sent_ = 0.0, reads_ = 0.0, hops_ = 1.0, pair_ = 0.0, window_ = 0.0;
   bool inside_ = false, between_ = false;
 };
 
@@ -103,10 +116,12 @@ struct TimeLine {
   }
   double transfer(const PlannedBucket& bucket, const RoundCost& cost, double wire) {
     if (cost.per_byte == 0.0 && cost.cpu_per_byte == 0.0 && cost.latency == 0.0) return now;
-    link_free = std::max(link_free, now) + cost.latency + bucket.bytes * wire * cost.per_byte;
+    const double bytes = bucket.bytes * wire, moving = bytes * cost.per_byte;
+    link_free = std::max(link_free, now) + moving;
+    const double arrival = std::max(link_free + cost.latency, now + moving + cost.waiting(bytes));
     // Beside the transfer: what the computation loses it does not lose where it would wait for this transfer anyway.
-    if (!network.spare_cores) now += bucket.bytes * wire * cost.cpu_per_byte;
-    return std::max(link_free, now);
+    if (!network.spare_cores) now += bytes * cost.cpu_per_byte;
+    return std::max(arrival, now);
   }
   void wait_until(double time) {
     if (time <= now) return;
@@ -264,13 +279,98 @@ double compute_alone(const StepModel& step, const NetworkModel& network) {
   return step.forward + step.backward + bytes * step.update_traffic / network.memory_bandwidth + step.matrix_seconds(step.matrix_flops());
 }
 
+namespace {
+
+/// Exchanges that wait for each other, of those between hosts: how many stand in a row, after some rounds.
+class Chain {
+ public:
+  explicit Chain(const NetworkModel& network) : network_(network), ends_(static_cast<std::size_t>(network.hosts()), 0) {}
+  void add(const Round& round) {
+    const std::vector<std::int64_t> before = ends_;
+    const auto at = [&](int rank) { return static_cast<std::size_t>(network_.host_of(rank)); };
+    const auto meet = [&](std::size_t host, std::int64_t other) { ends_[host] = std::max(ends_[host], std::max(before[host], other) + 1); };
+    if (round.ranks_per_node > 1) ends_.assign(ends_.size(), longest() + 1);  // all take part
+    for (const Group& group : round.groups) {
+      if (round.ranks_per_node > 1 || one_host(group.ranks, network_)) continue;
+      std::int64_t latest = 0;
+      for (const int rank : group.ranks) latest = std::max(latest, before[at(rank)]);
+      for (const int rank : group.ranks) meet(at(rank), latest);
+    }
+    for (std::size_t i = 0; i < round.rows.size() && round.ranks_per_node <= 1; ++i) {
+      const std::size_t to = at(static_cast<int>(i));
+      for (const auto& [j, weight] : round.rows[i]) {
+        if (at(j) == to || weight == 0.0) continue;
+        meet(to, before[at(j)]);
+        meet(at(j), 0);  // sends, and waits for nobody
+      }
+    }
+    rounds_ += ends_ != before;
+  }
+  /// Of the rounds so far in which there were any.
+  std::int64_t rounds() const { return rounds_; }
+  std::int64_t longest() const { return *std::max_element(ends_.begin(), ends_.end()); }
+
+ private:
+  const NetworkModel& network_;
+  std::int64_t rounds_ = 0;
+  std::vector<std::int64_t> ends_;  ///< by host: of the last exchange that it took part in
+};
+
+/// Rounds until the first two that meet in round k do so again, `most` at most.
+std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t most) {
+  int a = -1, b = -1;
+  const auto look = [&](const Round& round) {
+    const auto has = [](const std::vector<int>& ranks, int rank) { return std::find(ranks.begin(), ranks.end(), rank) != ranks.end(); };
+    for (const Group& group : round.groups) {
+      if (a < 0 && group.ranks.size() > 1) a = group.ranks[0], b = group.ranks[1];
+      if (a >= 0 && has(group.ranks, a)) return has(group.ranks, b);
+    }
+    for (std::size_t i = 0; i < round.rows.size(); ++i) {
+      for (const auto& [j, weight] : round.rows[i]) {
+        if (j == static_cast<int>(i) || weight == 0.0) continue;
+        if (a < 0) a = static_cast<int>(i), b = j;
+        if (a == static_cast<int>(i) && b == j) return true;
+      }
+    }
+    return false;
+  };
+  if (!look(topology.round(k))) return 1;
+  std::int64_t rounds = 1;
+  while (rounds < most && !look(topology.round(k + rounds))) ++rounds;
+  return rounds;
+}
+
+/// Seconds that an exchange takes longer over a connection that was idle: TCP begins again with ten segments, having halved its window for
+/// each retransmission time-out without use (RFC 5681, 4.1; RFC 2861), and needs two round trips for each doubling, as pieces are asked for
+/// meanwhile.
+double restart_seconds(const NetworkModel& network, double idle) {
+  constexpr double kFirstWindow = 14600.0, kSpare = 3.0, kHalvings = 6.0;  // it had grown to some times what is needed
+  const double round_trip = 2.0 * network.between.latency, needed = std::min(kPairWindow, network.between.bandwidth * round_trip);
+  const double halvings = idle / (0.2 + round_trip);
+  return 2.0 * round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) * std::clamp((halvings - kSpare) / kHalvings, 0.0, 1.0);
+}
+
+}  // namespace
+
 std::vector<RoundCost> costs_of(const Topology& topology, const NetworkModel& network, bool whole) {
   require(topology.ranks() == network.ranks, "planner", "a topology of {} ranks on a network of {}", topology.ranks(), network.ranks);
   std::vector<RoundCost> costs;
   const std::int64_t period = topology.period();
   const std::int64_t count = period > 0 ? std::min(period, kMostRounds) : kMostRounds;
   costs.reserve(static_cast<std::size_t>(count));
-  for (std::int64_t k = 0; k < count; ++k) costs.push_back(cost_of(topology.round(k), network, whole));
+  Chain chain(network);
+  for (std::int64_t k = 0; k < count; ++k) {
+    const Round round = topology.round(k);
+    costs.push_back(cost_of(round, network, whole));
+    if (network.hosts() > 2 && network.between.latency > kLongLatency) costs.back().again = meet_again(topology, k, count);
+    chain.add(round);
+  }
+  if (network.hosts() < 2) return costs;
+  const std::int64_t first = chain.longest(), busy = chain.rounds();
+  for (std::int64_t k = count; k < 2 * count; ++k) chain.add(topology.round(k));  // now hosts are as far apart as they get
+  if (busy > 0) {
+    for (RoundCost& cost : costs) cost.pace = static_cast<double>(chain.longest() - first) / static_cast<double>(busy);
+  }
   return costs;
 }
 
@@ -308,8 +408,24 @@ Prediction predict_gossip(const std::vector<RoundCost>& costs, const NetworkMode
   }
   const auto steps = static_cast<double>(counted);
   const double part = static_cast<double>(apart) / static_cast<double>(interval), alone = compute_alone(step, network);
-  result.step = alone + ((line.now - start) / steps - alone) * part;
-  result.exposed = line.exposed / steps * part;
+  const double pace = costs[0].pace;
+  result.step = alone + ((line.now - start) / steps - alone) * part * pace;
+  result.exposed = line.exposed / steps * part * pace;
+  if (network.between.latency > kLongLatency) {
+    // All begin with cold connections. Longer steps leave them idle for longer: from there to where it stays.
+    const double warm = result.step, slack = result.exposed > 0.0 ? 0.0 : kSlack * alone;
+    double late = 0.0;
+    for (int i = 0; i < 16; ++i) {
+      double more = 0.0;
+      for (const RoundCost& cost : costs) {
+        const double idle = static_cast<double>((cost.again - 1) * interval) * result.step;
+        if (cost.again > 1) more += restart_seconds(network, i == 0 ? 1e9 : idle) / static_cast<double>(rounds);
+      }
+      late = std::max(0.0, more - slack) * pace / static_cast<double>(interval);
+      result.step = warm + late;
+    }
+    result.exposed += late;
+  }
   result.sent *= part / steps;
   result.between_hosts *= part / steps;
   return result;
@@ -324,10 +440,12 @@ struct MeanOfAll {
 
   MeanOfAll(const NetworkModel& network, const StepModel& step, double bucket_bytes) {
     const RoundCost cost = cost_of_all_reduce(network);
+    double waiting = 0.0;
     for (const PlannedBucket& bucket : planned_buckets(step, bucket_bytes)) {
       bytes += bucket.bytes;
-      transfer += cost.latency + bucket.bytes * cost.per_byte;
+      waiting = std::max(waiting, cost.waiting(bucket.bytes));
     }
+    transfer = waiting + bytes * cost.per_byte;
     if (!network.spare_cores) cpu = bytes * cost.cpu_per_byte;
     sent = bytes * cost.sent_per_byte;
     between = bytes * cost.between_per_byte;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -47,14 +49,19 @@ struct PlannedBucket {
 /// Buckets as semantics.md section 1 fills them: one closes after the tensor that brings it to `bucket_bytes` or more.
 std::vector<PlannedBucket> planned_buckets(const StepModel& step, double bucket_bytes);
 
-/// What one exchange of a whole round costs, over all ranks: seconds = latency + bytes · seconds_per_byte for a bucket of `bytes`.
+/// What one exchange of a whole round costs, over all ranks: seconds = latency · ⌈bytes / window⌉ + bytes · per_byte for a bucket of
+/// `bytes`. Exchanges under way at once share per_byte, not the latency.
 struct RoundCost {
   double latency = 0.0;
+  double window = 0.0;  ///< bytes of a bucket under way at once; 0: all
+  double waiting(double bytes) const { return latency * (window > 0.0 ? std::max(1.0, std::ceil(bytes / window)) : 1.0); }
   double per_byte = 0.0;
   double sent_per_byte = 0.0;     ///< bytes that a rank sends per byte of bucket, the mean over ranks
   double between_per_byte = 0.0;  ///< bytes that leave the busiest host per byte of bucket
   double cpu_per_byte = 0.0;      ///< seconds of a core per byte of bucket, for the busiest host's ranks
-  double local_reads = 0.0;       ///< buffers that the update reads beside its own: received ones, or neighbours' where they lie
+  double pace = 1.0;  ///< of the period: exchanges in a row, for each round that has any; below 1 where hosts sit out rounds and go ahead
+  std::int64_t again = 1;    ///< rounds from one use of a pair's connection to the next, where latency makes that matter
+  double local_reads = 0.0;  ///< buffers that the update reads beside its own: received ones, or neighbours' where they lie
 };
 /// `whole`: every neighbour gets all of a bucket, as a message; else groups and nodes add up on the way, or read each other's memory.
 RoundCost cost_of(const Round& round, const NetworkModel& network, bool whole = false);

@@ -206,6 +206,65 @@ TEST_CASE("planner/predict: one slow link sets the pace") {
   CHECK(predict_gossip(costs_of(*make("one-peer-exp", 4), network), network, step, 1e7).step == doctest::Approx(10 * even).epsilon(0.02));
 }
 
+TEST_CASE("planner/predict: a pair that cannot fill the link limits one peer, not several at once") {
+  NetworkModel network = hosts(4, 1.0);
+  network.host_bandwidth.assign(4, 5.0 * 1.25e8);
+  const StepModel step = late_step(1.25e8, 0.1);  // a second over one pair
+  const auto gossip = [&](const char* type) { return predict_gossip(costs_of(*make(type, 4), network), network, step, 1e9).step; };
+  CHECK(gossip("one-peer-exp") == doctest::Approx(1.0));
+  CHECK(gossip("static-ring") == doctest::Approx(1.0));  // two peers
+  CHECK(gossip("complete") == doctest::Approx(1.5 / 5));
+  CHECK(predict_all_reduce(network, step, 1e9).step == doctest::Approx(0.1 + 1.5 / 5));
+  network.sum_bandwidth = 2.0 * 1.25e8;  // what sums reach of the link
+  CHECK(gossip("complete") == doctest::Approx(1.5 / 2));
+  CHECK(gossip("one-peer-exp") == doctest::Approx(1.0));
+}
+
+TEST_CASE("planner/predict: where hosts sit out every other round, the next exchange goes on meanwhile") {
+  const StepModel step = late_step(1.25e8, 0.1);  // a second over the link
+  const auto seconds = [&](const char* type, int ranks) {
+    const NetworkModel network = hosts(ranks, 1.0);
+    return predict_gossip(costs_of(*make(type, ranks), network), network, step, 1e9).step;
+  };
+  for (const int ranks : {2, 4, 8}) CHECK(seconds("alternating-exp-ring", ranks) == doctest::Approx(0.55));
+  for (const char* type : {"base-2", "ring", "one-peer-exp", "random-matching", "complete"}) CHECK(seconds(type, 8) >= 0.999);
+}
+
+TEST_CASE("planner/predict: over long links a connection that was idle for rounds begins again with a small window") {
+  const StepModel step = late_step(4e6, 0.002);
+  const auto seconds = [&](int ranks) {
+    NetworkModel network = hosts(ranks, 1.0);
+    network.host_bandwidth.assign(static_cast<std::size_t>(ranks), 1.25e8);
+    network.between.latency = 0.05;
+    network.derive_pair();  // 7.4 MB/s: 0.69 s an exchange, handshake included
+    return predict_gossip(costs_of(*make("alternating-exp-ring", ranks), network), network, step, 1e9).step;
+  };
+  CHECK(seconds(2) == doctest::Approx(0.69 / 2).epsilon(0.02));  // of two hosts there is one connection
+  // Ten segments to 740 kB: 5.7 doublings of two round trips each.
+  CHECK(seconds(4) == doctest::Approx((0.69 + 5.7 * 0.2) / 2).epsilon(0.02));
+}
+
+TEST_CASE("planner/predict: a sum waits six latencies for each window of a bucket; buckets under way at once wait together") {
+  NetworkModel network = hosts(4, 1e9);
+  network.between.latency = 0.01;
+  const double mebibyte = 1 << 20;
+  const StepModel step = late_step(32 * mebibyte, 0.1);  // eight tensors of a window each
+  CHECK(predict_all_reduce(network, step, 32 * mebibyte).step == doctest::Approx(0.1 + 8 * 0.06));
+  CHECK(predict_all_reduce(network, step, 4 * mebibyte).step == doctest::Approx(0.1 + 0.06));
+  CHECK(predict_averages(network, step, 4 * mebibyte, 1).step == doctest::Approx(0.1 + 0.06));
+  const auto costs = costs_of(*make("one-peer-exp", 4), network);
+  CHECK(predict_gossip(costs, network, step, 4 * mebibyte, false).step == doctest::Approx(0.1 + 8 * 0.03));  // waits after each
+}
+
+TEST_CASE("planner/network: one pair fills a given link as far as three pieces of 256 KiB for each answer do") {
+  NetworkModel network = hosts(4, 1.0);
+  network.between.latency = 0.05;
+  network.host_bandwidth = {1e6, 1.25e8, 1.25e8, 1.25e8};
+  CHECK(network.typical_link() == 1.25e8);
+  network.derive_pair();
+  CHECK(network.between.bandwidth == doctest::Approx(786432 / (0.1 + 786432 / 1.25e8)));
+}
+
 TEST_CASE("planner/predict: buckets close as training's do") {
   StepModel step;
   for (const double bytes : {10.0, 10.0, 25.0, 5.0}) step.tensors.push_back({bytes, step.tensors.size() * 0.25 + 0.25});
@@ -433,6 +492,7 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   network.host_bandwidth = {1e8, 2e8};
   network.between.latency = 1e-4;
   network.spare_cores = false;
+  network.sum_bandwidth = 5e7;
   const NetworkModel again = network_from_json(to_json(network), "net.json");
   CHECK(again.ranks == 4);
   CHECK(again.ranks_per_host == 2);
@@ -440,12 +500,17 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   CHECK(again.host_bandwidth[1] == doctest::Approx(2e8));
   CHECK(again.between.latency == doctest::Approx(1e-4));
   CHECK(!again.spare_cores);
+  CHECK(again.sum_bandwidth == doctest::Approx(5e7));
   const auto message = [](const std::string& text) {
     return test::error_of(ExitCode::kUsage, [&] { network_from_json(text, "net.json"); });
   };
   CHECK(message("{").find("net.json") != std::string::npos);
   CHECK(message("[]").find("an object") != std::string::npos);
   nlohmann::json json = nlohmann::json::parse(to_json(network));
+  json["sum_bandwidth_gbs"] = -1;
+  CHECK(message(json.dump()).find("sum_bandwidth_gbs") != std::string::npos);
+  json.erase("sum_bandwidth_gbs");  // as older files are
+  CHECK(network_from_json(json.dump(), "net.json").sum_bandwidth == 0.0);
   json["between"]["bandwidth_gbs"] = 0;
   CHECK(message(json.dump()).find("between.bandwidth_gbs") != std::string::npos);
   json = nlohmann::json::parse(to_json(network));
@@ -455,19 +520,25 @@ TEST_CASE("planner/network: a file comes back as it was, and a bad one names its
   CHECK(message(json.dump()).find("'ranks'") != std::string::npos);
 }
 
-/// A link that carries one direction at a time: an exchange of both takes twice as long as one of them. Bytes take time as on 20 MB/s, much
-/// more than a copy takes under a sanitizer.
-class HalfDuplex final : public ForwardingTransport {
+/// Connections of 20 MB/s, which is much less than a copy reaches under a sanitizer, as many at once as there are peers, but one sum at a
+/// time. `half`: one direction at a time, so that an exchange of both takes twice as long as one of them.
+class SlowLink final : public ForwardingTransport {
  public:
-  HalfDuplex(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
+  SlowLink(Transport& inner, bool half) : ForwardingTransport(inner), half_(half) {}
   Ticket start_exchange(const Exchange& exchange, const Tensor& send, const std::vector<Tensor>& receive, const ExchangeLabel& label,
                         std::shared_ptr<Flow> flow) override {
-    const double ways = half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0;
-    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 2e7));
+    sleep(send, half_ ? static_cast<double>(exchange.send_to.size() + exchange.receive_from.size()) : 1.0);
     return ForwardingTransport::start_exchange(exchange, send, receive, label, std::move(flow));
+  }
+  Ticket start_sum(const Tensor& in, const Tensor& out, const ExchangeLabel& label, std::shared_ptr<Flow> flow) override {
+    sleep(in, 1.0);
+    return ForwardingTransport::start_sum(in, out, label, std::move(flow));
   }
 
  private:
+  static void sleep(const Tensor& send, double ways) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(static_cast<double>(send.bytes()) * ways / 2e7));
+  }
   bool half_;
 };
 
@@ -478,7 +549,7 @@ TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is 
     options.ranks_per_host = 1;
     FakeWorld world(2, options);
     world.run([&](Transport& transport) {
-      HalfDuplex link(transport, half);
+      SlowLink link(transport, half);
       const auto backend = open_backend(DeviceType::kCpu, 1);
       const NetworkModel model = measure_network(link, *backend, {.seconds = 0.8});
       const std::string warning = half_duplex_warning(model);
@@ -487,6 +558,22 @@ TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is 
       if (half) CHECK(warning.find("btl_tcp_flags") != std::string::npos);
     });
   }
+}
+
+TEST_CASE("planner/measure: a host's link is what several peers reach, sums have a rate of their own") {
+  FakeWorldOptions options;
+  options.ranks_per_host = 1;
+  FakeWorld world(3, options);
+  world.run([&](Transport& transport) {
+    SlowLink link(transport, false);
+    const auto backend = open_backend(DeviceType::kCpu, 1);
+    const NetworkModel model = measure_network(link, *backend, {.seconds = 0.8});
+    CHECK(model.between.bandwidth <= 2.2e7);
+    CHECK(model.typical_link() > 1.4 * model.between.bandwidth);
+    CHECK(model.sum_bandwidth > 0.0);
+    CHECK(model.sum_bandwidth <= 1.1 * 2e7 * 4 / 3);  // 2 (n - 1) / n of the bytes
+    CHECK(model.sum_bandwidth < model.typical_link());
+  });
 }
 
 TEST_CASE("planner/measure: every rank gets one model, and a slow message shows") {
