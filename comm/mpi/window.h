@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
-// How much of an exchange over MPI is under way at once. On a long link this, not the link's rate, is the limit: the planner counts with it.
+// How much of an exchange over MPI is under way at once. On a long link this, not the link's rate, is the limit: the planner counts with
+// it.
 
 namespace starling {
 
-/// A neighbour's buffer goes in pieces of at least so many bytes. The two directions of a pair run apart by about a piece: 4 MiB cost 16 % on
-/// 25 MB.
+/// A neighbour's buffer goes in pieces of at least so many bytes. The two directions of a pair run apart by about a piece: 4 MiB cost 16 %
+/// on 25 MB.
 inline constexpr std::size_t kPieceBytes = 256 << 10;
 inline constexpr int kPiecesUnderWay = 3;  ///< to one peer, of all exchanges with it
 inline constexpr double kPairWindow = static_cast<double>(kPieceBytes) * kPiecesUnderWay;

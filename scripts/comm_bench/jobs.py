@@ -131,15 +131,15 @@ def run_all(commands, setup, what):
 class Lab:
     """Emulated hosts on links of a chosen rate. Use in `with`."""
 
-    def __init__(self, setup, hosts, rate, slow_host_rate=None):
-        self.setup, self.hosts, self.rate, self.slow = setup, hosts, rate, slow_host_rate
+    def __init__(self, setup, hosts, rate, slow_host_rate=None, delay_us=0):
+        self.setup, self.hosts, self.rate, self.slow, self.delay_us = setup, hosts, rate, slow_host_rate, delay_us
         self.env = environment(NETLAB_NAME=os.environ.get("NETLAB_NAME", "bench"))
 
     def call(self, *words):
         return run_all([([NETLAB, *words], self.env)], self.setup, "netlab " + " ".join(map(str, words)))
 
     def __enter__(self):
-        self.call("up", self.hosts, self.rate)
+        self.call("up", self.hosts, self.rate, self.delay_us)
         if self.slow:
             self.call("rate", self.hosts - 1, self.slow)
         return self

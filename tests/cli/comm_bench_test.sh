@@ -57,5 +57,16 @@ verify "forward, and twice as long backward" python3 -c '
 import json
 line = json.loads(open("time_run/metrics.jsonl").readline())
 assert line["step_ms"] >= 60, line'
+echo '{"ranks": 2, "ranks_per_node": 1, "inside": {"latency_us": 1, "bandwidth_gbs": 5}, "between": {"latency_us": 50, "bandwidth_gbs": 0.0125},
+  "hosts_bandwidth_gbs": [], "memory_bandwidth_gbs": 20, "message_cpu_ns_per_byte": 0, "direct": true, "spare_cores": true, "both_directions": 1}' >cell.json
+verify "cells of a plan: what is recommended may take 1.1 times as long as the fastest" bash -c '
+  python3 -c "
+import json
+network = json.load(open(\"cell.json\"))
+for delay, ms in ((0, 105), (1, 120)):
+    for what, value in ((\"network\", network), (\"alone\", 5.0), (\"alternating-exp-ring 25\", ms), (\"base-2 25\", 100)):
+        print(json.dumps({\"cell\": [100, delay, 2, 1], \"what\": what, \"value\": value}))" >cells.jsonl
+  STARLING_BUILD=$2 "$1/scripts/netlab/plan-cells" report cells.jsonl | tee cells.out
+  grep -q "recommended alternating-exp-ring 25: 1.05 x base-2 25$" cells.out && grep -q "1.20 x base-2 25  <<<" cells.out && grep -q "^right: 1 of 2;" cells.out' _ "$root" "$build"
 check "a program that is missing is said" 0 "skipped: .*no-build/bin/starling-bench is missing" env STARLING_BUILD="$work/no-build" "$bench" --only exchange --out none
 finish
