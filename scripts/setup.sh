@@ -5,6 +5,8 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
+for package in "$@"; do [[ $package != -* ]] || die "unknown option '$package'; arguments are names of packages"; done
+
 # The CUDA plug-in is built where nvcc is; without cudnn-frontend's headers CMake leaves it out.
 cuda_headers() {
   command -v nvcc >/dev/null || compgen -G '/usr/local/cuda*/bin/nvcc' >/dev/null || return 0

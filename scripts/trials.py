@@ -146,10 +146,16 @@ def write_config(folder, **changes):
         json.dump(config, file, indent=1)
 
 
+def positive(text):
+    if int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return int(text)
+
+
 def parser_of(doc, limit, limit_help, trials=20):
     """The options that all of them have."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=trials)
+    parser.add_argument("--trials", type=positive, default=trials)
     parser.add_argument("--seed", type=int, default=1, help="what is drawn; the same seed draws the same trials")
     parser.add_argument("--only", type=int, help="of the trials that the seed draws, this one alone")
     parser.add_argument("--limit", type=float, default=limit, help=limit_help)
