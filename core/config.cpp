@@ -465,11 +465,16 @@ void ConfigSection::missing(const std::string& key, const std::string& expected,
 void ConfigSection::finish() const {
   std::vector<std::string> known;
   for (const auto& entry : node_->entries) known.push_back(entry.name);
+  // A key that is misspelt comes first: others may belong to what it was to name.
+  std::optional<std::string> unknown;
+  std::string near;
   for (const auto& [key, value] : node_->given.items()) {
-    if (node_->entry(key)) continue;
-    const std::string list = known.empty() ? "no keys are known here" : "known: " + joined(known, ", ");
-    node_->error(key, "unknown key{}; {}", suggestion(key, known), list);
+    if (node_->entry(key) || !near.empty()) continue;
+    const std::string own = suggestion(key, known);
+    if (!unknown || !own.empty()) unknown = key, near = own;
   }
+  if (!unknown) return;
+  node_->error(*unknown, "unknown key{}; {}", near, known.empty() ? "no keys are known here" : "known: " + joined(known, ", "));
 }
 
 json ConfigSection::resolved() const {

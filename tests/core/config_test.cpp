@@ -194,6 +194,10 @@ TEST_CASE("core/config: missing and unknown keys") {
   CHECK(contains(config_error(R"({"optimizer": {"Weight_Decai": 1}})", "optimizer.Weight_Decai", unknown),
                  "unknown key; did you mean 'weight_decay'?; known: lr, weight_decay"));
   CHECK(contains(config_error(R"({"optimizer": {"zzzzzz": 1}})", "optimizer.zzzzzz", unknown), "unknown key; known: lr, weight_decay"));
+  // A misspelt one before those that may be unknown because of it.
+  CHECK(
+      contains(config_error(R"({"optimizer": {"": 0, "aaa": 1, "weigth_decay": 2}})", "optimizer.weigth_decay", unknown), "did you mean"));
+  CHECK(contains(config_error(R"({"optimizer": {"": 0}})", "optimizer", unknown), "unknown key; known"));
   // A key named in every way that could break a line or a terminal, or that is long.
   const std::string odd =
       config_error("{\"optimizer\": {\"a\\u001b[31m\\n\\u0000" + std::string(5000, 'k') + "\": 1}}", "optimizer.a\\x1b[31m\\n\\x00kkk",
