@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -542,16 +543,21 @@ class SlowLink final : public ForwardingTransport {
   bool half_;
 };
 
+/// Looks at the network that each of some ranks finds, all on hosts of their own, over slow links.
+void measure_slow_links(int ranks, bool half, const std::function<void(const NetworkModel&)>& look) {
+  FakeWorldOptions options;
+  options.ranks_per_host = 1;
+  FakeWorld world(ranks, options);
+  world.run([&](Transport& transport) {
+    SlowLink link(transport, half);
+    look(measure_network(link, *open_backend(DeviceType::kCpu, 1), {.seconds = 0.8}));
+  });
+}
+
 TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is not called so") {
   for (const bool half : {false, true}) {
     CAPTURE(half);
-    FakeWorldOptions options;
-    options.ranks_per_host = 1;
-    FakeWorld world(2, options);
-    world.run([&](Transport& transport) {
-      SlowLink link(transport, half);
-      const auto backend = open_backend(DeviceType::kCpu, 1);
-      const NetworkModel model = measure_network(link, *backend, {.seconds = 0.8});
+    measure_slow_links(2, half, [half](const NetworkModel& model) {
       const std::string warning = half_duplex_warning(model);
       CHECK(warning.empty() == !half);
       CHECK(network_from_json(to_json(model), "net.json").both_directions == doctest::Approx(model.both_directions));
@@ -561,13 +567,7 @@ TEST_CASE("planner/measure: a half-duplex link is noticed, a full-duplex one is 
 }
 
 TEST_CASE("planner/measure: a host's link is what several peers reach, sums have a rate of their own") {
-  FakeWorldOptions options;
-  options.ranks_per_host = 1;
-  FakeWorld world(3, options);
-  world.run([&](Transport& transport) {
-    SlowLink link(transport, false);
-    const auto backend = open_backend(DeviceType::kCpu, 1);
-    const NetworkModel model = measure_network(link, *backend, {.seconds = 0.8});
+  measure_slow_links(3, false, [](const NetworkModel& model) {
     CHECK(model.between.bandwidth <= 2.2e7);
     CHECK(model.typical_link() > 1.4 * model.between.bandwidth);
     CHECK(model.sum_bandwidth > 0.0);
