@@ -12,11 +12,11 @@ namespace starling::math {
 // Arithmetic of the activations, shared by the CPU and GPUs. The float versions of exp and erf are branch-free so that loops
 // over them vectorise; errors are given against the exact value.
 
-/// e^x for float within 2 units in the last place; 0 below -87.3, and e^88.3 for anything above 88.3 (NaN stays NaN).
+/// e^x for float within 2 units in the last place; 0 below -87.3, infinity above 88.4 (NaN stays NaN).
 STARLING_HD float exponential(float x) {
   // e^x = 2^n · e^r with |r| <= ln(2)/2; e^r by its Taylor series to the 7th power (relative error 5e-9).
   float clamped = x < -87.3f ? -87.3f : x;
-  clamped = clamped > 88.3f ? 88.3f : clamped;
+  clamped = clamped > 88.4f ? 88.4f : clamped;
   constexpr float kMagic = 12582912.0f;  // 1.5 · 2^23: adding it rounds to an integer in the low bits
   const float shifted = clamped * 1.44269504088896341f + kMagic;
   const float n = shifted - kMagic;
@@ -29,9 +29,9 @@ STARLING_HD float exponential(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const std::uint32_t power = std::bit_cast<std::uint32_t>(shifted) << 23;  // n in the exponent's place
-  const float result = std::bit_cast<float>(std::bit_cast<std::uint32_t>(p) + power);
-  return x < -87.3f ? 0.0f : result;
+  // 2^n by its exponent; 2^128 is infinity. A product, since a sum of bits would make a number of a GPU's NaN.
+  const float power = std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) + 127u) << 23);
+  return x < -87.3f ? 0.0f : p * power;
 }
 STARLING_HD double exponential(double x) { return ::exp(x); }
 

@@ -85,6 +85,8 @@ bool is_product(const Operation& op) { return op.name.starts_with("matmul") || o
 void compare_special(DType dtype) {
   for (const Operation& op : operation_table()) {
     if (uses_libraries() && is_product(op)) continue;  // they have algorithms that spread them, and round otherwise
+    // A channel with NaN has NaN alone before its ReLU: cuDNN lets its gradients pass into dbeta, as PyTorch does, the own kernels do not.
+    if (uses_libraries() && op.name.find("mask from x") != std::string::npos) continue;
     CAPTURE(op.name);
     const auto inputs = special_inputs(op, dtype);
     const Numbers seed = random_seed(op, dtype);

@@ -32,7 +32,6 @@ class Listener final : public ForwardingBackend {
     note(args);
     BatchNormBackward apart = args;
     apart.dx = Tensor(inner(), args.x.shape(), args.x.dtype());
-    if (args.dresidual) apart.dresidual = Tensor(inner(), args.x.shape(), args.x.dtype());
     std::string why;
     if (const auto spec = cuda::spec_of(apart, why)) calls_.out_of_place.emplace(*spec, model);
   }

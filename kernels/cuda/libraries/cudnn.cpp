@@ -161,9 +161,7 @@ class CudnnLibrary final : public Cudnn {
                       bind(GraphTensor::kGamma, args.gamma), bind(GraphTensor::kMean, args.saved_mean),
                       bind(GraphTensor::kDx, args.dx),       bind(GraphTensor::kInvStd, args.saved_inv_std)};
     if (args.dy2) bindings.push_back(bind(GraphTensor::kDy2, args.dy2));
-    if (args.dresidual) bindings.push_back(bind(GraphTensor::kDresidual, args.dresidual));
     if (args.relu && args.beta) bindings.push_back(bind(GraphTensor::kBeta, args.beta));
-    if (args.relu && !args.beta) bindings.push_back(bind(GraphTensor::kY, args.y));
     if (!args.accumulate) {
       bindings.push_back(bind(GraphTensor::kDgamma, args.dgamma));
       bindings.push_back(bind(GraphTensor::kDbeta, args.dbeta));

@@ -187,16 +187,11 @@ class GraphBuilder {
     const Attributes mean = per_channel(GraphTensor::kMean), inv_std = per_channel(GraphTensor::kInvStd);
     Attributes g = input(GraphTensor::kDy, layout);
     if (spec_.second_term) g = graph_.pointwise(g, input(GraphTensor::kDy2, layout), pointwise(fe::PointwiseMode_t::ADD));
-    if (spec_.mask == ReluMask::kFromY) {
-      const Attributes mask = graph_.pointwise(input(GraphTensor::kY, layout), graph_.tensor(0.0f), pointwise(fe::PointwiseMode_t::CMP_GT));
-      mask->set_data_type(fe::DataType_t::BOOLEAN);
-      g = graph_.pointwise(g, mask, pointwise(fe::PointwiseMode_t::MUL));
-    } else if (spec_.mask == ReluMask::kFromX) {
+    if (spec_.relu) {
       const Attributes y =
           graph_.batchnorm_inference(x, mean, inv_std, gamma, per_channel(GraphTensor::kBeta), fe::graph::Batchnorm_inference_attributes());
       g = graph_.pointwise(g, y, pointwise(fe::PointwiseMode_t::RELU_BWD));
     }
-    if (spec_.dresidual) output(g, GraphTensor::kDresidual, layout);
     auto [dx, dgamma, dbeta] =
         graph_.batchnorm_backward(g, x, gamma, fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(mean, inv_std));
     output(dx, GraphTensor::kDx, layout);

@@ -49,7 +49,6 @@ enum class GraphTensor : std::int64_t {
   kDx,
   kDweight,  ///< of x's dtype: no engine has another for low precision
   kResidual,
-  kDresidual,
   kGamma,
   kBeta,
   kMean,
@@ -65,9 +64,6 @@ enum class GraphTensor : std::int64_t {
   kOffset,
 };
 
-/// Where the mask of the ReLU comes from in a batch norm's backward pass.
-enum class ReluMask : std::uint8_t { kNone, kFromY, kFromX };
-
 /// One graph. Two calls with equal specs share a plan.
 struct GraphSpec {
   GraphKind kind = GraphKind::kConvolution;
@@ -77,9 +73,9 @@ struct GraphSpec {
   std::array<std::int64_t, 2> kernel{}, stride{}, padding{}, dilation{};
   std::int64_t groups = 1;
   float eps = 0.0f;
-  bool residual = false, relu = false;  ///< of kBatchNorm
-  ReluMask mask = ReluMask::kNone;      ///< of kBatchNormBackward, as the following two
-  bool second_term = false, dresidual = false;
+  bool relu = false;         ///< of kBatchNorm and kBatchNormBackward, which finds its mask from x
+  bool residual = false;     ///< of kBatchNorm
+  bool second_term = false;  ///< of kBatchNormBackward
 
   auto operator<=>(const GraphSpec&) const = default;
 };

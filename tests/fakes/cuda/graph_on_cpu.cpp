@@ -115,20 +115,17 @@ class GraphOnCpu {
         BatchNormBackward args{
             .x = in(GraphTensor::kX, x, io), .dy = in(GraphTensor::kDy, x, io), .gamma = in(GraphTensor::kGamma, channels, wide)};
         if (spec_.second_term) args.dy2 = in(GraphTensor::kDy2, x, io);
-        args.relu = spec_.mask != ReluMask::kNone;
-        if (spec_.mask == ReluMask::kFromX) args.beta = in(GraphTensor::kBeta, channels, wide);
-        if (spec_.mask == ReluMask::kFromY) args.y = in(GraphTensor::kY, x, io);
+        args.relu = spec_.relu;
+        if (spec_.relu) args.beta = in(GraphTensor::kBeta, channels, wide);
         args.saved_mean = in(GraphTensor::kMean, channels, wide);
         args.saved_inv_std = in(GraphTensor::kInvStd, channels, wide);
         args.dx = Tensor(cpu_, x, wide);
         args.dgamma = Tensor(cpu_, channels, wide);
         args.dbeta = Tensor(cpu_, channels, wide);
-        if (spec_.dresidual) args.dresidual = Tensor(cpu_, x, wide);
         cpu_.batch_norm_backward(args);
         out(GraphTensor::kDx, args.dx, io);
         out(GraphTensor::kDgamma, args.dgamma, wide);
         out(GraphTensor::kDbeta, args.dbeta, wide);
-        if (spec_.dresidual) out(GraphTensor::kDresidual, args.dresidual, io);
         break;
       }
     }
