@@ -162,7 +162,6 @@ Variable Tape::record(std::string_view name, Tensor output, const std::vector<Va
   Node node{name, layer_, result.slot_, {}, parameters, std::move(backward)};
   node.inputs.reserve(inputs.size());
   for (const Variable& input : inputs) {
-    if (input.slot_) ++input.slot_->readers;
     node.inputs.push_back(input.slot_);
   }
   for (const Parameter* parameter : parameters) {

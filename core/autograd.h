@@ -19,27 +19,6 @@ namespace starling {
 
 class Tape;
 
-/// A value that is computed when somebody reads it, once. Who knows its kind may read what it is made from instead: Variable::pending().
-class LazyValue {
- public:
-  virtual ~LazyValue() = default;
-  /// Issues the computation to the current stream on the first call.
-  const Tensor& value() {
-    if (!value_) value_ = compute();
-    return value_;
-  }
-  bool computed() const { return static_cast<bool>(value_); }
-
- private:
-  virtual Tensor compute() = 0;
-  Tensor value_;
-};
-
-/// What an operation has found out about its output on the way, for a reader that knows of it.
-struct ValueNotes {
-  virtual ~ValueNotes() = default;
-};
-
 namespace detail {
 /// Where the gradient of one value gathers until the node that made the value runs.
 struct GradSlot {
@@ -47,7 +26,6 @@ struct GradSlot {
   Shape shape = {};           ///< the value's, and so the gradient's
   DType dtype = DType::kFloat32;
   int max_terms = 1;  ///< how many terms the node that made the value takes unsummed
-  int readers = 0;    ///< uses of the value as an input of recorded nodes
   void add(Tensor term);
 };
 }  // namespace detail
@@ -57,34 +35,16 @@ class Variable {
  public:
   Variable() = default;
   explicit Variable(Tensor value) : value_(std::move(value)) {}
-  /// The value of this operand, whoever reads it: where it is pending it is computed now.
-  const Tensor& value() const { return pending_ ? pending_->value() : value_; }
+  const Tensor& value() const { return value_; }
   bool has_value() const { return static_cast<bool>(value_); }
   const Shape& shape() const { return value_.shape(); }
   DType dtype() const { return value_.dtype(); }
   bool requires_grad() const { return slot_ != nullptr; }
 
-  /// The pending value if it is of kind T; null where it is of another, where nothing is pending, or where it has been computed by now.
-  /// Gradients are those of the value either way.
-  template <class T>
-  const T* pending() const {
-    return pending_ && !pending_->computed() ? dynamic_cast<const T*>(pending_.get()) : nullptr;
-  }
-  /// Makes `value` what this stands for; the tensor so far has its shape and dtype.
-  void set_pending(std::shared_ptr<LazyValue> value) { pending_ = std::move(value); }
-  /// Null where there are none of kind T.
-  template <class T>
-  const T* notes() const {
-    return dynamic_cast<const T*>(notes_.get());
-  }
-  void set_notes(std::shared_ptr<const ValueNotes> notes) { notes_ = std::move(notes); }
-
  private:
   friend class Tape;
   friend class Gradients;
-  Tensor value_;  // where something is pending, a tensor of its shape and dtype
-  std::shared_ptr<LazyValue> pending_;
-  std::shared_ptr<const ValueNotes> notes_;
+  Tensor value_;
   std::shared_ptr<detail::GradSlot> slot_;
 };
 
@@ -103,8 +63,6 @@ class Gradients {
 
   /// Whether input i wants a gradient. An input or parameter that the node has not is Error(kUsage).
   bool wants(int i) const { return slot(i) != nullptr; }
-  /// Whether this node is the only one that read input i, so that its term is the whole gradient.
-  bool only_reader(int i) const { return slot(i)->readers == 1; }
   /// Hands over a term of input i's gradient, which has the input's shape and dtype; Error(kUsage) otherwise. The same tensor may be handed
   /// to several inputs.
   void set(int i, Tensor gradient);
@@ -274,7 +232,6 @@ struct Pass {
   bool training = false;              ///< batch statistics and dropout
   std::uint64_t dropout_key = 0;      ///< from the seed
   std::uint64_t dropout_counter = 0;  ///< distinct per rank, step and micro-batch, in the upper 40 bits; layers count up in the lower ones
-  bool defer_norms = false;           ///< in training, batch norms are left to what reads them; see Backend::fuses_batch_norms
   double loss_scale = 1.0;            ///< factor of all gradients of this pass (fp16's loss scale; the update takes it out again)
   RankSums* norms_over = nullptr;     ///< in training, batch norms take their statistics from all ranks' batches; null: each its own
   double norm_momentum = -1.0;        ///< in training: of every batch norm's running statistics; below 0: each its own

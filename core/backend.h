@@ -114,8 +114,6 @@ class Backend {
   /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
-  /// Whether convolutions on tensors of `dtype` carry out parts of batch norms faster than a batch norm of its own would run.
-  virtual bool fuses_batch_norms(DType dtype) const { return (void)dtype, false; }
   /// Whether gradients of weights may come out in `dtype`, a low precision, so that memory for them is worth having
   /// (Conv2dBackwardWeights::dweight_low) and updates read them there (UpdateArgs::gradient_low).
   virtual bool low_precision_gradients(DType dtype) const { return (void)dtype, false; }

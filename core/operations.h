@@ -75,59 +75,29 @@ struct Window2d {
   }
 };
 
-/// A batch norm with ReLU that is carried out by whoever loads x: relu(scale[c]·x + shift[c]) is read in x's place, rounded to x's dtype.
-/// fp32 [C] (fp64 for fp64). Empty: x is read as it is.
-struct NormOnLoad {
-  Tensor scale, shift;
-  explicit operator bool() const { return static_cast<bool>(scale); }
-};
-/// For a convolution whose input was relu(batch norm(x)): its data gradient is masked where that is not positive, and the two sums that the
-/// batch norm's own gradient needs are gathered on the way: Σ dx and Σ dx·(x - mean)·inv_std per channel, of the masked dx.
-struct NormGradient {
-  Tensor x;                           ///< what was normalised; shape and dtype of dx
-  Tensor mean, inv_std, gamma, beta;  ///< [C], fp32 (fp64 for fp64)
-  Tensor sum_dy, sum_dy_xhat;         ///< [C], written
-  explicit operator bool() const { return static_cast<bool>(x); }
-};
-
 /// y[N,P,Q,O] = x[N,H,W,C] * weight[O,kH,kW,C/groups] (+ bias[O], optional).
 struct Conv2dForward {
   Tensor x, weight, bias, y;
   Window2d window;
-  NormOnLoad norm = {};              ///< optional
-  Tensor sum = {}, square_sum = {};  ///< [O] fp32 (fp64 for fp64), optional, both or none: Σ y and Σ y² per channel; y rounded or not
-  Accesses accesses() const {
-    return Accesses().read({x, weight, bias, norm.scale, norm.shift}).write({y, sum, square_sum}).convolves(y, weight);
-  }
+  Accesses accesses() const { return Accesses().read({x, weight, bias}).write({y}).convolves(y, weight); }
 };
 /// dx from dy and the weight.
 struct Conv2dBackwardData {
   Tensor dy, weight, dx;
   Window2d window;
-  NormGradient norm = {};  ///< optional
-  Accesses accesses() const {
-    return Accesses()
-        .read({dy, weight, norm.x, norm.mean, norm.inv_std, norm.gamma, norm.beta})
-        .write({dx, norm.sum_dy, norm.sum_dy_xhat})
-        .convolves(dy, weight);
-  }
+  Accesses accesses() const { return Accesses().read({dy, weight}).write({dx}).convolves(dy, weight); }
 };
 /// dweight (and dbias, optional) from x and dy.
 struct Conv2dBackwardWeights {
   Tensor x, dy, dweight, dbias;
   Window2d window;
   bool accumulate = false;
-  NormOnLoad norm = {};  ///< optional: as in the forward pass
   /// Optional, not with `accumulate`, with x's low precision: a backend whose engine rounds the gradient to that precision anyway may leave
   /// it here instead of widening it into dweight. It then sets *in_low, which must be given, and dweight keeps what it held.
   Tensor dweight_low = {};
   bool* in_low = nullptr;
   Accesses accesses() const {
-    return Accesses()
-        .read({x, dy, norm.scale, norm.shift})
-        .output(accumulate, {dweight, dbias})
-        .write({dweight_low})
-        .convolves(dy, dweight);
+    return Accesses().read({x, dy}).output(accumulate, {dweight, dbias}).write({dweight_low}).convolves(dy, dweight);
   }
 };
 
@@ -235,15 +205,15 @@ struct BatchNormFinish {
         .write({saved_mean, saved_inv_std, scale, shift});
   }
 };
-/// y = scale[c]·x + shift[c] + r, r = residual, or residual_scale[c]·residual + residual_shift[c] where those are given, or nothing;
-/// then ReLU if `relu`, with its `ceiling`. y may be x or residual.
+/// y = scale[c]·x + shift[c] (+ residual, optional), then ReLU if `relu`, with its `ceiling`. y may be x or residual.
 struct ScaleShift {
-  Tensor x, scale, shift, residual, residual_scale, residual_shift, y;
+  Tensor x, scale, shift, residual, y;
   bool relu = false;
   double ceiling = kNoCeiling;
-  Accesses accesses() const { return Accesses().read({x, scale, shift, residual, residual_scale, residual_shift}).write({y}); }
+  Accesses accesses() const { return Accesses().read({x, scale, shift, residual}).write({y}); }
 };
-/// masked = dy where 0 < gamma·(x - mean)·inv_std + beta < ceiling, else 0 (masked may be dy), and its sums as in NormGradient.
+/// masked = dy where 0 < gamma·(x - mean)·inv_std + beta < ceiling, else 0 (masked may be dy); sum_dy = Σ masked and
+/// sum_dy_xhat = Σ masked·(x - mean)·inv_std, over all but the last dimension.
 struct BatchNormBackwardSums {
   Tensor x, dy, saved_mean, saved_inv_std, gamma, beta, masked, sum_dy, sum_dy_xhat;
   double ceiling = kNoCeiling;

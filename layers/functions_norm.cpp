@@ -85,10 +85,6 @@ Variable batch_norm(const Variable& x, const BatchNormState& state, Activation a
     fail(ExitCode::kUsage, "batch_norm", "one value per channel has no variance to train with; batches of 2 samples or more are needed");
   }
   if (pass.norms_over && pass.training) return detail::synchronized_batch_norm(x, state, rectifier, residual, pass);
-  // scale = gamma/σ goes through the tensors' own type on its way into a convolution: a tiny eps could send it out of range.
-  const bool in_range = !is_low_precision(x.dtype()) || state.eps >= 1e-7;
-  if (pass.defer_norms && pass.training && x.notes<detail::ChannelStatistics>() && in_range)
-    return detail::deferred_batch_norm(x, state, rectifier, residual, pass);
   BatchNormForward args{.x = x.value(),
                         .residual = residual.value(),
                         .gamma = state.gamma->value,

@@ -1,5 +1,5 @@
 #include "core/error.h"
-#include "layers/functions_norm.h"
+#include "layers/functions.h"
 
 namespace starling::functions {
 
@@ -24,27 +24,15 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   const Shape& in = x.shape();
   require(in.rank() == 4, "conv2d", "the input is {}, not N×H×W×C", in.text());
   const Shape out{in[0], window.output(0, in[1]), window.output(1, in[2]), weight.shape[0]};
-  Conv2dForward args{
-      .weight = weight.operand(), .bias = bias ? bias->value : Tensor(), .y = Tensor(pass.backend, out, x.dtype()), .window = window};
-  // A batch norm with ReLU that is still pending is done as x is loaded; one with ReLU6 is written out first.
-  detail::DeferredNorm norm;
-  if (const detail::DeferredNorm* pending = detail::pending_norm(x); pending && pending->loads_in_convolutions()) norm = *pending;
-  if (norm.x) {
-    args.x = norm.x;
-    args.norm = {norm.scale, norm.shift};
-  } else {
-    args.x = x.value();
-  }
-  if (pass.defer_norms && pass.training && !bias && window.groups == 1) {
-    const DType dtype = x.dtype() == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
-    args.sum = Tensor(pass.backend, {out[3]}, dtype);
-    args.square_sum = Tensor(pass.backend, {out[3]}, dtype);
-  }
+  Conv2dForward args{.x = x.value(),
+                     .weight = weight.operand(),
+                     .bias = bias ? bias->value : Tensor(),
+                     .y = Tensor(pass.backend, out, x.dtype()),
+                     .window = window};
   pass.backend.conv2d_forward(args);
 
-  if (!weight.trainable && !x.requires_grad()) norm = {};
-  auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), norm = std::move(norm),
-                   in, window, has_bias = bias != nullptr](Gradients& g) {
+  auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), in, window,
+                   has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
     const Gradients::WeightTarget dw = g.weight(0);
     Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
@@ -57,7 +45,6 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                                              .dbias = together ? db.tensor : Tensor(),
                                              .window = window,
                                              .accumulate = dw.accumulate,
-                                             .norm = {norm.scale, norm.shift},
                                              .dweight_low = dw.low,
                                              .in_low = dw.in_low});
         if (together) db = {};
@@ -66,24 +53,15 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
     };
     // Begun first, the two run at once from their start on.
     const bool beside = dw && g.wants(0) && g.forks(x_saved.bytes() + dy.bytes());
-    if (beside) g.beside(weights, {x_saved, dy, norm.scale, norm.shift});
+    if (beside) g.beside(weights, {x_saved, dy});
     if (g.wants(0)) {
       Tensor dx(g.backend(), in, dy.dtype());
-      Conv2dBackwardData data{.dy = dy, .weight = w, .dx = dx, .window = window};
-      if (norm.x && g.only_reader(0)) {
-        norm.sums->sum_dy = Tensor(g.backend(), norm.mean.shape(), norm.mean.dtype());
-        norm.sums->sum_dy_xhat = Tensor(g.backend(), norm.mean.shape(), norm.mean.dtype());
-        data.norm = {norm.x, norm.mean, norm.inv_std, norm.gamma, norm.beta, norm.sums->sum_dy, norm.sums->sum_dy_xhat};
-      }
-      g.backend().conv2d_backward_data(data);
-      data = {};  // so that dx has one holder
+      g.backend().conv2d_backward_data({.dy = dy, .weight = w, .dx = dx, .window = window});
       g.set(0, std::move(dx));
     }
     if (!beside) weights();
   };
-  Variable y = record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
-  if (args.sum) y.set_notes(std::make_shared<detail::ChannelStatistics>(args.sum, args.square_sum));
-  return y;
+  return record_product("conv2d", args.y, x, weight, bias, pass, std::move(backward));
 }
 
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu) {

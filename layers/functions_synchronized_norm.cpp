@@ -92,6 +92,28 @@ void synchronized_backward(const BatchNormSaved& saved, RankSums& ranks, Gradien
   g.set(0, std::move(dx));
 }
 
+/// The step from the sums of `count` values per channel to what the batch norm is, in memory of its own.
+BatchNormFinish finish_batch_norm(const BatchNormState& state, const Tensor& sum, const Tensor& square_sum, std::int64_t count,
+                                  Pass& pass) {
+  const auto vector = [&] { return Tensor(pass.backend, sum.shape(), state.running_mean->value.dtype()); };
+  BatchNormFinish finish{.sum = sum,
+                         .square_sum = square_sum,
+                         .gamma = state.gamma->value,
+                         .beta = state.beta->value,
+                         .running_mean = state.running_mean->value,
+                         .running_var = state.running_var->value,
+                         .batches_tracked = state.batches_tracked ? state.batches_tracked->value : Tensor(),
+                         .saved_mean = vector(),
+                         .saved_inv_std = vector(),
+                         .scale = vector(),
+                         .shift = vector(),
+                         .count = count,
+                         .eps = state.eps,
+                         .momentum = pass.norm_momentum < 0.0 ? state.momentum : pass.norm_momentum};
+  pass.backend.batch_norm_finish(finish);
+  return finish;
+}
+
 }  // namespace
 
 Variable synchronized_batch_norm(const Variable& x, const BatchNormState& state, Rectifier rectifier, const Variable& residual,

@@ -25,7 +25,6 @@ struct StepFloor {
   MemoryNeed memory;
   double images = 0.0, flops_per_second = 0.0, bytes_per_second = 0.0;
   DType compute = DType::kFloat32;
-  bool defers_norms = false;
 
   Floor floor() const { return floor_of(work, flops_per_second, bytes_per_second); }
 };
@@ -40,16 +39,12 @@ std::string whose_ceilings(const FloorBench& settings) {
   return fmt::format("{}of one {}", settings.bandwidth > 0.0 || settings.tflops > 0.0 ? "as given, else " : "", settings.on);
 }
 
-enum class Norms { kAsIssued, kByThemselves };
-
-StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings, Norms norms = Norms::kAsIssued) {
+StepFloor step_floor(const nlohmann::json& given, const std::string& source, const FloorBench& settings) {
   const RankLayout site{settings.ranks, settings.ranks};
   TrainConfig config = read_train_config(given, source, site);
-  config.defer_norms = norms == Norms::kAsIssued && expected_to_defer_norms(config.compute, config.device);
   const ShapeTrace trace = trace_shapes(config);
   StepFloor step;
   step.compute = config.compute;
-  step.defers_norms = config.defer_norms;
   step.memory = memory_need(config, site, trace);
   // One neighbour to mix in, as pair exchanges have it.
   const double received = config.topology && site.ranks > 1 ? step.memory.receive / step.memory.parameters : 0.0;
@@ -103,8 +98,6 @@ int config_floor(const FloorBench& settings) {
   if (!settings.precision.empty()) config["precision"] = settings.precision;
   const StepFloor step = step_floor(config, settings.config, settings);
   const Floor issued = step.floor();
-  std::optional<StepFloor> unfused;
-  if (step.defers_norms) unfused = step_floor(config, settings.config, settings, Norms::kByThemselves);
   if (settings.json) {
     nlohmann::json result{{"config", settings.config},
                           {"device", settings.on},
@@ -114,7 +107,6 @@ int config_floor(const FloorBench& settings) {
                           {"flops_per_second", step.flops_per_second},
                           {"memory_bytes", step.memory.total()},
                           {"issued", floor_json(issued, step.images)}};
-    if (unfused) result["unfused"] = floor_json(unfused->floor(), step.images);
     for (const auto& [name, work] : by_kind(step)) {
       result["operations"][name] = floor_json(floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
       result["operations"][name]["calls"] = work.size();
@@ -130,10 +122,8 @@ int config_floor(const FloorBench& settings) {
   for (const auto& [name, work] : by_kind(step)) {
     print_line(name, work.size(), floor_of(work, step.flops_per_second, step.bytes_per_second), step.images);
   }
-  print_line("all, as issued", step.work.size(), issued, step.images);
-  if (unfused) print_line("all, norms by themselves", unfused->work.size(), unfused->floor(), step.images);
-  answer("floor: {:.0f} images/s as issued{}\n", step.images / issued.seconds,
-         unfused ? fmt::format(", {:.0f} with batch norms by themselves", step.images / unfused->floor().seconds) : "");
+  print_line("all", step.work.size(), issued, step.images);
+  answer("floor: {:.0f} images/s\n", step.images / issued.seconds);
   return 0;
 }
 
@@ -179,10 +169,7 @@ int goal_floors(const FloorBench& settings) {
     const std::string name = fmt::format("{}, {}", one.name, one.precision);
     const nlohmann::json config = image_config(one.model, one.size, one.classes, one.batch, one.precision);
     const StepFloor step = step_floor(config, name, settings);
-    row(step.defers_norms ? name + ", batch norms fused" : name, step.floor(), step.images, step.memory.total());
-    if (!step.defers_norms) continue;
-    const StepFloor unfused = step_floor(config, name, settings, Norms::kByThemselves);
-    row(name + ", batch norms by themselves", unfused.floor(), unfused.images, unfused.memory.total());
+    row(name, step.floor(), step.images, step.memory.total());
   }
   if (settings.json) {
     answer("{}\n", rows.dump());

@@ -95,9 +95,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
-  const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
-  const PassShape shape{settings.batch, DType::kFloat32, compute, defer_norms};
+  const PassShape shape{settings.batch, DType::kFloat32, compute};
   const ShapeTrace trace = trace_shapes(*task, *model, shape);
   std::vector<OperationWork> work = count_pass(*task, *model, shape);
   const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
@@ -165,7 +164,6 @@ int bench_gpu_step(const GpuStepBench& settings) {
               .training = true,
               .dropout_key = 1,
               .dropout_counter = static_cast<std::uint64_t>(done) << 24,
-              .defer_norms = defer_norms,
               .loss_scale = scale};
     const Tensor loss = training_pass(*task, *model, batch, pass);
     if (settings.plain) {

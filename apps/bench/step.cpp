@@ -53,9 +53,8 @@ int bench_step(const StepBench& settings) {
   const std::unique_ptr<Model> model = bench_model(settings.model, settings.stem, settings.image, settings.classes);
   const std::unique_ptr<OptimizerRule> rule = bench_rule(settings.optimizer);
 
-  const bool defer_norms = defers_norms(backend.fuses_batch_norms(compute));
   const std::unique_ptr<Task> task = bench_task(settings.image, settings.classes);
-  const ShapeTrace trace = trace_shapes(*task, *model, {settings.batch, DType::kFloat32, compute, defer_norms});
+  const ShapeTrace trace = trace_shapes(*task, *model, {settings.batch, DType::kFloat32, compute});
   const BucketPlan plan = plan_buckets(trace.ready_order, {}, DType::kFloat32, 25.0 * 1024 * 1024);
   std::vector<Bucket> buckets = make_buckets(plan, backend, DType::kFloat32, *rule, false, compute);
   model->allocate_buffers(backend, DType::kFloat32);
@@ -87,12 +86,8 @@ int bench_step(const StepBench& settings) {
   std::int64_t done = 0;
   const auto step = [&] {
     scheduler.begin_step({.step = done, .optimizer_step = done + 1, .lr = 1e-3});
-    Pass pass{.backend = backend,
-              .tape = &tape,
-              .training = true,
-              .dropout_key = 1,
-              .dropout_counter = static_cast<std::uint64_t>(done) << 24,
-              .defer_norms = defer_norms};
+    Pass pass{
+        .backend = backend, .tape = &tape, .training = true, .dropout_key = 1, .dropout_counter = static_cast<std::uint64_t>(done) << 24};
     training_pass(*task, *model, batch, pass);
     scheduler.end_backward();
     ++done;

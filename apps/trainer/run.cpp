@@ -379,11 +379,6 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
       if (!other_ranks) adopt_choice(config, site, saved_config(state, source), source);
       changed =
           check_resumable(state, source, config.resolved, config.written, transport.size(), config.compute, other_ranks, &config.data);
-      const auto norms = state.metadata.find("batch_norms_in_convolutions");
-      if (norms != state.metadata.end() && norms->second != (config.defer_norms ? "1" : "0") && transport.rank() == 0) {
-        log::warning("{} was made with batch norms {}, this run goes on with them {}: the numbers agree to rounding only", source,
-                     norms->second == "1" ? "in convolutions" : "by themselves", config.defer_norms ? "in convolutions" : "by themselves");
-      }
     }
     if (transport.rank() == 0) write_config(folder.path, config.resolved.dump(2) + "\n");
   });
@@ -394,9 +389,8 @@ ExitCode train(const TrainOptions& options, TrainConfig& config, const RankLayou
                    heritage.loss->ranks_before, folder.resume ? folder.resume_step : 0);
     }
     const double quota = cpu_quota();
-    say("starling {}: {} rank{} on {}, {}{}{}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
-        name_of(config.compute), config.defer_norms ? ", batch norms in convolutions" : "",
-        std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
+    say("starling {}: {} rank{} on {}, {}{}\n", version_text(), transport.size(), transport.size() == 1 ? "" : "s", backend.description(),
+        name_of(config.compute), std::isfinite(quota) ? fmt::format(", CPU quota: {:.3g} cores a host", quota) : "");
     say(chosen);
     say("{}: {}\n", config.resolved["model"].value("type", "model"), run_headline(config, site, trace));
     say(config.data.contents);
@@ -498,7 +492,6 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   ShapeTrace trace;
   together(*transport, [&] {
     config = read_for_ranks(options, site, transport->rank() == 0);
-    config.defer_norms = expected_to_defer_norms(config.compute, config.device);
     trace = trace_shapes(config);
   });
   agree_on_config(*transport, config.resolved);
@@ -523,10 +516,7 @@ ExitCode run_world(const TrainOptions& options, const MakeTransport& make_transp
   }
   if (session && config.elastic.survive && options.evaluate.empty()) choose_survival(config, *backend, *transport, *session);
   transport = choose_transport(config, std::move(transport), *backend);
-  const bool expected = config.defer_norms;
-  const bool other_format = choose_precision(config, *backend, *transport);
-  choose_deferred_norms(config, *backend, *transport);
-  if (other_format || config.defer_norms != expected) trace = trace_shapes(config);
+  if (choose_precision(config, *backend, *transport)) trace = trace_shapes(config);
   if (!options.evaluate.empty()) return evaluate_model(options, config, *backend, *transport);
   if (config.cache) config.cache->allocate(transport->world(), *make_process_sharing(config.timeout_s));
   if (config.cuda_graphs == GraphChoice::kOn)

@@ -399,7 +399,6 @@ Tensor Trainer::forward_backward(const MicroBatch& micro, StepInfo& info) {
             .training = true,
             .dropout_key = config_.seed,
             .dropout_counter = dropout_counter(micro),
-            .defer_norms = config_.defer_norms,
             .norms_over = norm_sums_.get()};
   if (config_.check_numbers) watch_numbers(batch, pass);
   // A graph holds one micro-batch and whole exchanges, so these start in the last one.
@@ -446,7 +445,6 @@ SafetensorsFile Trainer::state(SafetensorsFile used) {
   save_contents(config_.data, file);
   file.metadata["mean_weight"] = fmt::format("{:a}", algorithm_->mean_weight());
   file.metadata[kThreads] = threads_text();
-  file.metadata["batch_norms_in_convolutions"] = std::to_string(static_cast<int>(config_.defer_norms));
   return file;
 }
 

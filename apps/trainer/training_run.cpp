@@ -463,7 +463,6 @@ void TrainingRun::write_summary() {
         {"topology", config_.topology_name},
         {"consensus_distance", result_->consensus_distance},
     };
-    if (config_.defer_norms) summary["batch_norms_in_convolutions"] = true;
     if (!config_.auto_figures.is_null()) summary["auto"] = config_.auto_figures;
     if (config_.data.pictures) {
       const std::set<std::string> different = different_of(bad);

@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kernels/composed_conv.h"
 #include "kernels/cpu/cpu_backend_detail.h"
 #include "kernels/cpu/depthwise.h"
 
@@ -102,7 +101,6 @@ void CpuBackend::conv2d_forward_of(const cpu::Geometry& g, const T* x, const T* 
 
 void CpuBackend::conv2d_forward(const Conv2dForward& args) {
   constexpr const char* kName = "conv2d forward";
-  if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.y.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -132,7 +130,6 @@ void CpuBackend::conv2d_backward_data_of(const cpu::Geometry& g, const T* dy, co
 
 void CpuBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
   constexpr const char* kName = "conv2d backward of the data";
-  if (args.norm) return composed_conv2d_backward_data(*this, args);
   const cpu::Geometry g = cpu::geometry(args.dx.shape(), args.dy.shape(), args.window, kName);
   floating(args.dy, kName, [&](auto type) {
     using T = decltype(type);
@@ -173,7 +170,6 @@ void CpuBackend::conv2d_backward_weights_of(const cpu::Geometry& g, const T* x, 
 
 void CpuBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   constexpr const char* kName = "conv2d backward of the weights";
-  if (args.norm) return composed_conv2d_backward_weights(*this, args);
   const cpu::Geometry g = cpu::geometry(args.x.shape(), args.dy.shape(), args.window, kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);

@@ -360,33 +360,20 @@ void CpuBackend::batch_norm_finish(const BatchNormFinish& args) {
 void CpuBackend::scale_shift(const ScaleShift& args) {
   constexpr const char* kName = "scale and shift";
   const cpu::Matrix matrix = cpu::matrix_of(args.x, kName);
-  require(static_cast<bool>(args.residual_scale) == static_cast<bool>(args.residual_shift) && (args.residual || !args.residual_scale),
-          "cpu", "{}: residual, residual_scale and residual_shift do not belong together", kName);
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
     using R = Compute<T>;
     const Index channels = matrix.channels, width = matrix.width();
     const T* x = args.x.data<T>();
     const T* residual = cpu::optional_numbers<T>(args.residual, matrix.elements(), kName, "residual");
-    const R* residual_scale = cpu::optional_numbers<R>(args.residual_scale, channels, kName, "residual_scale");
-    const R* residual_shift = cpu::optional_numbers<R>(args.residual_shift, channels, kName, "residual_shift");
     T* y = cpu::numbers<T>(args.y, matrix.elements(), kName, "y");
-    const Workspace<R> vectors(*allocator_, 3 * width);
+    const Workspace<R> vectors(*allocator_, 2 * width);
     const R* scale = repeated(cpu::numbers<R>(args.scale, channels, kName, "scale"), channels, vectors.data());
-    R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels, vectors.data() + width);
-    if (residual_scale) {
-      for (Index c = 0; c < channels; ++c) shift[c] += residual_shift[c];
-      cpu::repeat(shift, channels);
-      residual_scale = repeated(residual_scale, channels, vectors.data() + 2 * width);
-    }
+    const R* shift = repeated(cpu::numbers<R>(args.shift, channels, kName, "shift"), channels, vectors.data() + width);
     const R ceiling = static_cast<R>(args.ceiling);
     threads_.parallel_for(matrix.rows, matrix.block(), [&](Index begin, Index end) {
       const Index o = begin * channels;
-      if (residual_scale) {
-        kernels<T>().affine_two(x + o, residual + o, y + o, end - begin, channels, scale, residual_scale, shift, args.relu, ceiling);
-      } else {
-        kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, ceiling);
-      }
+      kernels<T>().affine(x + o, residual ? residual + o : nullptr, y + o, end - begin, channels, scale, shift, args.relu, ceiling);
     });
   });
 }

@@ -64,9 +64,6 @@ struct Kernels {
   void (*moments)(const T* x, Index rows, Index channels, R* scratch, double* mean, double* m2);
   /// y = x·scale + shift (+ residual), then min(max(·, 0), ceiling) if relu. scale, shift: [width].
   void (*affine)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* shift, bool relu, R ceiling);
-  /// y = x·scale + residual·residual_scale + shift, then min(max(·, 0), ceiling) if relu. Vectors: [width].
-  void (*affine_two)(const T* x, const T* residual, T* y, Index rows, Index channels, const R* scale, const R* residual_scale,
-                     const R* shift, bool relu, R ceiling);
   /// g = (dy + dy2) masked by 0 < y ≤ largest; sum_g += Σg, sum_gx += Σ g·(x - mean). dy2, y, dz optional; where scale is given and y is
   /// not, the mask is found from x·scale + shift in y's place. mean, scale, shift: [width]; scratch: 2 · width.
   void (*masked_sums)(const T* x, const T* y, const T* dy, const T* dy2, T* dz, Index rows, Index channels, const R* mean, const R* scale,

@@ -152,26 +152,6 @@ static void affine(const T* x, const T* residual, T* y, Index rows, Index channe
   });
 }
 
-template <class T>
-static void affine_two(const T* x, const T* residual, T* y, Index rows, Index channels, const Compute<T>* scale,
-                       const Compute<T>* residual_scale, const Compute<T>* shift, bool relu, Compute<T> ceiling) {
-  in_pieces(y, rows, channels, true, [&](Compute<T>* to, Index o, Index lines, Index width, Index column) {
-    const Compute<T>* __restrict a = scale + column;
-    const Compute<T>* __restrict b = residual_scale + column;
-    const Compute<T>* __restrict c = shift + column;
-    for (Index r = 0; r < lines; ++r) {
-      const T* from = x + o + r * width;
-      const T* other = residual + o + r * width;
-      Compute<T>* line = to + r * width;
-      STARLING_LOOP for (Index v = 0; v < width; ++v) {
-        const Compute<T> value = widen(from[v]) * a[v] + (widen(other[v]) * b[v] + c[v]);
-        const Compute<T> positive = value < Compute<T>(0) ? Compute<T>(0) : value, rectified = positive > ceiling ? ceiling : positive;
-        line[v] = relu ? rectified : value;
-      }
-    }
-  });
-}
-
 /// Where the mask of a gradient comes from.
 enum Mask { kNoMask, kMaskY, kMaskX };
 
@@ -396,7 +376,6 @@ template <class T>
 static void set(Kernels<T>& table) {
   table.moments = moments<T>;
   table.affine = affine<T>;
-  table.affine_two = affine_two<T>;
   table.masked_sums = masked_sums<T>;
   table.masked_affine = masked_affine<T>;
   table.column_sums = column_sums<T>;

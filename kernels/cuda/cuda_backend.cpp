@@ -9,10 +9,8 @@
 
 #include "core/error.h"
 #include "core/trace.h"
-#include "kernels/composed_conv.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/operations/plain.h"
-#include "kernels/cuda/operations/running_statistics.h"
 #include "kernels/cuda/runtime/dependent_launches.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -50,7 +48,6 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     for (const StreamHandle stream : streams) host_wait_stream(stream);
   });
   host_ = std::make_unique<Host>(streams_);
-  statistics_ = std::make_unique<PendingStatistics>();
   constexpr std::size_t kEach = kArrivals * sizeof(unsigned);
   arrivals_ = static_cast<unsigned*>(device_allocate(2 * kStreamKinds * kEach));
   if (!arrivals_) fail(ExitCode::kMemory, "memory", "no memory for {} bytes of counters on {}", 2 * kStreamKinds * kEach, info_.name);
@@ -72,7 +69,6 @@ CudaBackend::~CudaBackend() {
     synchronize();
   } catch (...) {  // an error of earlier work; whoever cares has asked before
   }
-  statistics_.reset();
   blas_.reset();
   cudnn_.reset();
   step_block_ = {};
@@ -81,27 +77,6 @@ CudaBackend::~CudaBackend() {
   device_free(arrivals_);
   pool_->close();
   for (const StreamHandle stream : streams_) destroy_stream(stream);
-}
-
-void CudaBackend::finish_statistics() const {
-  if (!statistics_->empty()) statistics_->finish();
-}
-
-StreamHandle CudaBackend::handle() const {
-  if (leaving_ == 0) finish_statistics();
-  return current_stream();
-}
-
-void CudaBackend::leave_statistics(std::initializer_list<const Tensor*> tensors) {
-  if (leaving_ == 0 && !statistics_->empty()) {
-    for (const Tensor* tensor : tensors) {
-      if (*tensor && statistics_->involves(*tensor)) {
-        finish_statistics();
-        break;
-      }
-    }
-  }
-  ++leaving_;
 }
 
 std::string CudaBackend::description() const {
@@ -176,14 +151,8 @@ void CudaBackend::copy_from_pinned(const std::byte* from, const Tensor& to) {
   if (to.bytes() > 0) copy_async(to.raw(), from, to.bytes(), CopyKind::kHostToDevice, handle());
 }
 
-Event CudaBackend::record() {
-  finish_statistics();
-  return host_->events.record(stream_);
-}
-void CudaBackend::wait(Event event) {
-  finish_statistics();
-  host_->events.wait(stream_, event);
-}
+Event CudaBackend::record() { return host_->events.record(stream_); }
+void CudaBackend::wait(Event event) { host_->events.wait(stream_, event); }
 
 void CudaBackend::synchronize(Event event) {
   not_in_capture("synchronize");
@@ -193,7 +162,6 @@ void CudaBackend::synchronize(Event event) {
 
 void CudaBackend::synchronize() {
   not_in_capture("synchronize");
-  finish_statistics();
   const TraceSpan span(kHostWait);
   for (const StreamHandle stream : streams_) host_wait_stream(stream);
   host_->small.finish_all();
@@ -213,13 +181,9 @@ bool CudaBackend::low_precision_gradients(DType dtype) const {
   return cudnn_ && is_low_precision(dtype) && switched_on("STARLING_LOW_GRADIENTS");
 }
 
-bool CudaBackend::fuses_batch_norms(DType dtype) const { return cudnn_ && cudnn_->fuses_batch_norms(dtype); }
-
 void CudaBackend::conv2d_forward(const Conv2dForward& args) {
-  const LeavesStatistics scope(*this, args.x, args.weight, args.bias, args.y, args.norm.scale, args.norm.shift, args.sum, args.square_sum);
   const bool depthwise = takes_depthwise(args.x, args.y, args.window);
   if (!depthwise && cudnn_ && cudnn_->conv2d_forward(args, handle())) return;
-  if (args.norm || args.sum || args.square_sum) return composed_conv2d_forward(*this, args);
   if (depthwise) return depthwise_conv2d_forward(*this, args);
   plain_conv2d_forward(*this, args);
 }
@@ -227,7 +191,6 @@ void CudaBackend::conv2d_forward(const Conv2dForward& args) {
 void CudaBackend::conv2d_backward_data(const Conv2dBackwardData& args) {
   const bool depthwise = takes_depthwise(args.dx, args.dy, args.window);
   if (!depthwise && cudnn_ && cudnn_->conv2d_backward_data(args, handle())) return;
-  if (args.norm) return composed_conv2d_backward_data(*this, args);
   if (depthwise) return depthwise_conv2d_backward_data(*this, args);
   plain_conv2d_backward_data(*this, args);
 }
@@ -237,9 +200,7 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   weights.dbias = {};
   const bool depthwise = takes_depthwise(args.x, args.dy, args.window);
   if (depthwise || !cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
-    if (args.norm) {
-      composed_conv2d_backward_weights(*this, weights);
-    } else if (depthwise) {
+    if (depthwise) {
       depthwise_conv2d_backward_weights(*this, weights);
     } else {
       plain_conv2d_backward_weights(*this, weights);
@@ -258,7 +219,6 @@ void CudaBackend::matmul(const Matmul& args) {
     require(!args.bias || args.bias.dtype() == wide, "cuda", "matmul: the bias is {}; needed: {}", name_of(args.bias.dtype()),
             name_of(wide));
   }
-  const LeavesStatistics scope(*this, args.a, args.b, args.bias, args.c);
   // True where cuBLASLt did the product; a ReLU that it has no epilogue for follows in place.
   const auto by_library = [&](Matmul product) {
     if (blas_->matmul(product, handle())) return true;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,7 +23,6 @@
 
 namespace starling::cuda {
 
-class PendingStatistics;
 class Pool;
 
 /// One GPU. Operations are issued to one of four streams and return at once. Memory comes from a pool whose blocks are reused in the order
@@ -64,30 +62,13 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   bool capturing() const override { return capture_ != nullptr; }
   void synchronize() override;
 
-  bool fuses_batch_norms(DType dtype) const override;
   bool low_precision_gradients(DType dtype) const override;
 
   STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
   void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
 
-  /// The current stream, for launch(): after the running statistics that are pending, but for operations that leave them so.
-  StreamHandle handle() const;
-  /// The current stream to look at.
-  StreamHandle current_stream() const { return streams_[static_cast<std::size_t>(stream())]; }
-  /// In an operation of a forward pass: leaves running statistics pending (running_statistics.h), unless one of its tensors is of theirs.
-  class LeavesStatistics {
-   public:
-    template <class... T>
-    explicit LeavesStatistics(CudaBackend& backend, const T&... tensors) : backend_(backend) {
-      backend_.leave_statistics({&tensors...});
-    }
-    ~LeavesStatistics() { --backend_.leaving_; }
-    LeavesStatistics(const LeavesStatistics&) = delete;
-    LeavesStatistics& operator=(const LeavesStatistics&) = delete;
-
-   private:
-    CudaBackend& backend_;
-  };
+  /// The current stream.
+  StreamHandle handle() const { return streams_[static_cast<std::size_t>(stream())]; }
   const DeviceInfo& info() const { return info_; }
   /// Scratch memory of the current stream: an own kernel's partial sums.
   Tensor scratch(std::int64_t elements, DType dtype);
@@ -119,8 +100,6 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   struct Capture;  ///< the one under way, and
   class Graph;     ///< what comes of it: graph.cpp
   void not_in_capture(const char* call) const;
-  void leave_statistics(std::initializer_list<const Tensor*> tensors);
-  void finish_statistics() const;
 
   DeviceInfo info_;
   LibrarySettings settings_;
@@ -132,8 +111,6 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   unsigned* arrivals_ = nullptr;  ///< for each stream, then for each stream's captures
   std::shared_ptr<Capture> capture_;
   Tensor step_block_;  ///< what step_slot() gives out; all graphs use it, one after the other
-  std::unique_ptr<PendingStatistics> statistics_;
-  int leaving_ = 0;  ///< operations under way that leave them pending
   std::unique_ptr<Cudnn> cudnn_;
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<PeerMemory> peer_;  ///< made at the first call

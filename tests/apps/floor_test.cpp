@@ -113,21 +113,6 @@ TEST_CASE("trainer/floor: products of whole matrices are those of Muon's iterati
   CHECK(pass.flops == 2.0 * (72 + 16 + 40));                                         // a column by a row
 }
 
-TEST_CASE("trainer/floor: deferred batch norms are counted with the convolutions that carry them out") {
-  const std::unique_ptr<Model> model = small_model();
-  std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .defer_norms = true}));
-  // As above; both convolutions gather two sums of 4 channels, the second reads scale and shift.
-  CHECK(work["conv2d_forward"].bytes == (2048 + 288 + 4096 + 32) + (4096 + 64 + 4096 + 32 + 32));
-  CHECK(work["conv2d_backward_data"].bytes == 4096 + 64 + 4096 + 4096 + 6 * 16);
-  CHECK(work["conv2d_backward_weights"].bytes == (2048 + 4096 + 288) + (4096 + 4096 + 64 + 32));
-  CHECK(work["batch_norm_finish"].calls == 1);
-  CHECK(work["batch_norm_finish"].bytes == 8 * 16 + 4 * 16);
-  CHECK(work["batch_norm_backward_apply"].bytes == 3 * 4096 + 5 * 16 + 2 * 16);
-  for (const char* name : {"batch_norm_forward", "batch_norm_backward", "scale_shift", "channel_sums", "batch_norm_backward_sums"}) {
-    CHECK(work[name].calls == 0);
-  }
-}
-
 TEST_CASE("trainer/floor: low precision halves activations and weights, not gradients of weights") {
   const std::unique_ptr<Model> model = small_model();
   std::map<std::string, Sum> work = sums(pass_of(*model, {.batch_size = 4, .compute = DType::kBFloat16}));
@@ -193,7 +178,7 @@ TEST_CASE("trainer/floor: an update and a ResNet-50 on an H200 and an H100 take 
       ConfigSection adamw(nlohmann::json::object(), "optimizer");
       const std::unique_ptr<Model> model = model_of(R"({"type": "resnet50", "num_classes": 1000})", Shape{224, 224, 3});
       const auto rule = optimizers().make("adamw", "optimizer", adamw);
-      std::vector<OperationWork> work = pass_of(*model, {.batch_size = 256, .compute = compute, .defer_norms = compute == DType::kFloat16});
+      std::vector<OperationWork> work = pass_of(*model, {.batch_size = 256, .compute = compute});
       work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute,
                                   low_gradient_elements(*model, compute)));
       CHECK(milliseconds(work) == doctest::Approx(compute == DType::kFloat16 ? one.fp16 : one.bf16).epsilon(3e-3));

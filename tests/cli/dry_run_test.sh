@@ -9,8 +9,6 @@ verify "leaves nothing behind" test -z "$(ls)"
 verify "starling-bench floor prints the goals' rows" bash -c '"$0" --floor | grep -c "images/s .* bound by" | grep -qx 4' "$bench"
 check "starling-bench floor of a config" 0 "conv2d_backward_data +52 " "$bench" floor "$root/configs/imagenet_resnet50.json" --batch 32
 check "starling-bench floor: JSON" 0 '"images_per_second":' "$bench" floor "$resnet18" --json --bandwidth 2
-verify "without deferred batch norms there is one floor" bash -c '! grep -q "\"unfused\":" "$0"' "$work/.stdout"
-check "starling-bench floor: JSON in fp16" 0 '"unfused":' "$bench" floor "$resnet18" --json --precision fp16
 check "starling-bench floor: a bad precision" 2 "precision" "$bench" floor "$resnet18" --precision fp8
 # A reader that has seen enough.
 for reader in "head -c 1" "grep -q ."; do

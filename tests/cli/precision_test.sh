@@ -61,7 +61,5 @@ else
   check "auto falls back" 0 "on .*, fp32" run best auto
 fi
 
-check "a bad STARLING_FUSE_NORMS" 2 "STARLING_FUSE_NORMS is 'yes' in the environment; use 0 or 1" env STARLING_FUSE_NORMS=yes "$train" model.json --output bad
-verify "leaves nothing behind" test ! -e bad
 check "auto takes the CPU where there is no GPU" 0 "starling .* on .*threads?" "$train" small.json --device auto --set steps=2 --output device
 finish

@@ -189,8 +189,6 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
           b.batch_norm_finish(
               {.sum = four, .square_sum = four, .saved_mean = four, .saved_inv_std = four, .scale = four, .shift = four, .count = 0});
         },
-        [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual_scale = four, .residual_shift = four, .y = table}); },
-        [&] { b.scale_shift({.x = table, .scale = four, .shift = four, .residual = table, .residual_scale = four, .y = table}); },
         [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 2, 2, 4), .window = window(8, 1, 0)}); },
         [&] { b.pool2d_forward({.kind = Pooling::kBlur, .x = image, .y = tensor(1, 5, 5, 4), .window = window(3, 1, 0, 2)}); },
         [&] { b.pool2d_forward({.x = small, .y = half, .window = window(2, 0, 0)}); },
@@ -202,7 +200,6 @@ TEST_CASE("cuda/operations: settings that make no sense are refused, as the CPU 
         [&] { b.augment_images({.x = bytes, .y = floats, .boxes = typed(DType::kInt32, 2, 5, 4)}); },
         [&] { b.change_pixels({.x = bytes, .steps = typed(DType::kInt32, 2, 1, 9), .y = bytes}); },
         [&] { b.softmax_cross_entropy({.logits = tensor(4, 0), .labels = whole, .loss = tensor(1)}); },
-        [&] { b.conv2d_forward({.x = image, .weight = filters, .y = image, .window = window(3, 1, 1), .square_sum = four}); },
         [&] { b.matmul({.a = table, .b = table, .c = tensor(4, 4), .accumulate = true, .relu = true}); },
         [&] { conv(window(3, 1, 0)); },
         [&] { conv(window(3, 0, 1)); },

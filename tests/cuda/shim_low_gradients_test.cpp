@@ -68,14 +68,12 @@ Outcome train_together(const TrainingSettings& settings, bool low) {
   return outcome;
 }
 
-/// All kinds of convolutions of kNormNet are cuDNN's; in fp16 also with batch norms in them.
+/// All kinds of convolutions of kNormNet are cuDNN's.
 std::vector<TrainingSettings> in_low_precision() {
   std::vector<TrainingSettings> all;
   for (const DType compute : {DType::kBFloat16, DType::kFloat16}) {
-    for (const bool defer_norms : {false, true}) {
-      const bool fp16 = compute == DType::kFloat16;
-      all.push_back({.compute = compute, .in_backward = !fp16, .check_overflow = fp16, .net = kNormNet, .defer_norms = defer_norms});
-    }
+    const bool fp16 = compute == DType::kFloat16;
+    all.push_back({.compute = compute, .in_backward = !fp16, .check_overflow = fp16, .net = kNormNet});
   }
   return all;
 }
@@ -142,7 +140,6 @@ struct Four {
 TEST_CASE("cuda/low gradients: one rank's training has the same bits, and widens no gradient of a convolution") {
   for (TrainingSettings settings : in_low_precision()) {
     CAPTURE(name_of(settings.compute));
-    CAPTURE(settings.defer_norms);
     const auto compare = [&] {
       const Outcome wide = train_alone(settings, false), low = train_alone(settings, true);
       CHECK(low.numbers == wide.numbers);
@@ -166,7 +163,6 @@ TEST_CASE("cuda/low gradients: one rank's training has the same bits, and widens
 TEST_CASE("cuda/low gradients: ranks that gossip have the same bits, and ranks that sum gradients widen a bucket at a time") {
   for (TrainingSettings settings : in_low_precision()) {
     CAPTURE(name_of(settings.compute));
-    CAPTURE(settings.defer_norms);
     settings.bucket_bytes = 3000;
     CHECK(train_together(settings, true).last == Widenings{0, 0});
     CHECK(train_together(settings, true).numbers == train_together(settings, false).numbers);

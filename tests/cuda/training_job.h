@@ -29,7 +29,7 @@ inline constexpr const char* kNet = R"({"type": "sequential", "num_classes": 5, 
   {"type": "max_pool2d", "kernel_size": 2},
   {"type": "residual", "layers": [{"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1}, {"type": "batch_norm"}]},
   {"type": "gelu"}, {"type": "global_avg_pool"}, {"type": "dropout", "p": 0.2}, {"type": "linear", "out_features": 5}]})";
-/// Convolutions that carry out parts of batch norms, where these are deferred: on load, at a residual sum, and with one written out.
+/// Batch norms between convolutions, and at a residual sum.
 inline constexpr const char* kNormNet = R"({"type": "sequential", "num_classes": 5, "layers": [
   {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
   {"type": "conv2d", "out_channels": 8, "kernel_size": 3, "padding": 1, "bias": false}, {"type": "batch_norm"}, {"type": "relu"},
@@ -47,7 +47,6 @@ struct TrainingSettings {
   ClipSettings clip;
   bool check_overflow = false;
   const char* net = kNet;
-  bool defer_norms = false;
   const char* algorithm = "gossip";
   nlohmann::json topology = {{"type", "ring"}};
   bool overlap = true, bf16_exchange = false;
@@ -56,13 +55,12 @@ struct TrainingSettings {
   bool graphs = false;
 };
 
-/// In fp16, whose gradients are looked through for an overflow once all are there, with batch norms that convolutions carry out.
+/// In fp16, whose gradients are looked through for an overflow once all are there.
 inline TrainingSettings in_fp16(TrainingSettings settings) {
   settings.in_backward = false;
   settings.compute = DType::kFloat16;
   settings.check_overflow = true;
   settings.net = kNormNet;
-  settings.defer_norms = true;
   return settings;
 }
 
@@ -81,7 +79,7 @@ class TrainingJob {
       topology_ = make_topology(topology_section, {transport.size(), transport.size()});
     }
     task_ = classification_task(kSample, model_->output_shape().back(), 0.1);
-    const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute, settings.defer_norms});
+    const ShapeTrace trace = trace_shapes(*task_, *model_, {kBatch, settings.dtype, settings.compute});
     plan_ = plan_buckets(trace.ready_order, trace.unused, settings.dtype, settings.bucket_bytes);
     buckets_ = make_buckets(plan_, backend, settings.dtype, *rule_, false, settings.compute);
     model_->allocate_buffers(backend, settings.dtype);
@@ -170,7 +168,6 @@ class TrainingJob {
   Tensor issue(const StepInfo& info, std::uint64_t counter, const WithLoss& with_loss) {
     if (settings_.start_at_begin) scheduler_->begin_step(info);
     Pass pass{backend_, &tape_, true, 11, counter};
-    pass.defer_norms = settings_.defer_norms;
     pass.loss_scale = info.loss_scale;
     const auto between = [&](const Variable& loss) {
       if (!settings_.start_at_begin) scheduler_->begin_step(info);

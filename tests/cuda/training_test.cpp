@@ -48,7 +48,6 @@ TEST_CASE("cuda/training: from the third step on nothing is allocated, and the h
   const TrainingSettings bf16{.compute = DType::kBFloat16}, fp16{.compute = DType::kFloat16, .in_backward = false, .check_overflow = true};
   for (const TrainingSettings& settings : {TrainingSettings(), bf16, fp16, in_fp16({})}) {
     CAPTURE(name_of(settings.compute));
-    CAPTURE(settings.defer_norms);
     const auto transport = make_single_transport();
     TrainingJob job(gpu(), *transport, settings);
     job.step();

@@ -27,25 +27,12 @@ class Listener final : public ForwardingBackend {
   void conv2d_forward(const Conv2dForward& args) override { note(args); }
   void conv2d_backward_data(const Conv2dBackwardData& args) override { note(args); }
   void conv2d_backward_weights(const Conv2dBackwardWeights& args) override { note(args); }
-  void batch_norm_forward(const BatchNormForward& args) override { note(args); }
-  void batch_norm_backward(const BatchNormBackward& args) override {
-    note(args);
-    BatchNormBackward apart = args;
-    apart.dx = Tensor(inner(), args.x.shape(), args.x.dtype());
-    std::string why;
-    if (const auto spec = cuda::spec_of(apart, why)) calls_.out_of_place.emplace(*spec, model);
-  }
 
  private:
   template <class Args>
   void note(const Args& args) {
     std::string why;
-    if (const auto spec = cuda::spec_of(args, why)) {
-      calls_.graphs.emplace(*spec, model);
-      ++calls_.uses[*spec];
-    } else {
-      ++calls_.refused[why];
-    }
+    if (const auto spec = cuda::spec_of(args, why)) calls_.graphs.emplace(*spec, model);
   }
   ModelCalls& calls_;
 };
@@ -92,7 +79,7 @@ std::vector<TracedModel> configured_models() {
   return models;
 }
 
-ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype, bool defer_norms) {
+ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
   register_builtin_layers();
   register_builtin_models();
   ModelCalls calls;
@@ -106,7 +93,7 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype, bool
     section.finish();
     model->allocate(listener, DType::kFloat32, dtype);
     Tape tape(listener);
-    Pass pass{.backend = listener, .tape = &tape, .training = true, .defer_norms = defer_norms};
+    Pass pass{.backend = listener, .tape = &tape, .training = true};
     const auto task = classification_task(model->input_shape(), model->output_shape().back());
     training_pass(*task, *model, empty_batch(task->tensors(), listener, traced.batch, dtype), pass);
     for (const std::int64_t batch : traced.evaluated) {

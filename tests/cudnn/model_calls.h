@@ -14,10 +14,6 @@ namespace starling::testing {
 /// What training our models asks of cuDNN.
 struct ModelCalls {
   std::map<cuda::GraphSpec, std::string> graphs;  ///< each with the first model that needs it
-  /// Batch norms' backward passes as they would be with results in tensors of their own; the layers work in place, which `refused` counts.
-  std::map<cuda::GraphSpec, std::string> out_of_place;
-  std::map<std::string, int> refused;   ///< calls that no graph is asked for, by reason
-  std::map<cuda::GraphSpec, int> uses;  ///< how often each of `graphs` runs
 };
 
 struct TracedModel {
@@ -31,7 +27,7 @@ std::vector<TracedModel> traced_models();
 /// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2 and 4 ranks.
 std::vector<TracedModel> configured_models();
 
-/// Forward and backward of every model on shapes alone, with activations of `dtype`; with deferred batch norms if `defer_norms`.
-ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype, bool defer_norms = false);
+/// Forward and backward of every model on shapes alone, with activations of `dtype`.
+ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype);
 
 }  // namespace starling::testing

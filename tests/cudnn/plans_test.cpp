@@ -1,4 +1,3 @@
-#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <fmt/format.h>
 
@@ -27,7 +26,7 @@ struct Device {
 constexpr Device kDevices[] = {{"H200", "h200.json"}, {"H100", "h100_sxm.json"}, {"A100", "a100_80gb.json"}};
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 
-/// The environment may ask for a row per graph, and for the first engine of every batch norm to be compiled (many minutes).
+/// The environment may ask for a row per graph.
 bool whole_sweep() { return std::getenv("STARLING_CUDNN_SWEEP") != nullptr; }
 
 std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) {
@@ -38,21 +37,10 @@ std::unique_ptr<cuda::GraphMaker> maker_for(const Device& device) {
   return cuda::make_described_graphs(text.str());
 }
 
-bool is_convolution(const GraphSpec& spec) { return cuda::is_convolution(spec.kind); }
-
 std::vector<TracedModel> all_models() {
   std::vector<TracedModel> models = traced_models(), configured = configured_models();
   models.insert(models.end(), configured.begin(), configured.end());
   return models;
-}
-
-/// The convolution of a fused graph without the batch norm's parts.
-GraphSpec in_parts(GraphSpec spec) {
-  if (spec.kind == GraphKind::kConvolutionStatistics || spec.kind == GraphKind::kNormConvolutionStatistics)
-    spec.kind = GraphKind::kConvolution;
-  if (spec.kind == GraphKind::kConvolutionBackwardDataNorm) spec.kind = GraphKind::kConvolutionBackwardData;
-  if (spec.kind == GraphKind::kNormConvolutionBackwardWeights) spec.kind = GraphKind::kConvolutionBackwardWeights;
-  return spec;
 }
 
 double milliseconds_since(std::chrono::steady_clock::time_point start) {
@@ -105,27 +93,19 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
         std::size_t workspace = 0;
         const auto start = std::chrono::steady_clock::now();
         for (const auto& [spec, model] : calls.graphs) {
-          if (!is_convolution(spec)) continue;
-          const Planned planned = plan(*maker, spec, rules, cuda::compiled_at_run_time(spec) ? 0 : kAll);
+          const Planned planned = plan(*maker, spec, rules, kAll);
           const std::string row = fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;
           seen.insert(spec.kind);
           workspace = std::max(workspace, planned.workspace);
-          if (spec.kind == GraphKind::kConvolutionBias && planned.candidates == 0) {
-            // The backend's way then: without the bias, which a pass of its own adds.
-            GraphSpec plain = spec;
-            plain.kind = GraphKind::kConvolution;
-            CHECK_MESSAGE(plan(*maker, plain, rules, kAll).finalised, row);
-            continue;
-          }
           CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
-          if (!cuda::compiled_at_run_time(spec)) CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
+          CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
           CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
           if (whole_sweep())
             fmt::print("{:<110} engines {:2d} workspace {:6.1f} MiB\n", row, planned.candidates,
                        static_cast<double>(planned.workspace) / 1048576.0);
         }
-        CHECK(seen.size() == 4);
+        CHECK(seen.size() == 3);
         CHECK(graphs > 80);
         fmt::print("{:<5} {:<5}{} {:3d} convolution graphs, all with an engine, largest workspace {:7.1f} MiB, planned in {:.0f} ms\n",
                    device.name, name_of(dtype), tf32 ? " tf32" : "     ", graphs, static_cast<double>(workspace) / 1048576.0,
@@ -135,90 +115,9 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
   }
 }
 
-TEST_CASE("cudnn/plans: in fp16 convolutions carry out parts of batch norms, or run in parts that have engines") {
-  const std::vector<TracedModel> models = all_models();
-  const auto resnet50 = std::find_if(models.begin(), models.end(), [](const TracedModel& model) { return model.name == "resnet50"; });
-  REQUIRE(resnet50 != models.end());
-  const ModelCalls all = trace_calls(models, DType::kFloat16, true), large = trace_calls({*resnet50}, DType::kFloat16, true);
-  const cuda::PlanRules rules;
-  for (const Device& device : kDevices) {
-    const auto maker = maker_for(device);
-    int graphs = 0, fused = 0, undetermined = 0, calls = 0, fused_calls = 0;
-    std::set<GraphKind> seen;
-    std::size_t workspace = 0;
-    for (const auto& [spec, model] : all.graphs) {
-      if (!cuda::is_fused(spec.kind)) continue;
-      const std::string row = fmt::format("{} {}: {}", device.name, cuda::text(spec), model);
-      const Planned planned = plan(*maker, spec, rules, kAll);
-      ++graphs;
-      seen.insert(spec.kind);
-      workspace = std::max(workspace, planned.workspace);
-      if (whole_sweep())
-        fmt::print("{:<130} engines {:2d} workspace {:6.1f} MiB{}\n", row, planned.candidates,
-                   static_cast<double>(planned.workspace) / 1048576.0, planned.finalised ? "" : " " + planned.why);
-      if (const auto used = large.uses.find(spec); used != large.uses.end()) {
-        calls += used->second;
-        if (planned.candidates > 0) fused_calls += used->second;
-      }
-      if (planned.candidates > 0) {
-        ++fused;
-        CHECK_MESSAGE(planned.finalised, row, " ", planned.why);
-        CHECK_MESSAGE(planned.workspace <= rules.workspace, row);
-        continue;
-      }
-      if (plan(*maker, spec, {.deterministic = false}, 0).candidates > 0) ++undetermined;
-      CHECK_MESSAGE(plan(*maker, in_parts(spec), {}, kAll).finalised, row);
-      if (whole_sweep()) fmt::print("{:<130} in parts\n", row);
-      CHECK_MESSAGE(spec.x[3] <= 3, row, " ", planned.why);  // the stems alone
-    }
-    fmt::print(
-        "{:<5} fp16  {} of {} fused graphs have an engine, {} more if it need not be deterministic; ResNet-50: {} of {} calls; "
-        "largest workspace {:.1f} MiB\n",
-        device.name, fused, graphs, undetermined, fused_calls, calls, static_cast<double>(workspace) / 1048576.0);
-    for (const GraphSpec& spec : cuda::fusion_probes()) CHECK(plan(*maker, spec, rules, 0).candidates > 0);
-    CHECK(seen.size() == 4);
-    CHECK(calls == 53 + 32 + 32);     // every forward pass; both gradients of those that read a batch norm with ReLU
-    CHECK(fused_calls == calls - 1);  // all but the stem
-  }
-}
-
-TEST_CASE("cudnn/plans: every batch norm of our models has an engine, forward and, out of place, backward") {
-  REQUIRE_MESSAGE(dlopen("libcuda.so.1", RTLD_LAZY) != nullptr,
-                  "no libcuda.so.1: put the toolkit's stubs/libcuda.so under that name on LD_LIBRARY_PATH");
-  for (const DType dtype : kTypes) {
-    const ModelCalls calls = trace_calls(all_models(), dtype);
-    CHECK(calls.refused.at("it works in place") > 0);
-    CHECK(calls.refused.at("inference reads the running statistics") > 0);
-    for (const auto& [why, count] : calls.refused) {
-      CHECK_MESSAGE((why == "it works in place" || why == "inference reads the running statistics" ||
-                     why == "a residual without ReLU is left to the own kernels"),
-                    why, ", ", count, " times");
-    }
-    std::map<GraphSpec, std::string> norms = calls.out_of_place;
-    for (const auto& call : calls.graphs) {
-      if (!is_convolution(call.first)) norms.insert(call);
-    }
-    for (const Device& device : kDevices) {
-      const auto maker = maker_for(device);
-      int forward = 0, backward = 0;
-      for (const auto& [spec, model] : norms) {
-        const Planned planned = plan(*maker, spec, {}, whole_sweep() ? 1 : 0);
-        const std::string row = fmt::format("{} {}: {}", device.name, cuda::text(spec), model);
-        CHECK_MESSAGE(planned.candidates > 0, row, " ", planned.why);
-        ++(spec.kind == GraphKind::kBatchNorm ? forward : backward);
-        if (whole_sweep()) fmt::print("{:<110} engines {:2d} {}\n", row, planned.candidates, planned.finalised ? "" : planned.why);
-      }
-      CHECK(forward > 20);
-      CHECK(backward > 20);
-      fmt::print("{:<5} {:<5} {:3d} batch norms forward, {:3d} backward, all with an engine\n", device.name, name_of(dtype), forward,
-                 backward);
-    }
-  }
-}
-
 TEST_CASE("cudnn/plans: the rules are kept") {
   const auto maker = maker_for(kDevices[0]);
-  GraphSpec spec{.kind = GraphKind::kConvolution,
+  GraphSpec spec{.kind = GraphKind::kForward,
                  .x = {256, 56, 56, 64},
                  .y = {256, 56, 56, 64},
                  .kernel = {3, 3},
@@ -230,7 +129,7 @@ TEST_CASE("cudnn/plans: the rules are kept") {
   const int all = plan(*maker, spec, {.tf32 = true}, 0).candidates;
   CHECK(plan(*maker, spec, {.tf32 = false}, 0).candidates < all);
   CHECK(plan(*maker, spec, {.tf32 = true, .workspace = 0}, 0).candidates < all);
-  spec.kind = GraphKind::kConvolutionBackwardWeights;
+  spec.kind = GraphKind::kBackwardWeights;
   CHECK(plan(*maker, spec, {.tf32 = true}, 0).candidates < plan(*maker, spec, {.tf32 = true, .deterministic = false}, 0).candidates);
   // A shape that does not exist is refused with a reason, without a crash.
   spec.y = {256, 5, 5, 64};

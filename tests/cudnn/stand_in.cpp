@@ -27,11 +27,6 @@ class StandInPlan final : public cuda::GraphPlan {
   std::string name(int candidate) const override { return "candidate " + std::to_string(candidate); }
   bool finalise(int candidate, std::string& why) override {
     ++maker_.finalised;
-    if (maker_.why_not) {
-      const std::string reason = maker_.why_not(spec_, candidate);
-      if (!reason.empty()) why = reason;
-      return reason.empty();
-    }
     if (!maker_.cannot_finalise || !maker_.cannot_finalise(candidate)) return true;
     why = "cannot be finalised";
     return false;

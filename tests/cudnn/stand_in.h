@@ -22,12 +22,11 @@ class StandIn final : public cuda::GraphMaker {
   int candidates = 3;                                   ///< of every plan
   std::function<bool(const cuda::GraphSpec&)> refuses;  ///< graphs without engines
   std::function<bool(int candidate)> cannot_finalise, cannot_run;
-  std::function<std::string(const cuda::GraphSpec&, int candidate)> why_not;  ///< cannot be finalised, with this message; or empty
-  int finalised = 0;                                                          ///< attempts
-  std::vector<double> times{3.0, 1.0, 2.0};                                   ///< of the candidates, in milliseconds
-  std::map<cuda::GraphSpec, int> planned;                                     ///< how often each was asked for
-  std::vector<int> runs;                                                      ///< candidates, in order
-  cuda::PlanRules rules;                                                      ///< of the latest plan
+  int finalised = 0;                         ///< attempts
+  std::vector<double> times{3.0, 1.0, 2.0};  ///< of the candidates, in milliseconds
+  std::map<cuda::GraphSpec, int> planned;    ///< how often each was asked for
+  std::vector<int> runs;                     ///< candidates, in order
+  cuda::PlanRules rules;                     ///< of the latest plan
 
   std::unique_ptr<cuda::GraphPlan> plan(const cuda::GraphSpec& spec, const cuda::PlanRules& rules_wanted, std::string& why) override;
   std::string version() const override { return "stand-in"; }

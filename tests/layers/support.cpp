@@ -108,8 +108,7 @@ void normalise(std::vector<double>& x) {
 
 }  // namespace
 
-void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, bool keep_values, std::size_t stride, bool training,
-                     bool defer) {
+void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, bool keep_values, std::size_t stride, bool training) {
   if (!keep_values) {
     model.allocate(cpu(), DType::kFloat64);
     std::uint64_t seed = 100;
@@ -123,7 +122,6 @@ void check_gradients(Model& model, std::int64_t batch, std::int64_t classes, boo
   const Tensor labels = classes > 0 ? spread_labels(batch, classes) : Tensor();
   const auto loss_of = [&](Pass& pass, const Variable& x) {
     pass.training = training;
-    pass.defer_norms = defer;
     pass.dropout_key = 9;
     const Variable y = model.forward(x, pass);
     if (classes == 0) return weighted_total(y, pass);

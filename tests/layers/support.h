@@ -40,8 +40,8 @@ Variable weighted_total(const Variable& x, Pass& pass);
 
 /// Compares the gradients of a model's parameters and input with central differences in fp64 on the CPU. `classes` > 0: the loss is
 /// cross entropy with label smoothing; otherwise weighted_total(). Fills all tensors with noise first unless `keep_values`. Of the
-/// parameters every `stride`-th is checked. `training` false: gradients in evaluation mode. `defer`: with Pass::defer_norms.
+/// parameters every `stride`-th is checked. `training` false: gradients in evaluation mode.
 void check_gradients(Model& model, std::int64_t batch, std::int64_t classes = 0, bool keep_values = false, std::size_t stride = 1,
-                     bool training = true, bool defer = false);
+                     bool training = true);
 
 }  // namespace starling::testing

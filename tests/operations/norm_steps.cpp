@@ -5,7 +5,7 @@
 
 #include "tests/operations/rows.h"
 
-// The steps of a batch norm, each alone. Together: fused_convolution(), and tests/layers/deferred_norm_test.cpp.
+// The steps of a batch norm, each alone.
 namespace starling::tests {
 
 namespace {
@@ -95,39 +95,27 @@ Operation batch_norm_finish(Index channels, Index count_of_values, bool affine) 
   return op;
 }
 
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, double ceiling) {
+Operation scale_shift(Index rows, Index channels, bool residual, bool relu, double ceiling) {
   Operation op;
-  op.name = fmt::format("scale_shift {}x{}{}{}{}", rows, channels,
-                        residual == Residual::kNone    ? ""
-                        : residual == Residual::kPlain ? ", residual"
-                                                       : ", scaled residual",
-                        relu ? ", relu" : "", text_of_ceiling(ceiling));
+  op.name =
+      fmt::format("scale_shift {}x{}{}{}{}", rows, channels, residual ? ", residual" : "", relu ? ", relu" : "", text_of_ceiling(ceiling));
   op.inputs = {{rows, channels}, {channels}, {channels}};
   op.input_roles = {Role::kActivation, Role::kParameter, Role::kParameter};
-  if (residual != Residual::kNone) {
+  if (residual) {
     op.inputs.push_back({rows, channels});
     op.input_roles.push_back(Role::kActivation);
-  }
-  if (residual == Residual::kScaled) {
-    op.inputs.insert(op.inputs.end(), {Shape{channels}, Shape{channels}});
-    op.input_roles.insert(op.input_roles.end(), {Role::kParameter, Role::kParameter});
   }
   op.outputs = {{rows, channels}};
   op.forward = [=](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     ScaleShift args{.x = in[0], .scale = in[1], .shift = in[2], .y = out[0], .relu = relu, .ceiling = ceiling};
-    if (residual != Residual::kNone) args.residual = in[3];
-    if (residual == Residual::kScaled) {
-      args.residual_scale = in[4];
-      args.residual_shift = in[5];
-    }
+    if (residual) args.residual = in[3];
     b.scale_shift(args);
   };
   op.reference = [=](const std::vector<Numbers>& in, std::vector<Numbers>& out) {
     for (std::size_t i = 0; i < in[0].size(); ++i) {
       const std::size_t c = i % at(channels);
       double v = in[1][c] * in[0][i] + in[2][c];
-      if (residual == Residual::kPlain) v += in[3][i];
-      if (residual == Residual::kScaled) v += in[4][c] * in[3][i] + in[5][c];
+      if (residual) v += in[3][i];
       out[0][i] = relu ? std::min(std::max(v, 0.0), ceiling) : v;
     }
   };

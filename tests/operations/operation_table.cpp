@@ -10,15 +10,9 @@ namespace starling::tests {
 namespace {
 
 void add_rows_of_norm_steps(std::vector<Operation>& table) {
-  for (const Fused fused : {Fused::kNorm, Fused::kSums, Fused::kBoth}) {
-    table.push_back(fused_convolution({2, 7, 6, 16}, 8, window(3, 1, 1), fused));
-    table.push_back(fused_convolution({2, 6, 6, 8}, 24, window(1, 2, 0), fused));
-  }
-  table.push_back(fused_convolution({2, 8, 8, 33}, 17, window(3, 2, 1), Fused::kBoth));
-  table.push_back(fused_convolution({1, 9, 5, 64}, 64, window(1, 1, 0), Fused::kBoth));
   for (const Index channels : {1, 5, 16, 130}) {
     table.push_back(channel_sums(1100, channels));
-    for (const Residual residual : {Residual::kNone, Residual::kPlain, Residual::kScaled}) {
+    for (const bool residual : {false, true}) {
       table.push_back(scale_shift(37, channels, residual, true));
       table.push_back(scale_shift(5, channels, residual, false));
       table.push_back(scale_shift(52, channels, residual, true, 0.5));
@@ -294,7 +288,6 @@ std::vector<Operation> timing_table(std::int64_t batch) {
       matrix_product(512, 3072, batch, true, false, false, Role::kParameter),
       matrix_product(8 * batch, 1024, 1024, false, true, false),
       matrix_product(8 * batch, 1024, 1024, false, true, true, Role::kActivation, true),
-      fused_convolution({batch, 16, 16, 32}, 32, window(3, 1, 1), Fused::kBoth),
   };
   for (const Index shrunk : {1, 2, 4}) {
     const Index rows = pixels / (shrunk * shrunk), channels = 16 * shrunk;
@@ -321,8 +314,7 @@ std::vector<Operation> timing_table(std::int64_t batch) {
            sum_with_weights(n),
            sums_of_rows(32 * batch, 512),
            channel_sums(rows, 32),
-           scale_shift(rows, 32, Residual::kNone, true),
-           scale_shift(rows, 32, Residual::kScaled, true),
+           scale_shift(rows, 32, true, true),
            batch_norm_backward_sums(rows, 32),
            batch_norm_backward_apply(rows, 32, false),
            dropout(n, 0.5),

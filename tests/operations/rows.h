@@ -49,9 +49,6 @@ void for_taps(const Image& x, const Window2d& s, F f) {
 
 // products.cpp
 Operation convolution(const Image& x, Index filters, const Window2d& s, bool bias);
-/// The parts of batch norms that a convolution may carry out: the one before it as it loads x, its own sums for the one after it.
-enum class Fused { kNorm, kSums, kBoth };
-Operation fused_convolution(const Image& x, Index filters, const Window2d& s, Fused fused);
 /// kParameter: as a gradient of weights.
 Operation matrix_product(Index m, Index n, Index k, bool ta, bool tb, bool bias, Role result = Role::kActivation, bool relu = false);
 
@@ -70,8 +67,7 @@ Operation layer_norm(Index rows, Index channels, bool affine = true);
 // norm_steps.cpp
 Operation channel_sums(Index rows, Index channels);
 Operation batch_norm_finish(Index channels, Index count_of_values, bool affine);
-enum class Residual { kNone, kPlain, kScaled };
-Operation scale_shift(Index rows, Index channels, Residual residual, bool relu, double ceiling = kNoCeiling);
+Operation scale_shift(Index rows, Index channels, bool residual, bool relu, double ceiling = kNoCeiling);
 Operation batch_norm_backward_sums(Index rows, Index channels, double ceiling = kNoCeiling, bool affine = true);
 Operation batch_norm_backward_apply(Index rows, Index channels, bool accumulate, bool affine = true);
 

@@ -82,7 +82,6 @@ struct TrainConfig {
   InitialFile init;
   DType dtype = DType::kFloat32;    ///< of parameters, gradients, optimizer state and statistics
   DType compute = DType::kFloat32;  ///< of activations and products: dtype, bf16 or fp16; see choose_precision()
-  bool defer_norms = false;         ///< Pass::defer_norms of training; see defers_norms()
   LossScaleSettings loss_scale;     ///< used where compute is fp16
   int threads = 0;
   bool deterministic = true, tf32 = false, cudnn_benchmark = false;  ///< see BackendSettings
@@ -151,7 +150,7 @@ struct TrainConfig {
   std::size_t group_of(const Parameter& parameter) const;
   const OptimizerRule& rule_of(const Parameter& parameter) const;
 
-  PassShape pass_shape() const { return {batch_size, dtype, compute, defer_norms && !synchronized_norms, synchronized_norms}; }
+  PassShape pass_shape() const { return {batch_size, dtype, compute, synchronized_norms}; }
 };
 
 /// Reads a config; every mistake is Error(kUsage) with the key's path. Loads the plug-ins that it names first. `check_size`: with the sizes

@@ -141,33 +141,6 @@ DType expected_compute(const std::string& precision, const std::string& device) 
   return DType::kFloat32;
 }
 
-bool defers_norms(bool otherwise) {
-  const char* wanted = std::getenv("STARLING_FUSE_NORMS");
-  if (!wanted || !*wanted) return otherwise;
-  const std::string text = wanted;
-  if (text != "0" && text != "1") fail(ExitCode::kUsage, "config", "STARLING_FUSE_NORMS is '{}' in the environment; use 0 or 1", text);
-  return text == "1";
-}
-
-void choose_deferred_norms(TrainConfig& config, const Backend& backend, World& world) {
-  double without = 0.0, with = 0.0;
-  together(world, [&] {
-    config.defer_norms = defers_norms(backend.fuses_batch_norms(config.compute));
-    (config.defer_norms ? with : without) = 1.0;
-  });
-  if (world.size() == 1) return;
-  double answers[2] = {without, with};
-  world.max(answers, 2);  // libraries may differ, arithmetic may not
-  config.defer_norms = answers[0] == 0.0;
-  if (answers[0] > 0.0 && answers[1] > 0.0 && world.rank() == 0) {
-    log::info("batch norms run by themselves on all ranks, because some ranks' libraries have no convolutions that carry them out");
-  }
-}
-
-bool expected_to_defer_norms(DType compute, const std::string& device) {
-  return defers_norms(compute == DType::kFloat16 && device != "cpu");
-}
-
 std::string fp16_needs_gpu() { return fmt::format("fp16 needs a GPU; use {}", cpu::fast_bf16() ? "bf16 or fp32" : "fp32"); }
 
 }  // namespace starling

@@ -29,13 +29,6 @@ bool choose_precision(TrainConfig& config, const Backend& backend, World& world)
 /// The format that a dry run assumes where `precision` is "auto": that of the device named, or of this processor.
 DType expected_compute(const std::string& precision, const std::string& device);
 
-/// Whether training passes defer batch norms (Pass::defer_norms): STARLING_FUSE_NORMS, 0 or 1, in the environment, or else `otherwise`.
-bool defers_norms(bool otherwise);
-/// Settles TrainConfig::defer_norms for a backend: as defers_norms() says, if it says so on every rank. Collective.
-void choose_deferred_norms(TrainConfig& config, const Backend& backend, World& world);
-/// What a backend for `device` will say to that before there is one (Backend::fuses_batch_norms): GPUs do in fp16.
-bool expected_to_defer_norms(DType compute, const std::string& device);
-
 /// What a CPU says to fp16.
 std::string fp16_needs_gpu();
 

@@ -32,7 +32,7 @@ PassTimes time_pass(const TrainConfig& config, const Batch& batch, Backend& back
   };
   Tape tape(backend);
   tape.set_ready_observer([&](Parameter&) { times.ready.push_back(lap()); });
-  Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = config.defer_norms};
+  Pass pass{.backend = backend, .tape = &tape, .training = true};
   training_pass(*config.task, *config.model, batch, pass, {.before_backward = [&](const Variable&) {
     times.forward = lap();
     start = Clock::now();

@@ -40,7 +40,7 @@ std::vector<OperationWork> count_pass(const Task& task, Model& model, const Pass
   model.allocate(backend, shape.dtype, shape.compute);
   {
     Tape tape(backend);
-    Pass pass{.backend = backend, .tape = &tape, .training = true, .defer_norms = shape.defer_norms};
+    Pass pass{.backend = backend, .tape = &tape, .training = true};
     training_pass(task, model, empty_batch(task.tensors(), backend, shape.batch_size, shape.activations()), pass);
   }
   model.drop_memory();

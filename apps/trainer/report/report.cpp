@@ -135,25 +135,16 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
 
   const Ceilings& device = kCeilings[0];
   const double flops = device.flops(config.compute, config.tf32);
-  const auto floor = [&](bool deferred) {
-    PassShape shape = config.pass_shape();
-    shape.defer_norms = deferred;
-    const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, shape);
-    std::vector<OperationWork> work;
-    for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
-    const bool mixes = config.topology != nullptr;
-    const double received = mixes ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
-    const double low = config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0;
-    for (OperationWork& operation : count_step_update(config, elements, received, low, device)) work.push_back(std::move(operation));
-    return floor_of(work, flops, device.bytes_per_second);
-  };
+  const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
+  std::vector<OperationWork> work;
+  for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
+  const double received = config.topology ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
+  const double low = config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0;
+  for (OperationWork& operation : count_step_update(config, elements, received, low, device)) work.push_back(std::move(operation));
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
   out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
                      1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
-  if (!config.defer_norms) return out + floor_text("operations as they are issued", floor(false), images);
-  out += floor_text("operations as they are issued (convolutions carry out batch norms)", floor(true), images);
-  out += floor_text("with batch norms by themselves", floor(false), images);
-  return out;
+  return out + floor_text("operations as they are issued", floor_of(work, flops, device.bytes_per_second), images);
 }
 
 }  // namespace

@@ -61,11 +61,7 @@ ShapeTrace trace_shapes(const Task& task, Model& model, const PassShape& shape, 
     Tape tape(*meta);
     tape.set_ready_observer([&](Parameter& parameter) { trace.ready_order.push_back(&parameter); });
     ShapeSums sums;
-    Pass pass{.backend = *meta,
-              .tape = &tape,
-              .training = true,
-              .defer_norms = shape.defer_norms,
-              .norms_over = shape.synchronized_norms ? &sums : nullptr};
+    Pass pass{.backend = *meta, .tape = &tape, .training = true, .norms_over = shape.synchronized_norms ? &sums : nullptr};
     const Batch batch = empty_batch(task.tensors(), *meta, shape.batch_size, shape.activations());
     training_pass(task, model, batch, pass, {.before_backward = [](const Variable& loss) {
                     if (!loss.requires_grad())

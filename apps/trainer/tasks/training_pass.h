@@ -27,7 +27,6 @@ struct PassShape {
   std::int64_t batch_size = 1;
   DType dtype = DType::kFloat32;    ///< of parameters
   DType compute = DType::kFloat32;  ///< of activations where that is bf16 or fp16
-  bool defer_norms = false;         ///< Pass::defer_norms
   bool synchronized_norms = false;  ///< Pass::norms_over is there
 
   DType activations() const { return is_low_precision(compute) ? compute : dtype; }

@@ -45,20 +45,6 @@ __global__ void take_gradient_kernel(const T* from, float* to, Index n, bool acc
   for (Index i = whole + first; i < n; i += threads) to[i] = (accumulate ? to[i] : 0.0f) + widen(from[i]);
 }
 
-__device__ __forceinline__ Float16 saturated(float x) {
-  constexpr float kLargest = 65504.0f;
-  if (x > kLargest) x = kLargest;
-  if (x < -kLargest) x = -kLargest;
-  return narrow<Float16>(x);
-}
-__global__ void narrow_scales_kernel(const float* scale, const float* shift, Float16* to_scale, Float16* to_shift, Index n) {
-  const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index i = Index{blockIdx.x} * blockDim.x + threadIdx.x; i < n; i += threads) {
-    to_scale[i] = saturated(scale[i]);
-    to_shift[i] = saturated(shift[i]);
-  }
-}
-
 template <class F>
 void type_of(const Tensor& x, F&& f) {
   switch (x.dtype()) {
@@ -99,13 +85,6 @@ void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, Stream
     launch(take_gradient_kernel<T>, {{blocks_for(from.elements(), kThreads, kFinishGroup)}, {kThreads}, stream}, source, target,
            from.elements(), accumulate, packable(source, target));
   });
-}
-
-void narrow_scales(const Tensor& scale, const Tensor& shift, const Tensor& narrow_scale, const Tensor& narrow_shift, StreamHandle stream) {
-  const Index n = scale.elements();
-  require(shift.elements() == n && narrow_scale.elements() == n && narrow_shift.elements() == n, "cudnn", "scale and shift differ in size");
-  launch(narrow_scales_kernel, {{blocks_for(n, kThreads)}, {kThreads}, stream}, scale.data<float>(), shift.data<float>(),
-         narrow_scale.data<Float16>(), narrow_shift.data<Float16>(), n);
 }
 
 }  // namespace starling::cuda

@@ -12,8 +12,4 @@ void add_channel_bias(const Tensor& y, const Tensor& bias, StreamHandle stream);
 /// to = from, or to += from; `to` is fp32, `from` fp32 or low precision.
 void take_gradient(const Tensor& from, const Tensor& to, bool accumulate, StreamHandle stream);
 
-/// fp16 copies of a batch norm's scale and shift, for engines that take no fp32: rounded, and what is too large becomes the largest number
-/// (NaN stays).
-void narrow_scales(const Tensor& scale, const Tensor& shift, const Tensor& narrow_scale, const Tensor& narrow_shift, StreamHandle stream);
-
 }  // namespace starling::cuda

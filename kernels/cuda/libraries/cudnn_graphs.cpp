@@ -2,9 +2,6 @@
 
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
-#if __has_include(<cudnn_frontend/utils/cuda_graph_retention.h>)
-#define STARLING_CUDNN_RETENTION 1  // cudnn-frontend 1.32 has it; what an older one does not do need not be switched off
-#endif
 
 #include <algorithm>
 #include <unordered_map>
@@ -66,22 +63,13 @@ class GraphBuilder {
   GraphBuilder(OpenGraph& graph, const GraphSpec& spec) : graph_(graph), spec_(spec) {}
 
   void build() {
-    // A batch norm's backward engines want values between their pointwise steps in the tensors' type.
-    const bool wide = spec_.kind != GraphKind::kBatchNormBackward;
     graph_.set_io_data_type(type_of(spec_.dtype))
-        .set_intermediate_data_type(wide ? fe::DataType_t::FLOAT : type_of(spec_.dtype))
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
     switch (spec_.kind) {
-      case GraphKind::kConvolution: return convolution();
-      case GraphKind::kConvolutionBias: return convolution();
-      case GraphKind::kConvolutionStatistics: return convolution();
-      case GraphKind::kNormConvolutionStatistics: return convolution();
-      case GraphKind::kConvolutionBackwardData: return backward_data();
-      case GraphKind::kConvolutionBackwardDataNorm: return backward_data();
-      case GraphKind::kConvolutionBackwardWeights: return backward_weights();
-      case GraphKind::kNormConvolutionBackwardWeights: return backward_weights();
-      case GraphKind::kBatchNorm: return batch_norm();
-      case GraphKind::kBatchNormBackward: return batch_norm_backward();
+      case GraphKind::kForward: return forward();
+      case GraphKind::kBackwardData: return backward_data();
+      case GraphKind::kBackwardWeights: return backward_weights();
     }
   }
 
@@ -101,102 +89,29 @@ class GraphBuilder {
   Attributes input(GraphTensor id, const Layout& layout) {
     return graph_.tensor(Tensor_attributes().set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride));
   }
-  Attributes per_channel(GraphTensor id, std::int64_t c, fe::DataType_t type = fe::DataType_t::FLOAT) {
-    return graph_.tensor(
-        Tensor_attributes().set_uid(static_cast<std::int64_t>(id)).set_dim({1, c, 1, 1}).set_stride({c, 1, c, c}).set_data_type(type));
-  }
-  Attributes per_channel(GraphTensor id) { return per_channel(id, spec_.x[3]); }
   static void output(const Attributes& tensor, GraphTensor id, const Layout& layout) {
     tensor->set_output(true).set_uid(static_cast<std::int64_t>(id)).set_dim(layout.dim).set_stride(layout.stride);
-  }
-  static void per_channel_output(const Attributes& tensor, GraphTensor id) {
-    tensor->set_output(true).set_uid(static_cast<std::int64_t>(id)).set_data_type(fe::DataType_t::FLOAT);
   }
   template <class A>
   A window() const {
     const auto list = [](const std::array<std::int64_t, 2>& pair) { return Sizes(pair.begin(), pair.end()); };
     return A().set_padding(list(spec_.padding)).set_stride(list(spec_.stride)).set_dilation(list(spec_.dilation));
   }
-  static fe::graph::Pointwise_attributes pointwise(fe::PointwiseMode_t mode) { return fe::graph::Pointwise_attributes().set_mode(mode); }
 
-  /// x, or relu(scale·x + shift). Scale and shift are of x's type: no engine takes wider ones.
-  Attributes loaded() {
-    const Attributes x = input(GraphTensor::kX, channels_last(spec_.x));
-    if (!norms_on_load(spec_.kind)) return x;
-    const auto channels = [&](GraphTensor id) { return per_channel(id, spec_.x[3], type_of(spec_.dtype)); };
-    const Attributes scaled = graph_.pointwise(x, channels(GraphTensor::kScale), pointwise(fe::PointwiseMode_t::MUL));
-    const Attributes shifted = graph_.pointwise(scaled, channels(GraphTensor::kShift), pointwise(fe::PointwiseMode_t::ADD));
-    return graph_.pointwise(shifted, pointwise(fe::PointwiseMode_t::RELU_FWD));
+  void forward() {
+    output(graph_.conv_fprop(input(GraphTensor::kX, channels_last(spec_.x)), input(GraphTensor::kWeight, weight()),
+                             window<fe::graph::Conv_fprop_attributes>()),
+           GraphTensor::kY, channels_last(spec_.y));
   }
-
-  void convolution() {
-    Attributes y = graph_.conv_fprop(loaded(), input(GraphTensor::kWeight, weight()), window<fe::graph::Conv_fprop_attributes>());
-    if (spec_.kind == GraphKind::kConvolutionBias)
-      y = graph_.pointwise(y, per_channel(GraphTensor::kBias, spec_.y[3]), pointwise(fe::PointwiseMode_t::ADD));
-    output(y, GraphTensor::kY, channels_last(spec_.y));
-    if (spec_.kind != GraphKind::kConvolutionStatistics && spec_.kind != GraphKind::kNormConvolutionStatistics) return;
-    auto [sum, square_sum] = graph_.genstats(y, fe::graph::Genstats_attributes());
-    per_channel_output(sum, GraphTensor::kSum);
-    per_channel_output(square_sum, GraphTensor::kSquareSum);
-  }
-
   void backward_data() {
-    const Layout layout = channels_last(spec_.x);
-    Attributes dx = graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kWeight, weight()),
-                                      window<fe::graph::Conv_dgrad_attributes>());
-    if (spec_.kind == GraphKind::kConvolutionBackwardDataNorm) {
-      dx->set_dim(layout.dim);
-      const Attributes x = input(GraphTensor::kX, layout), mean = per_channel(GraphTensor::kMean),
-                       inv_std = per_channel(GraphTensor::kInvStd), gamma = per_channel(GraphTensor::kGamma);
-      const Attributes unit =
-          graph_.pointwise(graph_.pointwise(x, mean, pointwise(fe::PointwiseMode_t::SUB)), inv_std, pointwise(fe::PointwiseMode_t::MUL));
-      const Attributes norm = graph_.pointwise(graph_.pointwise(unit, gamma, pointwise(fe::PointwiseMode_t::MUL)),
-                                               per_channel(GraphTensor::kBeta), pointwise(fe::PointwiseMode_t::ADD));
-      dx = graph_.pointwise(dx, norm, pointwise(fe::PointwiseMode_t::RELU_BWD));
-      const auto sums = graph_.dbn_weight(dx, x, mean, inv_std, gamma, fe::graph::DBN_weight_attributes());
-      constexpr GraphTensor kSums[] = {GraphTensor::kDgamma, GraphTensor::kDbeta, GraphTensor::kDyFactor, GraphTensor::kXFactor,
-                                       GraphTensor::kOffset};
-      for (std::size_t i = 0; i < sums.size(); ++i) per_channel_output(sums[i], kSums[i]);
-    }
-    output(dx, GraphTensor::kDx, layout);
+    output(graph_.conv_dgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kWeight, weight()),
+                             window<fe::graph::Conv_dgrad_attributes>()),
+           GraphTensor::kDx, channels_last(spec_.x));
   }
-
   void backward_weights() {
-    const Attributes dweight =
-        graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)), loaded(), window<fe::graph::Conv_wgrad_attributes>());
-    output(dweight, GraphTensor::kDweight, weight());
-  }
-
-  void batch_norm() {
-    Attributes epsilon = graph_.tensor(spec_.eps);
-    auto [y, mean, inv_std, next_mean, next_var] =
-        graph_.batchnorm(input(GraphTensor::kX, channels_last(spec_.x)), per_channel(GraphTensor::kGamma), per_channel(GraphTensor::kBeta),
-                         fe::graph::Batchnorm_attributes().set_epsilon(epsilon));
-    per_channel_output(mean, GraphTensor::kMean);
-    per_channel_output(inv_std, GraphTensor::kInvStd);
-    if (spec_.residual) {
-      y = graph_.pointwise(y, input(GraphTensor::kResidual, channels_last(spec_.x)), pointwise(fe::PointwiseMode_t::ADD));
-    }
-    if (spec_.relu) y = graph_.pointwise(y, pointwise(fe::PointwiseMode_t::RELU_FWD));
-    output(y, GraphTensor::kY, channels_last(spec_.x));
-  }
-
-  void batch_norm_backward() {
-    const Layout layout = channels_last(spec_.x);
-    const Attributes x = input(GraphTensor::kX, layout), gamma = per_channel(GraphTensor::kGamma);
-    const Attributes mean = per_channel(GraphTensor::kMean), inv_std = per_channel(GraphTensor::kInvStd);
-    Attributes g = input(GraphTensor::kDy, layout);
-    if (spec_.second_term) g = graph_.pointwise(g, input(GraphTensor::kDy2, layout), pointwise(fe::PointwiseMode_t::ADD));
-    if (spec_.relu) {
-      const Attributes y =
-          graph_.batchnorm_inference(x, mean, inv_std, gamma, per_channel(GraphTensor::kBeta), fe::graph::Batchnorm_inference_attributes());
-      g = graph_.pointwise(g, y, pointwise(fe::PointwiseMode_t::RELU_BWD));
-    }
-    auto [dx, dgamma, dbeta] =
-        graph_.batchnorm_backward(g, x, gamma, fe::graph::Batchnorm_backward_attributes().set_saved_mean_and_inv_variance(mean, inv_std));
-    output(dx, GraphTensor::kDx, layout);
-    per_channel_output(dgamma, GraphTensor::kDgamma);
-    per_channel_output(dbeta, GraphTensor::kDbeta);
+    output(graph_.conv_wgrad(input(GraphTensor::kDy, channels_last(spec_.y)), input(GraphTensor::kX, channels_last(spec_.x)),
+                             window<fe::graph::Conv_wgrad_attributes>()),
+           GraphTensor::kDweight, weight());
   }
 
   OpenGraph& graph_;
@@ -222,11 +137,6 @@ class Plan final : public GraphPlan {
   Plan(const GraphSpec& spec, const PlanRules& rules, std::shared_ptr<Handle> handle, std::shared_ptr<const fe::DeviceProperties> described,
        std::string& why)
       : spec_(spec), handle_(std::move(handle)) {
-#if defined(STARLING_CUDNN_RETENTION)
-    // Otherwise each CUDA graph would hold a reference to each plan that was compiled at run time, which makes its launch slower. Plans
-    // live as long as the backend, which no graph outlives.
-    graph_.set_cuda_graph_retention(fe::CudaGraphRetention_t::NONE);
-#endif
     GraphBuilder(graph_, spec_).build();
     if (described) graph_.set_device_properties(described);
     fe::error_t status = graph_.validate();

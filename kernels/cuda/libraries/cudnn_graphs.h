@@ -25,7 +25,7 @@ class GraphPlan {
   virtual ~GraphPlan() = default;
   virtual int candidates() const = 0;
   virtual std::string name(int candidate) const = 0;
-  /// Compiles it, or loads its kernels. False with the reason in `why`.
+  /// Loads its kernels. False with the reason in `why`.
   virtual bool finalise(int candidate, std::string& why) = 0;
   virtual std::size_t workspace(int candidate) const = 0;  ///< of a finalised one
   virtual void run(int candidate, const Bindings& bindings, void* workspace, StreamHandle stream) = 0;
@@ -44,8 +44,7 @@ class GraphMaker {
 
 /// Plans for the calling thread's device, and runs them.
 std::unique_ptr<GraphMaker> make_device_graphs();
-/// Plans for the device of a description in cuDNN's JSON form (tests/cudnn/devices). Engines that are compiled at run time need some
-/// libcuda, the toolkit's stub if nothing else, to be found, and a driver to be finalised.
+/// Plans for the device of a description in cuDNN's JSON form (tests/cudnn/devices).
 std::unique_ptr<GraphMaker> make_described_graphs(std::string_view json);
 
 }  // namespace starling::cuda

@@ -36,11 +36,6 @@ class Cudnn {
   virtual bool conv2d_backward_data(const Conv2dBackwardData& args, StreamHandle stream) = 0;
   /// dweight alone; dbias is the backend's.
   virtual bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) = 0;
-  /// All but the running statistics (running_statistics.h).
-  virtual bool batch_norm_forward(const BatchNormForward& args, StreamHandle stream) = 0;
-  virtual bool batch_norm_backward(const BatchNormBackward& args, StreamHandle stream) = 0;
-  /// Whether there are engines for convolutions that carry out parts of batch norms.
-  virtual bool fuses_batch_norms(DType dtype) = 0;
   virtual std::string version() const = 0;
 };
 /// Null on the fake runtime without stand-ins; open_blas() likewise.

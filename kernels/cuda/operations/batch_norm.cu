@@ -1,5 +1,4 @@
 #include "kernels/cuda/operations/batch_norm_parts.h"
-#include "kernels/cuda/operations/running_statistics.h"
 
 // Batch normalisation in two kernels: sums over parts of the rows, which the block that arrives last combines (with the running
 // statistics), and the elementwise pass. That pass walks the rows from the last to the first, as the first kernel has left the last ones in
@@ -215,16 +214,10 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
 }  // namespace
 
 void CudaBackend::batch_norm_forward(const BatchNormForward& args) {
-  if (cudnn_) {
-    const LeavesStatistics scope(*this, args.x, args.residual, args.gamma, args.beta, args.y, args.running_mean, args.running_var,
-                                 args.batches_tracked, args.saved_mean, args.saved_inv_std);
-    if (cudnn_->batch_norm_forward(args, handle())) return statistics_->add(args, current_stream());
-  }
   floating(args.x, "batch norm forward", [&](auto type) { forward<decltype(type)>(*this, args); });
 }
 
 void CudaBackend::batch_norm_backward(const BatchNormBackward& args) {
-  if (cudnn_ && cudnn_->batch_norm_backward(args, handle())) return;
   floating(args.x, "batch norm backward", [&](auto type) { backward<decltype(type)>(*this, args); });
 }
 

@@ -83,35 +83,24 @@ __global__ void __launch_bounds__(kColumnThreads) finish_batch_norm(Finish<C, S>
   }
 }
 
-enum class Residual { kNone, kPlain, kScaled };
-
 template <class C>
 struct Scales {
-  const C *scale, *shift, *residual_scale, *residual_shift;
+  const C *scale, *shift;
   bool relu;
   C ceiling;
 };
 /// Walks the rows from the last to the first, as whoever wrote x has left the last ones in the cache. No __restrict__: y may be an input.
-template <class T, int kSize, Residual kResidual>
+template <class T, int kSize, bool kResidual>
 __global__ void __launch_bounds__(kColumnThreads, 1)
     scale_shift_rows(const T* x, const T* residual, T* y, ColumnTiles t, Scales<Compute<T>> how) {
   using C = Compute<T>;
   const auto place = column_place<kSize, true>(t);
-  C scale[kSize], shift[kSize], other_scale[kSize] = {};
+  C scale[kSize], shift[kSize];
   load_channels(how.scale, place, C(0), scale);
   load_channels(how.shift, place, C(0), shift);
-  if constexpr (kResidual == Residual::kScaled) {
-    C other_shift[kSize];
-    load_channels(how.residual_scale, place, C(0), other_scale);
-    load_channels(how.residual_shift, place, C(0), other_shift);
-#pragma unroll
-    for (int j = 0; j < kSize; ++j) shift[j] += other_shift[j];
-  }
-  map_rows<kSize, kResidual != Residual::kNone>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
-    C value = in * scale[j] + shift[j];
-    if constexpr (kResidual == Residual::kPlain) value += add;
-    if constexpr (kResidual == Residual::kScaled) value += add * other_scale[j];
-    return value;
+  map_rows<kSize, kResidual>(x, residual, y, place, how.relu, how.ceiling, [&](int j, C in, C add) {
+    const C value = in * scale[j] + shift[j];
+    return kResidual ? value + add : value;
   });
 }
 
@@ -193,16 +182,10 @@ void apply(CudaBackend& backend, const ScaleShift& args) {
   T* y = numbers<T>(args.y, elements, kName, "y");
   const Scales<C> how{.scale = numbers<C>(args.scale, channels, kName, "scale"),
                       .shift = numbers<C>(args.shift, channels, kName, "shift"),
-                      .residual_scale = optional_numbers<C>(args.residual_scale, channels, kName, "residual_scale"),
-                      .residual_shift = optional_numbers<C>(args.residual_shift, channels, kName, "residual_shift"),
                       .relu = args.relu,
                       .ceiling = static_cast<C>(args.ceiling)};
-  require(!how.residual_scale == !how.residual_shift && (residual || !how.residual_scale), "cuda",
-          "{}: residual_scale, residual_shift and their residual belong together", kName);
   const auto run = [&]<int kSize>() {
-    auto* kernel = scale_shift_rows<T, kSize, Residual::kNone>;
-    if (residual)
-      kernel = how.residual_scale ? scale_shift_rows<T, kSize, Residual::kScaled> : scale_shift_rows<T, kSize, Residual::kPlain>;
+    auto* kernel = residual ? scale_shift_rows<T, kSize, true> : scale_shift_rows<T, kSize, false>;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, kernel);
     launch(kernel, over_columns(backend, t), x, residual, y, t, how);
   };

@@ -111,7 +111,6 @@ void with_activation(Activation kind, F f) {
 }  // namespace
 
 void CudaBackend::activation_forward(const ActivationForward& args) {
-  const LeavesStatistics scope(*this, args.x, args.y);
   constexpr const char* kName = "activation forward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);
@@ -137,7 +136,6 @@ void CudaBackend::activation_backward(const ActivationBackward& args) {
 }
 
 void CudaBackend::add(const Add& args) {
-  const LeavesStatistics scope(*this, args.a, args.b, args.y);
   floating(args.a, "add", [&](auto type) {
     using T = decltype(type);
     const Index n = args.a.elements();

@@ -180,7 +180,6 @@ void launch_augment(StreamHandle stream, const Augmentation<Compute<T>>& a, T* y
 }  // namespace
 
 void CudaBackend::subsample_pad_forward(const SubsamplePadForward& args) {
-  const LeavesStatistics scope(*this, args.x, args.y);
   constexpr const char* kName = "subsample_pad forward";
   floating(args.x, kName, [&](auto type) {
     using T = decltype(type);

@@ -267,7 +267,6 @@ void with_pixels(const Tensor& image, const Tensor& vector, const char* operatio
 }  // namespace
 
 void CudaBackend::pool2d_forward(const Pool2dForward& args) {
-  const LeavesStatistics scope(*this, args.x, args.y, args.index);
   constexpr const char* kName = "pooling forward";
   if (args.kind == Pooling::kBlur) {
     sizes_of(args.x, args.y, args.window, kName);
@@ -301,7 +300,6 @@ void CudaBackend::pool2d_backward(const Pool2dBackward& args) {
 }
 
 void CudaBackend::global_avg_pool_forward(const GlobalAvgPoolForward& args) {
-  const LeavesStatistics scope(*this, args.x, args.y);
   const auto run = [&]<class T, int kCount>(const Pixels& p, const T* x, T* y, double share) {
     // As many threads for the packs as there are, at most a warp, and no more for the pixels than have some: both powers of two.
     unsigned width = 1, lanes = 1;

@@ -19,7 +19,7 @@ class CudaClock final : public DeviceClock {
  public:
   explicit CudaClock(CudaBackend& backend) : backend_(backend), reference_(create_timed_event()) {
     backend.synchronize();  // what is under way would make the wait below longer
-    record_event(reference_, backend.current_stream());
+    record_event(reference_, backend.handle());
     host_wait(reference_);
     reference_time_ = std::chrono::steady_clock::now();
   }
@@ -32,7 +32,7 @@ class CudaClock final : public DeviceClock {
   Mark mark() override {
     if (free_.empty()) free_.push_back(create_timed_event());
     const EventHandle event = free_.back();
-    record_event(event, backend_.current_stream());
+    record_event(event, backend_.handle());
     free_.pop_back();
     marks_.emplace(++last_, event);
     return last_;

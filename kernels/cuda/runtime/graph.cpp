@@ -9,7 +9,6 @@
 #include "core/error.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/operations/running_statistics.h"
 #include "kernels/cuda/runtime/choose.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
@@ -50,7 +49,6 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch(const StepValues& values) override {
     backend_.not_in_capture("DeviceGraph::launch");
-    backend_.finish_statistics();
     if (bytes_ > 0) {
       backend_.host_->staging(bytes_).written_to_device([&](std::byte* to) { write(values, to); }, backend_.step_block_.raw(), bytes_,
                                                         stream());
@@ -60,7 +58,6 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch_chosen(const ValueChoices& choices) override {
     backend_.not_in_capture("ChoosingGraph::launch_chosen");
-    backend_.finish_statistics();
     require(
         !choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
         "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
@@ -127,7 +124,6 @@ bool CudaBackend::begin_capture(const StepValues& values) {
   not_in_capture("begin_capture");
   require(stream() == StreamKind::kCompute, "cuda", "a capture begins on the compute stream");
   require(values.loss_scale > 0.0, "cuda", "a capture with the loss scale {}", values.loss_scale);
-  finish_statistics();
   if (!step_block_) step_block_ = Tensor(*this, Shape{static_cast<std::int64_t>(kStepBlock)}, DType::kUInt8);
   EventRing& events = host_->events;
   for (const StreamKind other : {StreamKind::kUpdate, StreamKind::kCommunication, StreamKind::kUpload}) {
@@ -144,7 +140,6 @@ bool CudaBackend::begin_capture(const StepValues& values) {
 
 std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
   require(capturing(), "cuda", "end_capture without a capture");
-  finish_statistics();
   const std::shared_ptr<Capture> capture = std::exchange(capture_, nullptr);
   std::vector<StreamKind> outer = host_->events.end_capture();
   GraphHandle graph = nullptr;
@@ -161,7 +156,6 @@ std::unique_ptr<DeviceGraph> CudaBackend::end_capture() {
 
 void CudaBackend::abandon_capture() noexcept {
   if (!capture_) return;
-  statistics_->drop();
   cuda::abandon_capture(streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
   host_->events.end_capture();
   capture_.reset();

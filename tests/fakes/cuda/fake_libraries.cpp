@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
+#include <string_view>
 
 #include "core/error.h"
 #include "kernels/cuda/libraries/cudnn.h"
@@ -27,21 +27,11 @@ Choice& choice() {
   return one;
 }
 
-int number_from(const char* variable) {
-  const char* text = std::getenv(variable);
-  if (!text) return 0;
-  char* end = nullptr;
-  const long number = std::strtol(text, &end, 10);
-  require(end != text && *end == '\0' && number >= 0 && number <= 100000, "shim", "{} is {}; wanted is a whole number", variable, text);
-  return static_cast<int>(number);
-}
-
 FakeLibraries libraries() {
   const std::lock_guard lock(choice().mutex);
   if (choice().libraries) return *choice().libraries;
-  return {.on = number_from("STARLING_SHIM_CUDNN") != 0,
-          .plan_ms = number_from("STARLING_SHIM_PLAN_MS"),
-          .no_compiler = number_from("STARLING_SHIM_NO_NVRTC") != 0};
+  const char* on = std::getenv("STARLING_SHIM_CUDNN");
+  return {.on = on && std::string_view(on) == "1"};
 }
 
 /// Work of a library: one item of the stream's, done now or, in a capture, at each launch.
@@ -59,21 +49,15 @@ constexpr int kEngines = 3;
 
 class FakePlan final : public GraphPlan {
  public:
-  FakePlan(const GraphSpec& spec, const FakeLibraries& how, std::shared_ptr<Backend> cpu, bool any)
-      : spec_(spec), how_(how), cpu_(std::move(cpu)), candidates_(any ? kEngines : 0) {}
+  FakePlan(const GraphSpec& spec, std::shared_ptr<Backend> cpu) : spec_(spec), cpu_(std::move(cpu)) {}
 
-  int candidates() const override { return candidates_; }
+  int candidates() const override { return kEngines; }
   std::string name(int candidate) const override { return "stand-in " + std::to_string(candidate); }
-  bool finalise(int, std::string& why) override {
-    if (!compiled_at_run_time(spec_)) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(how_.plan_ms));
-    if (how_.no_compiler) why = "CUDNN_STATUS_INTERNAL_ERROR: libnvrtc could not be loaded";
-    return !how_.no_compiler;
-  }
+  bool finalise(int, std::string&) override { return true; }
   std::size_t workspace(int) const override { return kWorkspace; }
 
   void run(int, const Bindings& bindings, void* workspace, StreamHandle stream) override {
-    issue(stream, is_convolution(spec_.kind) ? "cudnn convolution" : "cudnn batch norm", [spec = spec_, bindings, workspace, cpu = cpu_] {
+    issue(stream, "cudnn convolution", [spec = spec_, bindings, workspace, cpu = cpu_] {
       std::memset(workspace, 0xff, kWorkspace);
       carry_out(spec, bindings, *cpu);
     });
@@ -89,24 +73,17 @@ class FakePlan final : public GraphPlan {
  private:
   static constexpr std::size_t kWorkspace = 4096;
   GraphSpec spec_;
-  FakeLibraries how_;
   std::shared_ptr<Backend> cpu_;
-  int candidates_;
 };
 
 class FakeGraphs final : public GraphMaker {
  public:
-  explicit FakeGraphs(const FakeLibraries& how) : how_(how) {}
-
-  std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules&, std::string& why) override {
-    const bool any = !is_fused(spec.kind) || (spec.x[3] > 3 && spec.groups == 1);
-    if (!any) why = "the stand-in has no engine";
-    return std::make_unique<FakePlan>(spec, how_, cpu_, any);
+  std::unique_ptr<GraphPlan> plan(const GraphSpec& spec, const PlanRules&, std::string&) override {
+    return std::make_unique<FakePlan>(spec, cpu_);
   }
   std::string version() const override { return "a stand-in for cuDNN"; }
 
  private:
-  FakeLibraries how_;
   std::shared_ptr<Backend> cpu_ = open_backend(DeviceType::kCpu, 1);
 };
 
@@ -149,9 +126,8 @@ void set_libraries(const std::optional<FakeLibraries>& libraries) {
 }  // namespace shim
 
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces) {
-  const shim::FakeLibraries how = shim::libraries();
-  if (!how.on) return nullptr;
-  return make_cudnn(settings, workspaces, std::make_unique<shim::FakeGraphs>(how));
+  if (!shim::libraries().on) return nullptr;
+  return make_cudnn(settings, workspaces, std::make_unique<shim::FakeGraphs>());
 }
 
 std::unique_ptr<Blas> open_blas(const LibrarySettings&, WorkspaceSource&) {

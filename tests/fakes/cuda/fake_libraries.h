@@ -4,18 +4,14 @@
 #include <optional>
 
 // Stand-ins for cuDNN and cuBLASLt on the fake runtime. With them a training issues the device work that it would on a GPU: one item for
-// each convolution, batch norm and product (the record's labels: "cudnn convolution", "cudnn batch norm", "cublaslt product"), carried out
-// by the CPU backend. Which engines there are is what cuDNN 9.19 says for an H200, as tests/cudnn/plans_test.cpp finds it.
+// each convolution and product (the record's labels: "cudnn convolution", "cublaslt product"), carried out by the CPU backend.
 namespace starling::cuda::shim {
 
 struct FakeLibraries {
-  bool on = false;           ///< otherwise the backend's own kernels do all
-  int plan_ms = 0;           ///< what finalising a plan that cuDNN compiles at run time takes
-  bool no_compiler = false;  ///< such plans cannot be finalised, as without NVRTC
+  bool on = false;  ///< otherwise the backend's own kernels do all
 };
 
-/// For backends opened from now on. Without a value the environment says: STARLING_SHIM_CUDNN=1, STARLING_SHIM_PLAN_MS,
-/// STARLING_SHIM_NO_NVRTC=1.
+/// For backends opened from now on. Without a value the environment says: STARLING_SHIM_CUDNN=1.
 void set_libraries(const std::optional<FakeLibraries>& libraries);
 
 /// Backends opened while it lives have the stand-ins, whose gradients stay in low precision or not; or own kernels alone.

@@ -41,17 +41,13 @@ class NotingPeerMemory final : public PeerMemory {
   void give_up() override { inner_.give_up(); }
   void restart() override { inner_.restart(); }
   void signal(std::uint32_t* counter, std::uint32_t value) override {
-    note({.kind = CallKind::kSignal, .stream = backend_.current_stream(), .to = counter, .recording = value});
+    note({.kind = CallKind::kSignal, .stream = backend_.handle(), .to = counter, .recording = value});
     inner_.signal(counter, value);
   }
   void await(std::span<const Awaited> counters, std::uint32_t value, const Purpose& purpose, double limit_seconds) override {
     inner_.await(counters, value, purpose, limit_seconds);
     for (const Awaited& awaited : counters) {
-      note({.kind = CallKind::kAwait,
-            .stream = backend_.current_stream(),
-            .from = awaited.counter,
-            .recording = value,
-            .peer = awaited.rank});
+      note({.kind = CallKind::kAwait, .stream = backend_.handle(), .from = awaited.counter, .recording = value, .peer = awaited.rank});
     }
   }
 
@@ -68,7 +64,7 @@ PeerMemory* NotingBackend::peer_memory() {
 }
 
 std::shared_ptr<Storage> NotingBackend::allocate(std::size_t bytes) {
-  const StreamHandle stream = cuda_.current_stream();
+  const StreamHandle stream = cuda_.handle();
   return std::make_shared<NotingStorage>(*this, cuda_.allocate(bytes), stream);
 }
 
@@ -86,7 +82,7 @@ void NotingBackend::squared_norms(std::span<const Tensor> x, const Tensor& total
 }
 
 void NotingBackend::before(std::string_view name, const Accesses& accesses) {
-  const StreamHandle stream = cuda_.current_stream();
+  const StreamHandle stream = cuda_.handle();
   for (const Tensor& x : accesses.reads) {
     note({.kind = CallKind::kRead, .stream = stream, .label = std::string(name), .from = x.raw(), .bytes = x.bytes()});
   }
