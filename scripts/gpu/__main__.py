@@ -2,7 +2,7 @@
 
   check    all stages of scripts/gpu_check.sh, with a report
   lease    the commands for a machine that is lent for 15 minutes (scripts/gpu_lease.sh)
-  bench    updates, steps and switches, with PyTorch beside them
+  bench    updates and steps, with PyTorch beside them
   pytorch  one measurement of PyTorch's
   train    trainings of one rank against the CPU's
   graphs   steps that are CUDA graphs against steps that are issued

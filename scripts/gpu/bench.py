@@ -1,7 +1,6 @@
 """Measures Starling on a GPU against PyTorch in the same run, and writes the goals' table.
 
   --only update,resnet50,resnet20,resnet18,scheduler   the default; with --first N the N most valuable of ORDER, with --once each once
-  --only switches         what each way that docs/gpu.md has a switch for gains, and by that whether it stays
   --only exchange         what exchanges add to a step: measured where there are several GPUs, else predicted by starling-topo from a step and an update
                           that this call measured, or measures now
   --rehearse              an MLP in the place of every network: to try the script where nothing is fast
@@ -96,15 +95,15 @@ class Bench:
         size = ["--parameters", "4096", "--repeats", "1"] if self.rehearsed else ["--parameters", str(parameters)]
         return self.run([self.bench, "gpu-update", *size, "--json"], limit)
 
-    def gpu_step(self, limit, name, precision, *more, steps=None, switches=None):
+    def gpu_step(self, limit, name, precision, *more, steps=None):
         if self.rehearsed:
             name, steps = "mlp", 5
         case = MODELS[name]
         command = [self.bench, "gpu-step", "--model", name, *(["--stem", case["stem"]] if case["stem"] else []), "--precision", precision, "--batch", str(case["batch"]),
                    "--image", str(case["image"]), "--classes", str(case["classes"]), *(["--steps", str(steps)] if steps else []), *more, "--json"]  # fmt: skip
-        return self.run(command, limit, switches)
+        return self.run(command, limit)
 
-    def train_step(self, limit, name, precision="bf16", steps=1600, ranks=1, switches=None, **changes):
+    def train_step(self, limit, name, precision="bf16", steps=1600, ranks=1, **changes):
         """Of starling-train, batches made and sent up as it goes: {"step_ms", "images_per_second", "transport"} or {"error"}."""
         if self.rehearsed:
             name, steps = "mlp", 64
@@ -130,7 +129,7 @@ class Bench:
 
             mpi = ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)] if ranks > 1 else []
             command = ["bash", "-c", 'exec "$@" 2>&1', "_", *mpi, self.train, str(path / "config.json"), "--device", "cuda", "--output", str(path / "out")]
-            return self.run(command, limit, switches, figures)
+            return self.run(command, limit, json_of=figures)
 
     def floors(self):
         """The least time of each goal's step on this device, in ms by the goal's name; empty where its ceilings are not known yet."""
@@ -165,13 +164,13 @@ def middle(results, key):
     return statistics.median(values) if values else None
 
 
-def row(what, goal_text, measured, value, goal=None, below=False, of=(), note="", said=None):
+def row(what, goal_text, measured, value, goal=None, below=False, of=(), note=""):
     """`of`: the results that it is made from, whose first error stands behind it. Without a goal it is measured, no more."""
     note = next((f" ({r['error']})" for r in of if "error" in r), "") + note
     if value is None:
         verdict = "skipped" if NO_PYTORCH in note else "no time" if NO_TIME in note else "not measured" if note else "not tried"
     else:
-        verdict = said or ("measured" if goal is None else "reached" if (value <= goal if below else value >= goal) else "missed")
+        verdict = "measured" if goal is None else "reached" if (value <= goal if below else value >= goal) else "missed"
     return {"what": what, "goal": goal_text, "measured": measured, "value": value, "verdict": verdict, "note": note}
 
 
@@ -236,39 +235,6 @@ def scheduler_rows(b, of):
     scheduled, plain = middle(of("scheduled"), "step_ms"), middle(of("plain"), "step_ms")
     return [row("ResNet-50, batch 256, bf16: with the gossip scheduler, one rank", "≤ 1.01 × without it",
                 f"{number(ratio(scheduled, plain), 3)} × ({number(scheduled)} against {number(plain)} ms)", ratio(scheduled, plain), 1.01, below=True, of=[*of("scheduled"), *of("plain")])]  # fmt: skip
-
-
-# The ways that the environment switches off (docs/gpu.md). One stays where it gains, of a step of one of the networks that it is for, at least 0.1 % for
-# each source file that knows of it, and 0.5 %, which two runs of the same may differ by; else it is deleted.
-A_FILE, LEAST = 0.1, 0.5
-SWITCHES = {  # switch: (what it stands for, files, networks)
-    "STARLING_FUSE_NORMS": ("batch norms deferred into convolutions", 30, ("resnet50 fp16", "resnet20 fp16")),
-    "STARLING_LOW_GRADIENTS": ("gradients left in low precision", 28, ("resnet20 bf16", "resnet50 bf16")),
-    "STARLING_PDL": ("dependent launches", 8, ("resnet20 bf16", "resnet50 bf16")),
-    "STARLING_BATCHED_STATISTICS": ("running statistics in one launch", 7, ("resnet20 bf16", "resnet50 bf16")),
-    "STARLING_CHOOSE_SCALE": ("the loss scale chosen on the device", 7, ("resnet20 fp16",)),
-    "STARLING_EVICT_FIRST": ("the update's hints to the cache", 7, ("resnet50 bf16",)),
-    "STARLING_FORK": ("weights' gradients as a branch of the graph", 5, ("resnet20 bf16",)),
-    "STARLING_CUDNN_COMPILED": ("batch norms that cuDNN compiles, not our own", 0, ("resnet20 bf16", "resnet50 bf16")),
-}
-NETWORKS = ("resnet20 bf16", "resnet20 fp16", "resnet50 fp16", "resnet50 bf16")
-
-
-def switch_rows(b, of):
-    """A line that decides of each: ResNet-20's steps are graphs of starling-train, ResNet-50's are issued by starling-bench."""
-    rows = []
-    for switch, (what, files, networks) in SWITCHES.items():
-        least, gains, said = max(LEAST, A_FILE * files), [], []
-        for network in networks:
-            on, off = (middle(of(network + end), "step_ms") for end in ("", f" {switch}"))
-            if on and off:
-                gains.append(100 * (off / on - 1))
-                said.append(f"{gains[-1]:.1f} % of {LABELS[network.split()[0]]}, {network.split()[1]} ({number(on, 3)} against {number(off, 3)} ms)")
-        gain = max(gains, default=None)
-        verdict = "" if gain is None else ("stays" if gain >= least else "GOES") + ", so far" * (len(gains) < len(networks))
-        rows.append(row(f"{switch}: {what}", f"stays where it gains {least:.1f} % of a step", "gains " + ("; ".join(said) or "–"), gain,
-                        of=[r for n in networks for end in ("", f" {switch}") for r in of(n + end)], said=verdict))  # fmt: skip
-    return rows
 
 
 def exchange_rows(b):
@@ -352,12 +318,6 @@ def measurements(b):
         case("cudnn_benchmark", 90, lambda name, precision, limit: b.gpu_step(limit, name, precision, "--cudnn-benchmark"), name, precision)
         for mode, seconds in (("eager", 60), ("compile", 150)):
             case(mode, seconds, lambda name, precision, mode, limit: b.torch(limit, "step", name, precision, mode), name, precision, mode)
-    for network in NETWORKS:
-        for switch in ("", *(s for s, (_, _, networks) in SWITCHES.items() if network in networks)):
-            off = {switch: "0"} if switch else {}
-            of_train = lambda limit, precision=network.split()[1], off=off: b.train_step(limit, "resnet20", precision, 800, switches=off, cuda_graphs=True)
-            of_bench = lambda limit, precision=network.split()[1], off=off: b.gpu_step(limit, "resnet50", precision, switches=off)
-            found["switches", f"{network} {switch}".strip()] = (60, of_train if network.startswith("resnet20") else of_bench)
     return found
 
 
@@ -368,10 +328,9 @@ ROWS = {
     "resnet20 bf16": graphs_rows,
     "resnet18 bf16": functools.partial(model_rows, "resnet18", "bf16", {"compile": 1.3}),
     "scheduler": scheduler_rows,
-    "switches": switch_rows,
     "matmul": lambda b, of: [],
 }
-# In the order of value, a subject with its parts: a run that is cut has the figures before. Networks of switches in turn, twice, each first with all on.
+# In the order of value, a subject with its parts: a run that is cut has the figures before.
 ORDER = [
     ("update", "starling"), ("resnet50 bf16", "starling"), ("update", "torch"), ("resnet50 bf16", "eager"),
     ("resnet20 bf16", "starling graphs eager"), ("matmul", "matmul"),
@@ -381,11 +340,10 @@ ORDER = [
     ("resnet18 bf16", "starling compile cudnn_benchmark"), ("scheduler", "scheduled plain scheduled plain"),
 ]  # fmt: skip
 ORDER = [(subject, part) for subject, parts in ORDER for part in parts.split(" ")]
-ORDER += 2 * [("switches", f"{n} {s}".strip()) for n in NETWORKS for s in ("", *(s for s, (_, _, networks) in SWITCHES.items() if n in networks))]
 
 
 def main():
-    known = ["update", "resnet50", "resnet20", "resnet18", "scheduler", "switches", "exchange"]
+    known = ["update", "resnet50", "resnet20", "resnet18", "scheduler", "exchange"]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(known[:5]), help=", ".join(known))
     parser.add_argument("--first", type=int, help="the first N measurements of them alone")

@@ -2,7 +2,6 @@
 
   1  is it right, and the first figures: programs, device tests, trainings of one rank, the update, a step of ResNet-50
   2  on the same machine: PyTorch beside it; then graphs, ranks that read each other's memory, NCCL
-  3  on another one, once 1 passes: what each switch gains, and by that whether it stays
 
 The command is run in a folder that has build-gpu/starling-gpu.tar.xz (scripts/pack_gpu.sh). What it finds it writes into $OUT as it goes, and says on stdout.
 """
@@ -15,7 +14,6 @@ ALL, COMMAND, START, UNPACK = 900, 600, 120, 15  # seconds: of the machine, of a
 LEASES = {  # stages with their seconds; what one leaves is the diagnosis's
     1: (("build", 50), ("test", 110), ("train", 60), ("bench", 65)),
     2: (("bench", 310), ("graphs", 65), ("peers", 30), ("ranks", 40)),
-    3: (("switches", 560),),
 }
 TEXT = """R=$PWD; cd "$(mktemp -d)"
 tar -xJf "$R/{archive}" || python3 -m tarfile -e "$R/{archive}" || exit 2

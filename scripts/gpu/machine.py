@@ -77,7 +77,6 @@ print("FACT PyTorch:", torch.__version__, "CUDA", torch.version.cuda, "cuDNN", t
 
 SLOW = {
     "STARLING_SHIM_CUDNN": "1",
-    "STARLING_SHIM_PLAN_MS": "650",  # a graph that is compiled at run time
     "STARLING_SHIM_SLICE_MS": "5",  # contexts that share the GPU
 }
 

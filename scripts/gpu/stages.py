@@ -9,7 +9,6 @@ import sys
 
 import machine
 import processes
-from bench import SWITCHES
 from runner import Batch, Step, passed_or_failed
 
 STAGE_SECONDS = 480  # of each stage at most
@@ -184,10 +183,6 @@ def bench(c):
     yield Batch(1, [Step(f"operations, {precision}", [c.bin("starling-bench"), "kernels", "--device", "cuda", "--precision", precision, *repeats], 45) for precision in ("bf16", "fp32")[: 1 if c.rehearsed else 2]])
 
 
-def switches(c):
-    yield Batch(1, [measurements(dataclasses.replace(c, seconds=min(c.seconds, 40 if c.rehearsed else c.seconds)), "what each way gains", "switches")])
-
-
 def graphs(c):
     small = ["--model", "mlp", "--image", 8, "--batch", 8] if c.rehearsed else []
     run = lambda *arguments: processes.topic("graphs", *arguments, *small, *ours(c, 150), "--keep", c.work / "timelines", "--goals", c.work / "goals_host.md")
@@ -255,13 +250,13 @@ def sanitize(c):
 
 
 def diagnose(c):
-    """The first step that failed, once without all of SWITCHES; and the first group of tests that did, under memcheck."""
+    """The first step that failed, once the plain way; and the first group of tests that did, under memcheck."""
     steps = []
     if c.failed:
         step = c.failed[0][1]
         command = [str(word).replace(str(c.work.parent / c.failed[0][0]), str(c.work)) for word in step.command]
-        plain = {**step.environment, **dict.fromkeys(SWITCHES, "0")}
-        steps.append(dataclasses.replace(step, name=f"{step.name}, again the plain ways", command=command, environment=plain, about="", limit=DIAGNOSIS_SECONDS))
+        plain = {**step.environment, "STARLING_FORK": "0"}
+        steps.append(dataclasses.replace(step, name=f"{step.name}, again the plain way", command=command, environment=plain, about="", limit=DIAGNOSIS_SECONDS))
     for step in [step for stage, step in c.failed if stage == "test"][:1]:
         steps.append(sanitized(c, "memcheck", step.command[step.command.index(c.device_test[0]) :], DIAGNOSIS_SECONDS, f"{step.name}, memcheck"))
     yield Batch(2, steps)
@@ -285,9 +280,8 @@ STAGES = [
     Stage("graphs", "steps that are CUDA graphs against steps that are issued", 6, graphs),
     Stage("ranks", "several ranks on the GPU, over NCCL and through host memory", 9, ranks, ("nccl", "staged", "trace")),
     Stage("peers", "ranks that read each other's GPU memory", 6, peers, ("direct",)),
-    Stage("switches", "what each way that has a switch gains, and by that whether it stays", 10, switches),
     Stage("sanitize", "own kernels under compute-sanitizer's memcheck and racecheck", 4, sanitize),
 ]
 # Behind them where a step of a stage has failed and there is time; not asked for by name.
-DIAGNOSIS = Stage("diagnose", "what failed first, again in the plain ways and under memcheck", 0, diagnose)
+DIAGNOSIS = Stage("diagnose", "what failed first, again the plain way and under memcheck", 0, diagnose)
 DIAGNOSED = ("test", "train", "graphs", "ranks", "peers")
