@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -86,11 +87,12 @@ std::vector<Numbers> random_inputs(const Operation& op, DType dtype) {
 
 std::vector<Numbers> special_inputs(const Operation& op, DType dtype) {
   std::vector<Numbers> inputs = random_inputs(op, dtype);
+  const auto gpus_nan = std::bit_cast<double>(~std::uint64_t{0} >> 1);  // all of its bits are set, in fp32 too
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::size_t n = inputs[i].size();
     if (op.input_role(i) != Role::kActivation || n < 3) continue;
-    inputs[i][n * (i + 1) / (inputs.size() + 2)] = std::nan("");
+    inputs[i][n * (i + 1) / (inputs.size() + 2)] = gpus_nan;
     const bool elementwise = inputs.size() == 1 && op.outputs.size() == 1 && op.outputs[0] == op.inputs[0];
     if (!elementwise || n < 15) continue;
     inputs[i][0] = -kInfinity;
