@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE=1
 
 check "--help names the stages" 0 "^  sanitize  own kernels" "$script" --help
 mapfile -t stages < <(sed -nE '/^stages:/,/^$/s/^  ([a-z]+) +[a-zA-Z].*/\1/p' "$work/.stdout")
-verify "nine, each with one line" test ${#stages[@]} = 9
+verify "eight, each with one line" test ${#stages[@]} = 8
 check "a dry run" 0 "" "$script" --dry-run --out out
 verify "has each of them once, in their order" diff <(printf '%s:\n' "${stages[@]}") <(grep -oE '^[a-z]+:' "$work/.stdout")
 verify "and makes nothing" test ! -e out
