@@ -116,16 +116,16 @@ def overflow(options, transport):
 
 
 def exchange_named(words):
-    """The last line by which a transport says in which step, bucket and round an exchange failed, or which rank has ended, and in which step
-    this one was; empty where none does."""
-    failed = r"\[(transport|nccl)\] .*\bstep \d+\b.*, buckets? \d+( to \d+)?, round \d+"
+    """The last line by which a transport says in which step, bucket and round an exchange failed, or for which rank one waited in vain in which
+    step, or which rank has ended, and in which step this one was; empty where none does."""
+    failed = r"\[(transport|nccl)\] .*\bstep \d+\b.*(, buckets? \d+( to \d+)?, round \d+|; missing: rank \d+)"
     ended = r"\[transport\] rank \d+ on host \S+ has ended: .*\bstep \d+"
     lines = [line.strip() for line in words.splitlines() if re.search(f"{failed}|{ended}", line)]
     return (lines or [""])[-1]
 
 
 def lost(options, transport, how):
-    # Past the captures, on which ranks agree, and with lines so rare that nobody waits for the sums in them: what fails is an exchange.
+    # Past the captures, on which ranks agree, and with lines so rare that hardly anybody waits for the sums in them: what fails is an exchange.
     settings = config(steps=LONG, checkpoint={"every_steps": 0}, log_every=8, sync={"transport": transport, "timeout_s": options.timeout})
     run = Run(options, 2, "cuda", settings, recovery=how == signal.SIGKILL)
     run.start()

@@ -20,9 +20,11 @@ sys.path.insert(0, sys.argv[1])
 from ranks import exchange_named
 at = "[transport] rank 0 waited 5 s (sync.timeout_s) on host h for "
 graph = "[transport] rank 0 on host h: NCCL reported an error in or after the exchanges of step 9 (replayed as a graph), buckets 0 to 2, round 9 with rank 1"
-for line in at + "the exchange of step 7, bucket 0, round 7 with rank 1", at + "rank 1 to have read step 7, bucket 0, round 6; missing", graph:
+sums = at + "the sum over all ranks of the numbers of step 4"
+for line in at + "the exchange of step 7, bucket 0, round 7 with rank 1", at + "rank 1 to have read step 7, bucket 0, round 6; missing", \
+    sums + "; missing: rank 1 on host h last heard of 5.0 s ago", graph:
   assert exchange_named("x\n" + line + "\n[mpi] y") == line, line
-for line in at + "an exchange of lengths", at + "the sum over all ranks of the numbers of step 4", graph.split(",")[0], "step 7, bucket 0, round 7":
+for line in at + "an exchange of lengths; missing: rank 1", sums, graph.split(",")[0], "step 7, bucket 0, round 7":
   assert not exchange_named(line), line
 ' "$root/scripts/gpu"
 # A GPU that learns something else: another learning rate stands in for it.
