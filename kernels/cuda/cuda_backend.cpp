@@ -11,7 +11,6 @@
 #include "core/trace.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/operations/plain.h"
-#include "kernels/cuda/runtime/dependent_launches.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 #include "kernels/cuda/runtime/staging.h"
@@ -55,9 +54,6 @@ CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool determinist
     set_async(arrivals_ + i * kArrivals, 0, kEach, streams_[i]);
     // Graphs are launched on the compute stream.
     set_async(arrivals_ + (kStreamKinds + i) * kArrivals, 0, kEach, streams_[static_cast<std::size_t>(StreamKind::kCompute)]);
-  }
-  if (dependent_launches()) {
-    if (const std::string why = why_not_dependent(arrivals_, streams_[0]); !why.empty()) forbid_dependent_launches(why);
   }
   cudnn_ = open_cudnn(settings_, *this);
   blas_ = open_blas(settings_, *this);

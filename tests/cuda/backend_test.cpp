@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "core/error.h"
-#include "kernels/cuda/runtime/dependent_launches.h"
 #include "kernels/cuda/runtime/staging.h"
 #include "kernels/cuda_plugin.h"
 #include "tests/cuda/support.h"
@@ -157,14 +156,6 @@ TEST_CASE("cuda/backend: copies take the numbers that were meant, parts of tenso
   CHECK(refusal([&] { gpu().copy(x, Tensor(gpu(), Shape{1000}, DType::kFloat64)); }).find("fp64") != std::string::npos);
   CHECK(refusal([&] { gpu().wait(Event{std::uint64_t{1} << 40}); }).find("never recorded") != std::string::npos);
   CHECK(others_than(y.slice(0, Shape{501}), -1.0f) == 0);  // a refusal changes nothing
-}
-
-TEST_CASE("cuda/backend: a kernel that may come early still waits for the one before, issued and in a graph") {
-  gpu().synchronize();
-  unsigned* counter = gpu().arrivals();
-  CHECK(cuda::why_not_dependent(counter, gpu().handle()) == "");
-  CHECK(cuda::why_not_dependent(counter, gpu().handle()) == "");  // the counter is 0 again
-  if (on_gpu()) MESSAGE("programmatic dependent launches: ", cuda::dependent_launches() ? "used" : "not used");
 }
 
 TEST_CASE("cuda/backend: two of them on one device do not mix") {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
 #include "core/forwarding_backend.h"
 #include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
@@ -19,8 +18,7 @@
 #include "tests/fakes/cuda/shim.h"
 #include "tests/operations/rows.h"
 
-// Kernels whose last block combines what all have left: whichever block is last, the bits are the same, and the counters are 0 again. And
-// kernels that come onto the device before the one ahead of them is done.
+// Kernels whose last block combines what all have left: whichever block is last, the bits are the same, and the counters are 0 again.
 namespace starling::cuda {
 namespace {
 
@@ -33,25 +31,12 @@ __global__ void sum_by_last(float* partial, unsigned* counter, float* sums, unsi
   sums[1] = static_cast<float>(blockIdx.x);
 }
 
-__global__ void waits(int* out) {
-  wait_for_previous_kernel();
-  out[threadIdx.x] += 1;
-}
-__global__ void does_not_wait(int* out) { out[threadIdx.x] += 1; }
-__global__ void waits_too_late(int* out) {
-  __syncthreads();
-  wait_for_previous_kernel();
-  out[threadIdx.x] += 1;
-}
-
 }  // namespace
 }  // namespace starling::cuda
 
 namespace starling::tests {
 namespace {
 
-using cuda::shim::Call;
-using cuda::shim::CallKind;
 using cuda::shim::Order;
 
 struct OrderBack {
@@ -84,15 +69,11 @@ Results run_random(const Operation& op, Backend& backend, DType dtype) {
 class Launches final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
-  std::vector<std::pair<std::string, std::vector<Call>>> of;  ///< a call each
+  std::vector<std::pair<std::string, int>> of;
 
  private:
   void around(std::string_view name, const std::function<void()>& operation) override {
-    cuda::shim::start_recording();
-    operation();
-    std::vector<Call> calls = cuda::shim::stop_recording();
-    std::erase_if(calls, [](const Call& call) { return call.kind != CallKind::kLaunch; });
-    of.emplace_back(name, std::move(calls));
+    of.emplace_back(name, cuda::shim::launches(cuda::shim::recorded(operation), ""));
   }
 };
 
@@ -177,36 +158,16 @@ TEST_CASE("cuda/last block: streams and captures have counters of their own") {
   CHECK(zero);
 }
 
-TEST_CASE(
-    "cuda/dependent launch: operations that combine launch no more than they must, and early only right after one of the same operation") {
-  std::set<std::string> dependent;
+TEST_CASE("cuda/last block: operations that combine launch no more than they must") {
   for (const Operation& op : combining()) {
     Launches recorder(gpu());
     run_random(op, recorder, DType::kFloat32);
     CHECK(!recorder.of.empty());
     for (const auto& [name, launches] : recorder.of) {
       CAPTURE(name);
-      CHECK(launches.size() == (name == "batch_norm_forward" || name.ends_with("norm_backward") ? 2 : 1));
-      for (std::size_t i = 0; i < launches.size(); ++i) {
-        if (!launches[i].dependent) continue;
-        dependent.insert(name);
-        REQUIRE(i > 0);
-        CHECK(launches[i].stream == launches[i - 1].stream);
-        CHECK(launches[i].label == launches[i - 1].label);
-      }
+      CHECK(launches == (name == "batch_norm_forward" || name.ends_with("norm_backward") ? 2 : 1));
     }
   }
-  CHECK(dependent == std::set<std::string>{"batch_norm_backward", "batch_norm_forward"});
-}
-
-TEST_CASE("cuda/dependent launch: a kernel that does not wait first is refused") {
-  int numbers[64] = {};
-  const cuda::Launch how{.grid = {1}, .block = {64}, .stream = gpu().handle(), .dependent = true};
-  cuda::launch(cuda::waits, how, numbers);
-  CHECK(numbers[63] == 1);
-  CHECK_THROWS_AS(cuda::launch(cuda::does_not_wait, how, numbers), Error);
-  CHECK_THROWS_AS(cuda::launch(cuda::waits_too_late, how, numbers), Error);
-  cuda::launch(cuda::waits, how, numbers);
 }
 
 }  // namespace starling::tests

@@ -22,24 +22,4 @@ __device__ inline bool last_block(unsigned* counter, unsigned blocks) {
   return last != 0;
 }
 
-/// First of all in a kernel that is launched with Launch::dependent: waits until the kernel before it is done and its results are to be
-/// seen. Otherwise it does nothing.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if defined(__CUDA_ARCH__)
-#if __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-#elif !defined(__CUDACC__)
-  shim::wait_for_previous_kernel();
-#endif
-}
-
-/// A kernel that is launched with Launch::dependent after this one may come onto the device now, to wait there. What it reads is settled
-/// by its own wait, so that where this stands is a matter of speed alone.
-__device__ __forceinline__ void let_next_kernel_come() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" :::);
-#endif
-}
-
 }  // namespace starling::cuda

@@ -33,7 +33,6 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     sums[j] += d;
     sums[kSize + j] += d * d;
   });
-  let_next_kernel_come();
   sum_over_rows<kColumnThreads>(sums, reinterpret_cast<C*>(shared), t.width);
   const C share = C(1) / static_cast<C>(t.rows_of(part));
 #pragma unroll
@@ -70,7 +69,6 @@ template <class T, int kSize, bool kResidual>
 __global__ void __launch_bounds__(kColumnThreads, 1)
     normalise(const T* __restrict__ x, const T* __restrict__ residual, T* __restrict__ y, ColumnTiles t, Normalisation<Compute<T>> how) {
   using C = Compute<T>;
-  wait_for_previous_kernel();
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize];
   load_channels(how.mean, place, C(0), mean);
@@ -143,12 +141,11 @@ void forward(CudaBackend& backend, const BatchNormForward& args) {
   const auto run = [&]<int kSize>() {
     const auto second = residual ? normalise<T, kSize, true> : normalise<T, kSize, false>;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, moments<T, kSize>, second);
-    Launch how_many = over_columns(backend, t);
+    const Launch how_many = over_columns(backend, t);
     if (args.training) {
       const auto statistics = statistics_of<C>(args, channels, kName);
       const Tensor partial = partial_sums<C>(backend, t);
       launch(moments<T, kSize>, how_many, x, t, partial.data<C>(), backend.arrivals(), statistics);
-      how_many.dependent = true;
       how.mean = statistics.saved_mean;
       how.inv_std = statistics.saved_inv_std;
     } else {
@@ -192,7 +189,7 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
     const auto first = mask ? kMasked : kPlain;
     const auto second = mask_input ? kMaskedInput : kPlainInput;
     const ColumnTiles t = column_tiles(backend, matrix, kSize, first, second);
-    Launch how_many = over_columns(backend, t);
+    const Launch how_many = over_columns(backend, t);
     // Two vectors of as many as channels, with room for the partial sums' 16-byte loads.
     const Index vector = (channels + 3) / 4 * 4;
     const Tensor scratch = partial_sums<C>(backend, t, 2 * vector);
@@ -205,7 +202,6 @@ void backward(CudaBackend& backend, const BatchNormBackward& args) {
       from.dy2 = from.y = nullptr;
       from.beta = nullptr;
     }
-    how_many.dependent = true;
     launch(second, how_many, from, dx, t, SavedLines<C>{to.slope, to.offset});
   };
   with_packs<T>(channels, run, from.x, from.y, from.dy, from.dy2, dx, dresidual);

@@ -218,7 +218,6 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
     }
     if (dresidual) store_group<T, kSize>(dresidual + at, out);
   });
-  let_next_kernel_come();
   sum_columns<kSize>(sums, partial, arrivals, t, place, shared, to);
 }
 
@@ -227,7 +226,6 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
 template <class T, int kSize, bool kMaskX, class Lines>
 __global__ void __launch_bounds__(kColumnThreads, 1) input_gradient(Gradient<T> from, T* dx, ColumnTiles t, Lines lines) {
   using C = Compute<T>;
-  wait_for_previous_kernel();
   const auto place = column_place<kSize, true>(t);
   C mean[kSize], scale[kSize], beta[kSize] = {}, slope[kSize] = {}, offset[kSize] = {};
   load_channels(from.mean, place, C(0), mean);

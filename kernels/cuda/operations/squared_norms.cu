@@ -3,7 +3,6 @@
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/device/device.h"
-#include "kernels/cuda/device/last_block.h"
 #include "kernels/cuda/runtime/launch.h"
 
 // The squared norms of many tensors at once: a step that measures its gradients has one of each parameter, and launches would cost more
@@ -79,7 +78,6 @@ constexpr int kChains = 32;  ///< as in squared_distance: a segment's term b bel
 
 /// totals[segment] = the sum of the segment's terms; a warp to a segment.
 __global__ void __launch_bounds__(kThreads) add_segments(Segments s, const double* sums, double* totals) {
-  wait_for_previous_kernel();
   const int segment = static_cast<int>(blockIdx.x) * (kThreads / kWarp) + static_cast<int>(threadIdx.x) / kWarp;
   if (segment >= s.count) return;
   const Index first = s.of[segment].first_block, last = segment + 1 < s.count ? s.of[segment + 1].first_block : s.blocks;
@@ -124,9 +122,8 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
                                                      : block_squares<float, float>;
       launch(squares, how, s, sums.data<double>());
     }
-    Launch add{{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()};
-    add.dependent = s.blocks > 0;
-    launch(add_segments, add, s, sums.data<double>(), totals.data<double>() + first + static_cast<std::int64_t>(begin));
+    launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()}, s, sums.data<double>(),
+           totals.data<double>() + first + static_cast<std::int64_t>(begin));
   }
 }
 

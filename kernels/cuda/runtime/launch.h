@@ -14,9 +14,6 @@ struct Launch {
   StreamHandle stream = nullptr;
   std::size_t shared_bytes = 0;                                  ///< of dynamic_shared()
   std::source_location where = std::source_location::current();  ///< leave it out: names the operation in errors and records
-  /// Only for a kernel that begins with wait_for_previous_kernel(), right after another kernel of the same operation on the stream: it may
-  /// come onto the device while that one still runs (programmatic dependent launch, sm_90 and newer). STARLING_PDL=0: never.
-  bool dependent = false;
 };
 
 /// kernel<<<…>>>(arguments…). Arguments are converted to the kernel's own parameter types.
@@ -27,12 +24,12 @@ void launch(void (*kernel)(P...), const Launch& how, A&&... arguments) {
   [&](P... values) {
     void* pointers[] = {const_cast<void*>(static_cast<const void*>(&values))..., nullptr};
     launch_kernel(reinterpret_cast<const void*>(kernel), how.grid, how.block, how.shared_bytes, how.stream, pointers,
-                  how.where.function_name(), how.dependent);
+                  how.where.function_name());
   }(static_cast<P>(std::forward<A>(arguments))...);
 #else
   [&](P... values) {
     shim::launch(
-        how.grid, how.block, how.shared_bytes, how.stream, [=] { kernel(values...); }, how.where.function_name(), how.dependent);
+        how.grid, how.block, how.shared_bytes, how.stream, [=] { kernel(values...); }, how.where.function_name());
   }(static_cast<P>(std::forward<A>(arguments))...);
 #endif
 }

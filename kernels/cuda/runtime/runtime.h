@@ -58,11 +58,7 @@ struct Dim3 {
 };
 /// Starts `kernel` with pointers to its arguments, as cudaLaunchKernel; see launch.h. `label` names it in errors.
 void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
-                   const char* label, bool dependent = false);
-/// Whether `dependent` does anything: on sm_90 and newer, without STARLING_PDL=0, until it is forbidden.
-bool dependent_launches();
-/// From now on kernels start one after the other, with one line that says why.
-void forbid_dependent_launches(const std::string& why);
+                   const char* label);
 /// See resident_blocks() in launch.h; the runtime is asked once for each kernel.
 int blocks_per_multiprocessor(const void* kernel, int threads, const char* label);
 /// Brings the kernel to the device now. Where it is first launched it comes then, for which the driver may wait for all that runs, and so

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -43,14 +42,6 @@ void warn_unless_freed(cudaError_t error, const char* call) noexcept {
 
 cudaStream_t stream_of(StreamHandle stream) { return static_cast<cudaStream_t>(stream); }
 cudaEvent_t event_of(EventHandle event) { return static_cast<cudaEvent_t>(event); }
-
-int attribute(cudaDeviceAttr which, int device) {
-  int value = 0;
-  check(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
-  return value;
-}
-
-std::atomic<bool> dependent_forbidden{false};
 
 /// The streams by name, for an error that says which one was forgotten.
 struct StreamNames {
@@ -96,9 +87,8 @@ std::string unjoined_streams(cudaStream_t origin) {
     const bool loose = std::any_of(other.last.begin(), other.last.end(), [&](cudaGraphNode_t node) {
       std::size_t followers = 0;
       const cudaError_t error = cudaGraphNodeGetDependentNodes(node, nullptr, nullptr, &followers);
-      if (error != cudaSuccess) cudaGetLastError();
-      if (error == cudaErrorLossyQuery) return false;  // a dependent launch follows
-      return followers == 0 && std::find(main.last.begin(), main.last.end(), node) == main.last.end();
+      if (error != cudaSuccess) cudaGetLastError();  // cudaErrorLossyQuery: a library's programmatic dependent launch follows
+      return error == cudaSuccess && followers == 0 && std::find(main.last.begin(), main.last.end(), node) == main.last.end();
     });
     if (loose) names += (names.empty() ? "" : ", ") + name;
   }
@@ -135,7 +125,7 @@ DeviceInfo device_info(int device) {
   info.number = device;
   info.major = properties.major;
   info.minor = properties.minor;
-  info.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, device);
+  info.multiprocessors = properties.multiProcessorCount;
   info.total_memory = properties.totalGlobalMem;
   check(cudaDriverGetVersion(&info.driver_version), "cudaDriverGetVersion");
   check(cudaRuntimeGetVersion(&info.runtime_version), "cudaRuntimeGetVersion");
@@ -232,24 +222,8 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
   check(cudaMemsetAsync(memory, byte, bytes, stream_of(stream)), "cudaMemsetAsync");
 }
 
-bool dependent_launches() {
-  static const bool wanted = [] {
-    const char* setting = std::getenv("STARLING_PDL");
-    if (setting && std::string(setting) == "0") return false;
-    int device = 0;
-    check(cudaGetDevice(&device), "cudaGetDevice");
-    return attribute(cudaDevAttrComputeCapabilityMajor, device) >= 9;
-  }();
-  return wanted && !dependent_forbidden;
-}
-
-void forbid_dependent_launches(const std::string& why) {
-  if (dependent_forbidden.exchange(true)) return;
-  log::warning("kernels start one after the other, as programmatic dependent launches do not work here: {}", why);
-}
-
 void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, void** arguments,
-                   const char* label, bool dependent) {
+                   const char* label) {
   ++launches;
   if (shared_bytes > kSharedWithoutAsking) {
     static std::mutex mutex;
@@ -261,25 +235,8 @@ void launch_kernel(const void* kernel, Dim3 grid, Dim3 block, std::size_t shared
       most = shared_bytes;
     }
   }
-  const dim3 blocks(grid.x, grid.y, grid.z), threads(block.x, block.y, block.z);
-  if (dependent && dependent_launches()) {
-    cudaLaunchAttribute attribute{};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t how{};
-    how.gridDim = blocks;
-    how.blockDim = threads;
-    how.dynamicSmemBytes = shared_bytes;
-    how.stream = stream_of(stream);
-    how.attrs = &attribute;
-    how.numAttrs = 1;
-    const cudaError_t error = cudaLaunchKernelExC(&how, kernel, arguments);
-    if (error == cudaSuccess) return;
-    // Whatever it is: if the plain launch fails too, that says so; if it does not, this was to blame.
-    cudaGetLastError();
-    forbid_dependent_launches(cudaGetErrorName(error));
-  }
-  check(cudaLaunchKernel(kernel, blocks, threads, arguments, shared_bytes, stream_of(stream)), label);
+  check(cudaLaunchKernel(kernel, dim3(grid.x, grid.y, grid.z), dim3(block.x, block.y, block.z), arguments, shared_bytes, stream_of(stream)),
+        label);
 }
 
 int blocks_per_multiprocessor(const void* kernel, int threads, const char* label) {

@@ -30,7 +30,6 @@ struct Thread {
   Context* fiber = nullptr;  ///< while it waits
   std::source_location barrier;
   std::uint64_t result = 0;  ///< of its warp call
-  bool waited = true;        ///< for the kernel before, where the launch is dependent
 };
 
 /// A call that the threads of `mask` are making.
@@ -44,8 +43,7 @@ struct Meeting {
 /// Runs one launch at a time: shared memory is static.
 class Scheduler {
  public:
-  void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function, bool dependent);
-  void wait_for_previous_kernel() { threads_[current_].waited = true; }
+  void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function);
   void set_order(Order order, std::uint64_t seed) {
     const std::lock_guard lock(mutex_);
     order_ = order;
@@ -60,7 +58,6 @@ class Scheduler {
 
  private:
   void run_block();
-  void must_have_waited() const;
   void arrange(std::vector<unsigned>& order);
   void release_barrier();
   void start_threads();
@@ -81,7 +78,6 @@ class Scheduler {
   std::vector<Thread> threads_;
   std::vector<unsigned> sequence_;  ///< in which threads run now
   unsigned started_ = 0, done_ = 0, current_ = 0;
-  bool dependent_ = false;
   std::vector<std::vector<Meeting>> meetings_;  ///< by warp
   std::exception_ptr error_;
 
@@ -99,9 +95,8 @@ Scheduler& scheduler() {
   return one;
 }
 
-void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function, bool dependent) {
+void Scheduler::run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function) {
   const std::lock_guard lock(mutex_);
-  dependent_ = dependent;
   const std::uint64_t size = std::uint64_t{block.x} * block.y * block.z;
   const std::uint64_t blocks = std::uint64_t{grid.x} * grid.y * grid.z;
   require(size > 0 && size <= kMostThreads && block.z <= 64, "shim", "a block of {} x {} x {} threads; 1 to {} can be started", block.x,
@@ -138,7 +133,6 @@ void Scheduler::run_block() {
   for (unsigned i = 0; i < size; ++i) {
     threads_[i].index = {i % block_size.x, i / block_size.x % block_size.y, i / block_size.x / block_size.y};
     threads_[i].state = State::kReady;
-    threads_[i].waited = !dependent_;
   }
   started_ = done_ = 0;
   error_ = nullptr;
@@ -201,11 +195,6 @@ void Scheduler::start_threads() {
   }
 }
 
-/// What a dependent launch does before it has waited, it does beside the kernel whose results it wants.
-void Scheduler::must_have_waited() const {
-  require(threads_[current_].waited, "shim", "a kernel of a dependent launch goes on without having waited for the kernel before it");
-}
-
 /// From now on thread number `thread` is the one that runs.
 void Scheduler::enter(unsigned thread) {
   current_ = thread;
@@ -217,7 +206,6 @@ void Scheduler::run_thread(unsigned thread) {
   enter(thread);
   try {
     call_(function_);
-    must_have_waited();
     threads_[thread].state = State::kDone;
     ++done_;
     complete(thread / kLanes);
@@ -257,7 +245,6 @@ void Scheduler::abandon() {
 }
 
 void Scheduler::barrier(const std::source_location& where) {
-  must_have_waited();
   Thread& self = threads_[current_];
   self.state = State::kInBarrier;
   self.barrier = where;
@@ -266,7 +253,6 @@ void Scheduler::barrier(const std::source_location& where) {
 }
 
 std::uint64_t Scheduler::warp_call(WarpCall call, unsigned mask, std::uint64_t value, int source) {
-  must_have_waited();
   const unsigned lane = current_ % kLanes;
   Thread& self = threads_[current_];
   require((mask >> lane & 1u) != 0, "shim", "a thread of lane {} calls with mask {:#x}, which does not name it", lane, mask);
@@ -338,10 +324,9 @@ void block_barrier(const std::source_location& where) { scheduler().barrier(wher
 int lane() { return scheduler().lane(); }
 unsigned char* dynamic_shared_memory() { return scheduler().shared(); }
 
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function, bool dependent) {
-  scheduler().run(grid, block, shared_bytes, call, function, dependent);
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function) {
+  scheduler().run(grid, block, shared_bytes, call, function);
 }
-void wait_for_previous_kernel() { scheduler().wait_for_previous_kernel(); }
 
 namespace {
 std::atomic<int> resident{2};

@@ -65,7 +65,6 @@ struct Call {
   int peer = -1;
   std::size_t bytes_to = 0;
   GraphHandle graph = nullptr;
-  bool dependent = false;       ///< kLaunch: may come onto the device before the launch ahead of it on the stream is done
   bool own_priorities = false;  ///< kEndCapture: kernels keep the priorities of the streams that they were captured on
 };
 
@@ -104,7 +103,7 @@ void skip_work(bool skipped);
 void note_mark(const std::string& label);
 /// What the runtime is not asked for: accesses, the pool's blocks, NCCL's calls.
 void note(Call call);
-void note_launch(StreamHandle stream, const char* label, bool dependent = false);
+void note_launch(StreamHandle stream, const char* label);
 /// Whether the stream captures, or work is skipped; then work on it is to be handed to keep_work() in place of being done, with its
 /// arguments by value.
 bool captures(StreamHandle stream);

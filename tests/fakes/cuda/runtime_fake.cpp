@@ -170,10 +170,10 @@ void release_stream(StreamHandle stream) {
 void skip_work(bool skipped) { world().skipped = skipped; }
 void note_mark(const std::string& label) { world().note({.kind = CallKind::kMark, .label = label}); }
 void note(Call call) { world().note(std::move(call)); }
-void note_launch(StreamHandle stream, const char* label, bool dependent) {
+void note_launch(StreamHandle stream, const char* label) {
   if (!captures(stream)) take_device();
   ++world().launches;
-  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label, .dependent = dependent});
+  world().note({.kind = CallKind::kLaunch, .stream = stream, .label = label});
 }
 bool captures(StreamHandle stream) { return capture_of(stream) != nullptr || world().skipped; }
 std::string spoilt(StreamHandle stream) {
@@ -335,9 +335,6 @@ void set_async(void* memory, int byte, std::size_t bytes, StreamHandle stream) {
 void launch_kernel(const void*, Dim3, Dim3, std::size_t, StreamHandle, void**, const char* label) {
   fail(ExitCode::kInternal, "shim", "{} was compiled for a GPU; in this build launch() runs kernels itself", label);
 }
-
-bool dependent_launches() { return false; }
-void forbid_dependent_launches(const std::string&) {}
 
 RuntimeCounters runtime_counters() { return {world().allocations, world().host_waits, world().launches, world().graph_launches}; }
 

@@ -51,8 +51,6 @@ void set_order(Order order, std::uint64_t seed = 0);
 /// What resident_blocks() of launch.h answers from now on; 2 unless it is set.
 void set_resident_blocks(int blocks);
 int resident_blocks();
-/// Error(kInternal) where the threads of a dependent launch call anything else first, or end without it.
-void wait_for_previous_kernel();
 
 /// The thread that runs now.
 inline uint3 thread_index{}, block_index{};
@@ -68,19 +66,18 @@ unsigned char* dynamic_shared_memory();
 
 /// Runs all threads of all blocks of call(function). Error(kInternal) where a block's threads part ways: some wait in a barrier that the
 /// others never reach.
-void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function, bool dependent);
-void note_launch(StreamHandle stream, const char* label, bool dependent);  ///< recorder.h
-bool captures(StreamHandle stream);                                        ///< recorder.h
-void keep_work(StreamHandle stream, std::function<void()> work);           ///< recorder.h
+void run(Dim3 grid, Dim3 block, std::size_t shared_bytes, void (*call)(const void*), const void* function);
+void note_launch(StreamHandle stream, const char* label);         ///< recorder.h
+bool captures(StreamHandle stream);                               ///< recorder.h
+void keep_work(StreamHandle stream, std::function<void()> work);  ///< recorder.h
 
 /// `function` holds its arguments by value: a capture keeps it.
 template <class F>
-void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const F& function, const char* label = "kernel",
-            bool dependent = false) {
-  note_launch(stream, label, dependent);
-  const auto work = [grid, block, shared_bytes, dependent](const F& f) {
+void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream, const F& function, const char* label = "kernel") {
+  note_launch(stream, label);
+  const auto work = [grid, block, shared_bytes](const F& f) {
     run(
-        grid, block, shared_bytes, [](const void* any) { (*static_cast<const F*>(any))(); }, &f, dependent);
+        grid, block, shared_bytes, [](const void* any) { (*static_cast<const F*>(any))(); }, &f);
   };
   if (captures(stream)) {
     keep_work(stream, [work, function] { work(function); });
@@ -92,7 +89,7 @@ void launch(Dim3 grid, Dim3 block, std::size_t shared_bytes, StreamHandle stream
 /// A kernel of one thread that uses nothing of the above; other threads' launches run meanwhile.
 template <class F>
 void launch_alone(StreamHandle stream, const F& function, const char* label = "kernel") {
-  note_launch(stream, label, false);
+  note_launch(stream, label);
   if (captures(stream)) {
     keep_work(stream, function);
   } else {
