@@ -46,18 +46,14 @@ void Capture::end() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) flips_.push_back(flipped(b) ? 1 : 0);
 }
 
-void Capture::launch(std::int64_t step, const std::function<void(DeviceGraph&)>& launch) {
-  launch(*graph_);
+void Capture::launch(const StepValues& values) {
+  graph_->launch(values);
   if (std::exchange(launched_, true)) {  // at the first launch the capture itself has changed the buffers
     for (std::size_t b = 0; b < buckets_.size(); ++b) {
       if (flips_[b]) buckets_[b].flip();
     }
   }
-  for (const auto& part : parts_) part->launched(step);
-}
-
-void Capture::launch(const StepValues& values) {
-  launch(values.pass, [&](DeviceGraph& graph) { graph.launch(values); });
+  for (const auto& part : parts_) part->launched(values.pass);
 }
 
 }  // namespace starling

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -36,9 +35,7 @@ class Capture {
 
   /// The work is whole. Throws Error(kInternal) where the device cannot make a graph of it.
   void end();
-  DeviceGraph& graph() const { return *graph_; }
-  /// launch() launches the graph for `step`. All ranks do, in the same order.
-  void launch(std::int64_t step, const std::function<void(DeviceGraph&)>& launch);
+  /// All ranks do, in the same order.
   void launch(const StepValues& values);
 
  private:

@@ -371,18 +371,12 @@ void Trainer::issue_step() {
   lr_ = rate(step_);
   largest_lr_ = std::max(largest_lr_, lr_);
   StepInfo info{.step = step_ - part(part_).first, .optimizer_step = step_ + 1, .lr = lr_, .largest_lr = largest_lr_};
-  std::optional<ScaleChoices> choices;
-  if (scaler_ && graphs_.takes_choices(info)) {
-    choices = scaler_->choices();
-  } else if (graphs_.start_at_begin()) {
-    settle_scale(info);
-  }
-  const Tensor control = choices ? algorithm_->control() : Tensor();
+  if (graphs_.start_at_begin()) settle_scale(info);
   for (std::int64_t index = 0; index < config_.accumulate; ++index) {
     const MicroBatch micro{index, index == 0, index + 1 == config_.accumulate};
     loader_->advance();
     const auto work = [&] { return forward_backward(micro, info); };
-    losses_.add(graphs_.run(micro, info, dropout_counter(micro), work, choices ? &*choices : nullptr, control), step_, micro.first);
+    losses_.add(graphs_.run(micro, info, dropout_counter(micro), work), step_, micro.first);
   }
   loader_->upload_ahead();
   ++step_;

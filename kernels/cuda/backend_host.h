@@ -7,7 +7,7 @@
 
 namespace starling::cuda {
 
-/// Copies between host and device, events, and what graphs share beside the step block.
+/// Copies between host and device, and events.
 struct CudaBackend::Host {
   static constexpr std::size_t kSmallCopy = 64 << 10;  ///< what copy_to_host_later promises
   static constexpr std::size_t kLargeCopy = 8 << 20;
@@ -19,7 +19,6 @@ struct CudaBackend::Host {
 
   EventRing events;
   Staging small, large;
-  Tensor choice_block;  ///< the place of the last choice among a step's values, and what the next one is among: graph.cpp
 };
 
 }  // namespace starling::cuda

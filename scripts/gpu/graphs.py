@@ -49,7 +49,7 @@ def agree(options, precision):
     ranks, base = options.ranks, config(options, precision)
     # What the device does to the images' bytes is part of the graph, too.
     base["data"]["augment"].update({"color_jitter": {"brightness": 0.4, "saturation": 0.4, "hue": 0.1}, "rand_augment": {"n": 2}})
-    # With a rule that accumulates, the device does not choose the scale, and ranks whose updates overflowed would need other graphs.
+    # With a rule that accumulates, ranks whose updates overflowed would need other graphs.
     if precision == "fp16":
         base["optimizer"] = {**base["optimizer"], "accum_iter": 1}
     if ranks > 1:

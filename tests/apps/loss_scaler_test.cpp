@@ -2,52 +2,38 @@
 
 #include <doctest/doctest.h>
 
-#include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <map>
 #include <memory>
-#include <vector>
 
 #include "core/forwarding_backend.h"
-#include "core/philox.h"
 #include "kernels/open_backend.h"
 
 namespace starling {
 namespace {
 
-/// A device that is `lag` copies behind: it hands numbers over when their event is synchronized and not before.
-class LaggingBackend final : public ForwardingBackend {
+/// Hands numbers over when their event is synchronized and not before, as a device does.
+class LateBackend final : public ForwardingBackend {
  public:
   using ForwardingBackend::ForwardingBackend;
   Event copy_to_host_later(const Tensor& from, void* to) override {
-    Copy& copy = copies_[++issued_];
-    copy.to = to;
-    copy.bytes.resize(from.bytes());
-    std::memcpy(copy.bytes.data(), from.raw(), from.bytes());
-    return {issued_};
+    from_ = from;
+    to_ = to;
+    return {++events_};
   }
-  bool done(Event event) override { return event.id + lag <= issued_; }
   void synchronize(Event event) override {
-    if (!done(event)) ++waits;
-    const auto it = copies_.find(event.id);
-    if (it == copies_.end()) return;
-    std::memcpy(it->second.to, it->second.bytes.data(), it->second.bytes.size());
-    copies_.erase(it);
+    CHECK(event.id == events_);
+    copy_to_host(from_, to_);
+    ++waits;
   }
-  std::uint64_t lag = 0;
   int waits = 0;
 
  protected:
   void around(std::string_view, const std::function<void()>& operation) override { operation(); }
 
  private:
-  struct Copy {
-    void* to = nullptr;
-    std::vector<std::byte> bytes;
-  };
-  std::uint64_t issued_ = 0;
-  std::map<std::uint64_t, Copy> copies_;
+  Tensor from_;
+  void* to_ = nullptr;
+  std::uint64_t events_ = 0;
 };
 
 class OwnStorage final : public Storage {
@@ -61,13 +47,12 @@ class OwnStorage final : public Storage {
 
 /// A tensor whose backend() is the late one.
 struct LateControl {
-  explicit LateControl(std::uint64_t lag = 1) { late.lag = lag; }
   void answer(bool skipped) const {
     control.data<double>()[0] = 1.0;
     control.data<double>()[1] = skipped ? 1.0 : 0.0;
   }
   std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
-  LaggingBackend late{*cpu};
+  LateBackend late{*cpu};
   Tensor control{std::make_shared<OwnStorage>(late, cpu->allocate(16)), 0, Shape{2}, DType::kFloat64};
 };
 
@@ -150,62 +135,6 @@ TEST_CASE("trainer/loss scale: a saved state goes on, and an algorithm without a
   CHECK(scaler.settle().scale == 128.0);
   CHECK(scaler.settle().optimizer_step == 18);
   CHECK_THROWS_WITH_AS(scaler.posted({}, 19), doctest::Contains("control()"), Error);
-}
-
-// The device's choice among the loss scales that are possible comes to what the host finds once it knows.
-TEST_CASE("trainer/loss scale choices: the device's place is the true state's, however far it lags behind and whenever the host settles") {
-  for (const std::int64_t interval : {1, 2, 3, 7}) {
-    for (const std::uint32_t overflows : {2u, 5u, 50u}) {  // one step in so many
-      CAPTURE(interval);
-      CAPTURE(overflows);
-      LateControl site;
-      const LossScaleSettings settings{.initial = 1024.0, .growth_interval = interval};
-      LossScaler scaler(settings), truth(settings);
-      const Tensor &control = site.control, known(*site.cpu, Shape{2}, DType::kFloat64);
-      site.answer(false);
-      std::int32_t place = 0;
-      std::size_t most = 0;
-      for (std::int64_t step = 1; step <= 3000; ++step) {
-        const Philox4x32 bits = philox(17, static_cast<std::uint64_t>(step), overflows);
-        const std::uint32_t* random = bits.v;
-        site.late.lag = random[0] % (LossScaler::kMostUnknown + 1);
-        if (random[1] % 16 == 0) {
-          CHECK(scaler.settle() == truth.settle());  // a checkpoint, and a launch with values that are known: the place is of no meaning
-          place = static_cast<std::int32_t>(random[3] % 8);
-        } else {
-          const ScaleChoices choices = scaler.choices();
-          const std::size_t entry = 2 * static_cast<std::size_t>(place) + (control.data<double>()[1] != 0.0 ? 1 : 0);
-          place = choices.table.at(entry);
-          REQUIRE(static_cast<std::size_t>(place) < choices.states.size());
-          REQUIRE(choices.states[static_cast<std::size_t>(place)] == truth.settle());
-          most = std::max(most, choices.states.size());
-        }
-        for (const Tensor& tensor : {control, known}) {
-          tensor.data<double>()[0] = 1.0;
-          tensor.data<double>()[1] = random[2] % overflows == 0 ? 1.0 : 0.0;
-        }
-        scaler.posted(control, step);
-        truth.posted(known, step);
-      }
-      CHECK(most > 2);
-      CHECK(most <= ValueChoices::kMost);
-      CHECK(scaler.settle() == truth.settle());
-      CHECK(scaler.diverged_step() == truth.diverged_step());
-    }
-  }
-}
-
-TEST_CASE("trainer/loss scale choices: the host waits only for a device that is more than kMostUnknown steps behind") {
-  for (const std::uint64_t lag : {LossScaler::kMostUnknown, LossScaler::kMostUnknown + 1}) {
-    const LateControl site(lag);
-    site.answer(false);
-    LossScaler scaler;
-    for (std::int64_t step = 1; step <= 20; ++step) {
-      scaler.choices();
-      scaler.posted(site.control, step);
-    }
-    CHECK((site.late.waits > 0) == (lag > LossScaler::kMostUnknown));
-  }
 }
 
 }  // namespace

@@ -233,7 +233,7 @@ TEST_CASE("nccl/training: tests, checkpoints and a resume between replays change
   same(train_in(folder, 2, stops, {.resume_step = 5}), wanted);
 }
 
-TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, waits for nothing and asks for no memory, in fp16 neither") {
+TEST_CASE("nccl/training: in replayed steps the host calls NCCL never, asks for no memory, and waits for nothing but fp16's flag") {
   using cuda::shim::Call;
   using cuda::shim::CallKind;
   for (const json& algorithm : {topology("one-peer-exp"), kAllReduce}) {

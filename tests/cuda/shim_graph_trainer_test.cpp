@@ -63,7 +63,7 @@ json long_lines(const json& patch) { return with(with(graph_config(1000), {{"log
 
 }  // namespace
 
-TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no wait and no memory, though the device lags two steps behind") {
+TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no memory and no wait but fp16's, though the device lags behind") {
   for (const auto& [precision, averages] :
        {std::pair<std::string, bool>{"fp32", false}, {"bf16", false}, {"fp16", false}, {"fp32", true}}) {
     CAPTURE(precision);
@@ -83,11 +83,11 @@ TEST_CASE("cuda/graph_trainer: a replayed step is a handful of calls, no wait an
       const std::vector<Call> calls = cuda::shim::recorded([&] { steps.take(1); });
       const cuda::RuntimeCounters after = cuda::runtime_counters();
       CHECK(after.graph_launches - before.graph_launches == 1);
-      // The loss goes to its record; in fp16 the device chooses the loss scale.
-      if (!averages) CHECK(after.launches - before.launches == (precision == "fp16" ? 2 : 1));
+      if (!averages) CHECK(after.launches - before.launches == 1);  // the loss goes to its record
       CHECK(after.device_allocations == before.device_allocations);
       CHECK(steps.backend.memory_stats().allocations == memory.allocations);
-      CHECK(after.host_waits == before.host_waits);
+      // fp16 needs the scale before the launch: one wait, for the step before, where that is not through.
+      CHECK(after.host_waits - before.host_waits == (precision == "fp16" && step > 0 ? 1 : 0));
       CHECK(cuda::Staging::copied_bytes() - copied <= (precision == "fp16" ? 16 : 0));  // the host copies nothing but fp16's flag
       std::map<CallKind, int> kinds;
       for (const Call& call : calls) ++kinds[call.kind];

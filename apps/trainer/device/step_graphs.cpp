@@ -3,15 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <exception>
 #include <numeric>
 #include <string_view>
 #include <vector>
 
 #include "comm/agreement.h"
-#include "core/choosing_graph.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/log.h"
@@ -40,14 +37,6 @@ std::string text_of(const std::exception& error) {
   std::string text = message_of(error);
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
-}
-
-bool may_choose() {
-  const char* wanted = std::getenv("STARLING_CHOOSE_SCALE");
-  const std::string text = wanted ? wanted : "";
-  if (!text.empty() && text != "0" && text != "1")
-    fail(ExitCode::kUsage, "config", "STARLING_CHOOSE_SCALE is '{}' in the environment; use 0 or 1", text);
-  return text != "0";
 }
 
 /// The lowest rank's reason; empty where none has one. Collective.
@@ -120,8 +109,7 @@ StepGraphs::StepGraphs(const TrainConfig& config, const RankLayout& site, Backen
       backend_(backend),
       transport_(transport),
       accumulate_(config.accumulate),
-      rule_phases_(free_phases(config)),
-      may_choose_(may_choose()) {
+      rule_phases_(free_phases(config)) {
   if (choice_ == GraphChoice::kOff) return;
   if (backend.device() != DeviceType::kCuda) {
     if (choice_ == GraphChoice::kOn) say("the device is no GPU");
@@ -167,34 +155,7 @@ StepGraphs::Key StepGraphs::key_of(const MicroBatch& micro, const StepInfo& info
   return {micro.first, true, info.step % period_, info.optimizer_step % rule_phases_};
 }
 
-bool StepGraphs::takes_choices(const StepInfo& info) const {
-  // With more phases of the rule which graph it is depends on the optimizer's s.
-  if (!on_ || !may_choose_ || rule_phases_ != 1) return false;
-  for (std::int64_t index = 0; index < accumulate_; ++index) {
-    const auto it = graphs_.find(key_of({index, index == 0, index + 1 == accumulate_}, info));
-    if (it == graphs_.end() || !it->second.capture || !dynamic_cast<ChoosingGraph*>(&it->second.capture->graph())) return false;
-  }
-  return true;
-}
-
-void StepGraphs::launch(DeviceGraph& graph, const StepValues& values, const MicroBatch& micro, const ScaleChoices* choices,
-                        const Tensor& control) {
-  if (!choices) return graph.launch(values);
-  std::vector<StepValues> candidates;
-  for (const LossScaleState& state : choices->states) {
-    StepValues& candidate = candidates.emplace_back(values);
-    candidate.step = state.optimizer_step;
-    candidate.loss_scale = state.scale;
-  }
-  std::array<std::int32_t, 2 * ValueChoices::kMost> table = choices->table;
-  if (!micro.first) {  // the step's first micro-batch has chosen
-    for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(std::min(i / 2, candidates.size() - 1));
-  }
-  dynamic_cast<ChoosingGraph&>(graph).launch_chosen({candidates, table, control});
-}
-
-Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work,
-                       const ScaleChoices* choices, const Tensor& control) {
+Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work) {
   const bool issue = !on_ || steps_ < warm_up_steps();
   steps_ += micro.last;
   if (issue) return work();
@@ -203,7 +164,7 @@ Tensor StepGraphs::run(const MicroBatch& micro, const StepInfo& info, std::uint6
   if (!captured.capture && !capture(captured, values, work)) return work();
   const TraceSpan span("replay");
   const DeviceSpan device_span(TraceLane::kDeviceCompute, "replay");
-  captured.capture->launch(info.step, [&](DeviceGraph& graph) { launch(graph, values, micro, choices, control); });
+  captured.capture->launch(values);
   return captured.loss;
 }
 

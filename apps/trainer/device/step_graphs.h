@@ -8,7 +8,6 @@
 #include <tuple>
 
 #include "apps/trainer/config/train_config.h"
-#include "apps/trainer/state/loss_scaler.h"
 #include "comm/algorithm.h"
 #include "comm/capture.h"
 #include "core/autograd.h"
@@ -58,13 +57,8 @@ class StepGraphs {
 
   /// Issues a micro-batch's work and returns its loss. The same work must come again when called again.
   using Work = std::function<Tensor()>;
-  /// `dropout_counter`: the pass's. The loss is valid until the next call. With `choices` the device chooses the step's loss scale and the
-  /// optimizer's s, by `control`; info has any of them.
-  Tensor run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work,
-             const ScaleChoices* choices = nullptr, const Tensor& control = {});
-  /// Whether run() takes choices for every micro-batch of this step: all of them are graphs by now. STARLING_CHOOSE_SCALE=0 in the
-  /// environment: never.
-  bool takes_choices(const StepInfo& info) const;
+  /// `dropout_counter`: the pass's. The loss is valid until the next call.
+  Tensor run(const MicroBatch& micro, const StepInfo& info, std::uint64_t dropout_counter, const Work& work);
 
   /// Empty while there are graphs, or where none were wanted.
   const std::string& why_not() const { return why_not_; }
@@ -84,7 +78,6 @@ class StepGraphs {
   bool capture(Captured& captured, const StepValues& values, const Work& work);
   /// Why it failed on this rank; empty where it did not.
   std::string try_capture(Captured& captured, const StepValues& values, const Work& work);
-  void launch(DeviceGraph& graph, const StepValues& values, const MicroBatch& micro, const ScaleChoices* choices, const Tensor& control);
   void give_up(const std::string& why);
   void say(const std::string& why);
 
@@ -97,7 +90,7 @@ class StepGraphs {
   std::int64_t accumulate_, rule_phases_;  ///< rule_phases_: where updates may be skipped, so that its steps are not training's
   std::int64_t period_ = 0;
   bool two_buffers_ = false;
-  bool on_ = false, start_at_begin_ = false, may_choose_ = true;
+  bool on_ = false, start_at_begin_ = false;
   std::string why_not_;
   std::int64_t steps_ = 0;  ///< since this was made
   std::map<Key, Captured> graphs_;

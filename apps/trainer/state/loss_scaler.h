@@ -1,13 +1,8 @@
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <vector>
 
 #include "core/backend.h"
-#include "core/choosing_graph.h"
 
 namespace starling {
 
@@ -26,15 +21,9 @@ struct LossScaleState {
   friend bool operator==(const LossScaleState&, const LossScaleState&) = default;
 };
 
-/// The states that the next step may begin with while answers are on their way, and how the device tells which: ValueChoices' table.
-struct ScaleChoices {
-  std::vector<LossScaleState> states;
-  std::array<std::int32_t, 2 * ValueChoices::kMost> table{};
-};
-
 /// Dynamic loss scaling of one rank. Whether a step's gradients overflowed is known on the device; the answer is on its way to the host
-/// while the next forward pass is issued, and waited for only when its backward pass needs the scale. So the device never runs dry. A graph
-/// needs the scale at its launch: there the device chooses among the states that are possible (choices()), and nobody waits.
+/// while the next forward pass is issued, and waited for only when its backward pass needs the scale. So the device never runs dry. A
+/// graph needs the scale when it is launched.
 class LossScaler {
  public:
   explicit LossScaler(const LossScaleSettings& settings = {}) : settings_(settings), state_{settings.initial, 0, 1} {}
@@ -44,38 +33,21 @@ class LossScaler {
 
   /// After the update of step `step` (1, 2, …) was issued: `control` is the algorithm's answer, see Algorithm::control().
   void posted(const Tensor& control, std::int64_t step);
-  /// Waits for the answers that are on their way, and moves the scale.
+  /// Waits for the answer, if one is on its way, and moves the scale.
   const LossScaleState& settle();
-  /// In place of settle(): what the step that comes may begin with. The host waits only where more than kMostUnknown steps are not through.
-  ScaleChoices choices();
-  static constexpr std::size_t kMostUnknown = 3;  ///< 2^3 states at most
   /// Continues from a checkpoint.
-  void restore(const LossScaleState& state) {
-    state_ = state;
-    last_.clear();
-  }
+  void restore(const LossScaleState& state) { state_ = state; }
 
   /// The first step after which the scale was below the least; -1 if none was.
   std::int64_t diverged_step() const { return diverged_step_; }
 
  private:
-  /// An answer on its way.
-  struct Answer {
-    Backend* backend = nullptr;
-    Event arrival;
-    std::array<double, 2> numbers{1.0, 0.0};
-    std::int64_t step = 0;
-  };
-  LossScaleState after(LossScaleState state, bool overflow) const;
-  /// Waits for the oldest.
-  void take_answer();
-
   LossScaleSettings settings_;
-  LossScaleState state_;              ///< after all answers that have been taken
-  std::deque<Answer> pending_;        ///< in the order of their steps; a deque, since copies write into its elements
-  std::vector<LossScaleState> last_;  ///< the states of the last choices(); empty: the step began with one that was known
-  bool chosen_ = false;               ///< choices() were given for the step that comes
-  std::int64_t diverged_step_ = -1;
+  LossScaleState state_;
+  Backend* pending_ = nullptr;  ///< whose copy is on its way
+  Event arrival_;
+  double answer_[2] = {1.0, 0.0};
+  std::int64_t step_ = 0, diverged_step_ = -1;
 };
 
 }  // namespace starling

@@ -1,20 +1,16 @@
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "core/choosing_graph.h"
 #include "core/error.h"
 #include "kernels/cuda/backend_host.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime/choose.h"
 #include "kernels/cuda/runtime/pool.h"
 #include "kernels/cuda/runtime/runtime.h"
 
-// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph; or, where the device chooses
-// among values, a copy of them all, a kernel that brings the chosen ones to the step block, the graph.
+// Graphs. A launch is: the step's values to pinned memory, one copy of them to the step block, the graph.
 namespace starling::cuda {
 namespace {
 
@@ -33,7 +29,7 @@ struct CudaBackend::Capture {
   std::size_t bytes = 0;
 };
 
-class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
+class CudaBackend::Graph final : public DeviceGraph {
  public:
   Graph(CudaBackend& backend, GraphHandle graph, Capture capture, std::vector<StreamKind> outer)
       : backend_(backend), graph_(graph), slots_(std::move(capture.slots)), bytes_(capture.bytes), outer_(std::move(outer)) {}
@@ -49,65 +45,19 @@ class CudaBackend::Graph final : public DeviceGraph, public ChoosingGraph {
 
   void launch(const StepValues& values) override {
     backend_.not_in_capture("DeviceGraph::launch");
-    if (bytes_ > 0) {
-      backend_.host_->staging(bytes_).written_to_device([&](std::byte* to) { write(values, to); }, backend_.step_block_.raw(), bytes_,
-                                                        stream());
-    }
-    start();
-  }
-
-  void launch_chosen(const ValueChoices& choices) override {
-    backend_.not_in_capture("ChoosingGraph::launch_chosen");
-    require(
-        !choices.candidates.empty() && choices.candidates.size() <= ValueChoices::kMost && choices.table.size() == 2 * ValueChoices::kMost,
-        "cuda", "a choice of {} candidates by a table of {}; at most {} are taken", choices.candidates.size(), choices.table.size(),
-        ValueChoices::kMost);
-    require(choices.control && choices.control.dtype() == DType::kFloat64 && choices.control.elements() == 2, "cuda",
-            "a choice needs the flag of the step before in control, fp64 [2]");
-    const std::size_t each = (bytes_ + kSlotAlignment - 1) / kSlotAlignment * kSlotAlignment;
-    const std::size_t header = choices.table.size_bytes(), all = header + each * choices.candidates.size();
-    Tensor& block = backend_.host_->choice_block;
-    if (!block || block.bytes() < kPlaceBytes + all) {
-      const Tensor place = block ? block.slice(0, Shape{kPlaceBytes}) : Tensor();
-      Tensor larger(backend_, Shape{static_cast<std::int64_t>(kPlaceBytes + header + each * ValueChoices::kMost)}, DType::kUInt8);
-      if (place) {
-        backend_.copy(place, larger.slice(0, Shape{kPlaceBytes}));
-      } else {
-        backend_.fill(larger, 0.0);
-      }
-      block = larger;
-    }
-    std::byte* upload = block.raw() + kPlaceBytes;
-    const auto write_all = [&](std::byte* to) {
-      std::memcpy(to, choices.table.data(), header);
-      for (std::size_t k = 0; k < choices.candidates.size(); ++k) write(choices.candidates[k], to + header + k * each);
+    const StreamHandle stream = backend_.streams_[static_cast<std::size_t>(StreamKind::kCompute)];
+    const auto write = [&](std::byte* to) {
+      for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
     };
-    backend_.host_->staging(all).written_to_device(write_all, upload, all, stream());
-    choose({.table = reinterpret_cast<const std::int32_t*>(upload),
-            .candidates = upload + header,
-            .control = choices.control.data<double>(),
-            .place = reinterpret_cast<std::int32_t*>(block.raw()),
-            .to = backend_.step_block_.raw(),
-            .bytes = each},
-           stream());
-    start();
-  }
-
- private:
-  static constexpr std::int64_t kPlaceBytes = 16;  ///< of choice_block, before what is uploaded
-
-  StreamHandle stream() const { return backend_.streams_[static_cast<std::size_t>(StreamKind::kCompute)]; }
-  void write(const StepValues& values, std::byte* to) const {
-    for (const Capture::Slot& slot : slots_) slot.write(values, to + slot.offset);
-  }
-  void start() {
+    if (bytes_ > 0) backend_.host_->staging(bytes_).written_to_device(write, backend_.step_block_.raw(), bytes_, stream);
     EventRing& events = backend_.host_->events;
     for (const StreamKind other : outer_) events.wait(StreamKind::kCompute, events.record(other));
-    launch_graph(graph_, stream());
+    launch_graph(graph_, stream);
     launched_ = events.record(StreamKind::kCompute);
     events.launched(launched_);
   }
 
+ private:
   CudaBackend& backend_;
   GraphHandle graph_;
   std::vector<Capture::Slot> slots_;

@@ -8,8 +8,8 @@
 // tests/fakes/cuda/runtime_fake.cpp on host memory, in issue order, with a record of every call (recorder.h there) that tests walk. Errors
 // are Error(kMemory) where memory ends, otherwise Error(kInternal) with the runtime's own message; an earlier kernel's error says so.
 // What lives here: the device itself. Runtime is all that the plug-in asks of CUDA; runtime_cuda*.cpp ask CUDA, tests' fakes answer in its
-// place. pool: memory in the order of streams. staging: page-locked memory. graph: steps that are captured. choose, handshake, peer: values
-// and counters in device memory that streams set and await. launch: how a kernel is started. nvtx: names for profilers.
+// place. pool: memory in the order of streams. staging: page-locked memory. graph: steps that are captured. handshake, peer: counters in
+// device memory that streams set and await. launch: how a kernel is started. nvtx: names for profilers.
 
 namespace starling::cuda {
 
