@@ -19,8 +19,6 @@ struct GpuUpdateContext {
   int multiprocessors = 1;  ///< of the device
   /// The step's numbers travel in the launch's parameters. Otherwise, for a launch that is kept and done again, upload() takes them all.
   bool by_value = true;
-  /// Tells the device's cache to give up first what nobody reads before the next step: states, gradients, what was received.
-  bool evict_first = true;
   void* owner = nullptr;  ///< upload's first argument
   /// Device memory that holds these bytes, copied on the stream without a wait; for work issued before the launcher returns. At most one
   /// call a launcher; with by_value only for what does not fit into a launch's parameters.

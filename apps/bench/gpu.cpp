@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -229,26 +228,14 @@ int bench_gpu_step(const GpuStepBench& settings) {
 
 namespace {
 
-/// Sets what a backend that is opened meanwhile finds in the environment.
-class Setting {
- public:
-  Setting(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
-  ~Setting() { unsetenv(name_); }
-  Setting(const Setting&) = delete;
-  Setting& operator=(const Setting&) = delete;
-
- private:
-  const char* name_;
-};
-
 struct UpdateTime {
   std::string name;
   double bytes = 0.0;  ///< a parameter
   double seconds = 0.0;
 };
 
-/// Copies of 32 bytes a parameter, and updates with one neighbour mixed in. `suffix` goes behind the updates' names.
-std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repeats, const std::string& suffix) {
+/// Copies of 32 bytes a parameter, and updates with one neighbour mixed in.
+std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repeats) {
   const auto filled = [&](std::int64_t elements, double value, DType dtype = DType::kFloat32) {
     Tensor tensor(backend, Shape{elements}, dtype);
     backend.fill(tensor, value);
@@ -295,7 +282,7 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
     const OptimizerRule* rule = rules.back().get();
     UpdateArgs args = of;
     args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
-    subjects.push_back({name + suffix,
+    subjects.push_back({name,
                         bytes,
                         [&backend, rule, args]() mutable {
                           for (int i = 1; i <= kCalls; ++i) {
@@ -328,25 +315,12 @@ std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repea
 
 int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
   const std::int64_t n = (parameters + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
-  std::vector<UpdateTime> times;
-  std::string device;
-  {
-    const Setting hints("STARLING_EVICT_FIRST", "1");
-    const std::unique_ptr<Backend> backend = open_gpu({});
-    device = backend->description();
-    times = time_updates(*backend, n, repeats, "");
-  }
-  {
-    const Setting hints("STARLING_EVICT_FIRST", "0");
-    const std::unique_ptr<Backend> backend = open_gpu({});
-    std::vector<UpdateTime> plain = time_updates(*backend, n, repeats, ", no cache hints");
-    plain.erase(plain.begin());  // the copy knows no hints
-    times.insert(times.end(), plain.begin(), plain.end());
-  }
+  const std::unique_ptr<Backend> backend = open_gpu({});
+  const std::vector<UpdateTime> times = time_updates(*backend, n, repeats);
   const auto rate_of = [n](const UpdateTime& time) { return time.bytes * static_cast<double>(n) / time.seconds; };
   const double copy_rate = rate_of(times.front());
   nlohmann::json rows = nlohmann::json::array();
-  if (!json) answer("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", device, n, repeats);
+  if (!json) answer("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", backend->description(), n, repeats);
   for (const UpdateTime& time : times) {
     const double rate = rate_of(time);
     rows.push_back({{"name", time.name},
@@ -358,7 +332,7 @@ int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
       answer("  {:<38} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", time.name, time.bytes, 1e3 * time.seconds, 1e-9 * rate,
              rate / copy_rate);
   }
-  if (json) answer("{}\n", nlohmann::json{{"device", device}, {"parameters", n}, {"results", rows}}.dump());
+  if (json) answer("{}\n", nlohmann::json{{"device", backend->description()}, {"parameters", n}, {"results", rows}}.dump());
   return 0;
 }
 

@@ -39,7 +39,6 @@ bool switched_on(const char* name) {
 
 CudaBackend::CudaBackend(int device, bool tf32, bool benchmark, bool deterministic) : info_(device_info(device)) {
   settings_ = {tf32, benchmark, deterministic, info_};
-  evict_first_ = switched_on("STARLING_EVICT_FIRST");
   use_device(device);
   streams_ = {create_stream("compute", false), create_stream("update", true), create_stream("communication", true),
               create_stream("upload", false)};

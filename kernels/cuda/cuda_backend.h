@@ -103,7 +103,6 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
 
   DeviceInfo info_;
   LibrarySettings settings_;
-  bool evict_first_ = true;  ///< of updates: GpuUpdateContext::evict_first
   std::array<StreamHandle, kStreamKinds> streams_{};
   std::atomic<StreamKind> stream_ = StreamKind::kCompute;  ///< atomic: another thread may allocate
   std::shared_ptr<Pool> pool_;

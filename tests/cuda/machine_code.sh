@@ -158,7 +158,7 @@ if [ -f "$work/update.ptx" ]; then
     function begin(line) {
       match(line, /_Z[A-Za-z0-9_]+/); name = substr(line, RSTART, RLENGTH)
       inside = name ~ /update_kernel/
-      wide_loads = narrow_loads = low_loads = hinted_loads = flags = wide_stores = hinted_stores = narrow_stores = low_stores = 0
+      wide_loads = narrow_loads = low_loads = flags = wide_stores = narrow_stores = low_stores = 0
       if (!inside) return
       kernels++
       facts(name)
@@ -173,19 +173,17 @@ if [ -f "$work/update.ptx" ]; then
         return
       }
       if (blind) {
-        if (wide_loads < wide || hinted_loads < wide - packs) bad("16-byte loads: " wide_loads ", " hinted_loads " of which the cache may forget, not " packs " for each of " streams " streams")
+        if (wide_loads < wide) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
         if (flags) bad("loads of table entries: " flags ", though none are needed")
-        if (wide_stores < packs || hinted_stores || narrow_stores > 0) bad("stores: " wide_stores " of 16 bytes, " narrow_stores " narrow ones")
+        if (wide_stores < packs || narrow_stores > 0) bad("stores: " wide_stores " of 16 bytes, " narrow_stores " narrow ones")
         fixed++
         return
       }
       unrolled = terms < 0 && wide_loads == wide + 2 * packs  # the loop over neighbours: two bodies, and what is left
       if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
       if (low_loads != low) bad("8-byte loads of gradients in low precision: " low_loads ", not " low)
-      if (hinted_loads != wide_loads + low_loads - packs) bad("loads that the cache may forget: " hinted_loads ", not all but those of x")
       if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 15 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
-      if (hinted_stores * (1 + writes) != wide_stores * writes) bad("stores that the cache may forget: " hinted_stores ", not those of the states")
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)
       if (narrow_stores > 0) bad("narrow stores: " narrow_stores)
       if (low_stores < 2 * packs) bad("low-precision stores of a whole pack: " low_stores)
@@ -198,14 +196,12 @@ if [ -f "$work/update.ptx" ]; then
     /[ \t]ld\.(global|[vfbu])/ {
       if ($0 ~ /\.u8[ \t]/) flags++
       if (!(flags || blind && aligned) || $0 ~ /\.u8[ \t]/) next
-      if ($0 ~ /cache_hint/) hinted_loads++
       if ($0 ~ /\.(v4\.[fbu]32|v2\.[fbu]64)[ \t]/) wide_loads++
-      else if ($0 ~ /cache_hint\.v2\.u32/) low_loads++
+      else if ($0 ~ /v2\.[bu]32[ \t]/) low_loads++
       else narrow_loads++
     }
     /st\.global/ {
-      if ($0 ~ /cache_hint/) hinted_stores++
-      if ($0 ~ /st\.global(\.L2::cache_hint)?\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_stores++
+      if ($0 ~ /st\.global\.(v4\.[fbu]32|v2\.[fbu]64)/) wide_stores++
       else if ($0 ~ (type == "f" ? "st\\.global\\.(v4\\.[bu]16|v2\\.[bu]32|[bu]64)" : "st\\.global\\.(v2\\.[bu]16|[bu]32)")) low_stores++
       else narrow_stores++
     }

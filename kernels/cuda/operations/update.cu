@@ -158,14 +158,12 @@ void CudaBackend::update(const Update& call) {
                     {.stream = handle(),
                      .multiprocessors = info_.multiprocessors,
                      .by_value = false,
-                     .evict_first = evict_first_,
                      .owner = &scalars,
                      .upload = &StepScalars::reserve,
                      .step_type = &StepScalars::note_type});
   }
   Upload slot{this, {}};
-  launcher(rule, args,
-           {.stream = handle(), .multiprocessors = info_.multiprocessors, .evict_first = evict_first_, .owner = &slot, .upload = &upload});
+  launcher(rule, args, {.stream = handle(), .multiprocessors = info_.multiprocessors, .owner = &slot, .upload = &upload});
 }
 
 }  // namespace starling::cuda

@@ -72,7 +72,6 @@ struct UpdateBuffers {
   EncodedBuffers encoded;               ///< with kTerms -1 alone
   int terms = 0;
   bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
-  bool evict_first = true;        ///< see GpuUpdateContext
 };
 
 }  // namespace starling::cuda

@@ -11,7 +11,6 @@
 
 #include "core/dtype.h"
 #include "core/error.h"
-#include "kernels/cuda/device/cache_hints.h"
 #include "kernels/cuda/device/decode.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/measure_kernel.h"
@@ -42,28 +41,21 @@ struct alignas(sizeof(Low) * kCount) LowPack {
   Low v[kCount];
 };
 
-/// With a hint where packs are aligned: for what nobody reads before the next step.
-template <class P, bool kAligned, class T, class... Hint>
-__device__ __forceinline__ P load_pack(const T* from, Hint... hint) {
-  if constexpr (kAligned && sizeof...(Hint) == 1) {
-    uint4 words;
-    load_hinted(from, words, hint...);
-    return std::bit_cast<P>(words);
-  } else if constexpr (kAligned) {
-    return *reinterpret_cast<const P*>(from);
+template <bool kAligned, class T>
+__device__ __forceinline__ Pack<T> load_pack(const T* from) {
+  if constexpr (kAligned) {
+    return *reinterpret_cast<const Pack<T>*>(from);
   } else {
-    P pack;
+    Pack<T> pack;
 #pragma unroll
-    for (int i = 0; i < static_cast<int>(sizeof(P) / sizeof(T)); ++i) pack.v[i] = from[i];
+    for (int i = 0; i < Pack<T>::kSize; ++i) pack.v[i] = from[i];
     return pack;
   }
 }
 
-template <bool kAligned, class P, class T, class... Hint>
-__device__ __forceinline__ void store_pack(T* to, const P& pack, Hint... hint) {
-  if constexpr (kAligned && sizeof...(Hint) == 1) {
-    store_hinted(to, std::bit_cast<uint4>(pack), hint...);
-  } else if constexpr (kAligned) {
+template <bool kAligned, class P, class T>
+__device__ __forceinline__ void store_pack(T* to, const P& pack) {
+  if constexpr (kAligned) {
     *reinterpret_cast<P*>(to) = pack;
   } else {
 #pragma unroll
@@ -81,10 +73,10 @@ __device__ __forceinline__ void store_low(Low* to, const Pack<T>& value) {
 
 /// As many numbers of low precision as a Pack<float> holds, as they are stored: in its first two words until widen_low().
 template <bool kAligned>
-__device__ __forceinline__ Pack<float> load_low(const std::uint16_t* from, CacheHint hint) {
+__device__ __forceinline__ Pack<float> load_low(const std::uint16_t* from) {
   uint2 words;
   if constexpr (kAligned) {
-    load_hinted(from, words, hint);
+    words = *reinterpret_cast<const uint2*>(from);
   } else {
     words = {from[0] | (unsigned{from[1]} << 16), from[2] | (unsigned{from[3]} << 16)};
   }
@@ -158,7 +150,6 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
     skip = buffers.control[1] != 0.0;
   }
   const T scale = static_cast<T>(scalars.gradient_scale * factor);
-  const CacheHint hint = cache_hint(buffers.evict_first);
 
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs; tile += std::int64_t{gridDim.x} * kTile) {
     // All loads first. Past the end they repeat the last pack, whose result is dropped.
@@ -177,12 +168,12 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      x[k] = detail::load_pack<P, kAligned>(buffers.x + at[k]);
-      if constexpr (kTerms > 0) received0[k] = detail::load_pack<P, kAligned>(buffers.received[0] + at[k], hint);
-      if constexpr (kTerms > 1) received1[k] = detail::load_pack<P, kAligned>(buffers.received[1] + at[k], hint);
+      x[k] = detail::load_pack<kAligned>(buffers.x + at[k]);
+      if constexpr (kTerms > 0) received0[k] = detail::load_pack<kAligned>(buffers.received[0] + at[k]);
+      if constexpr (kTerms > 1) received1[k] = detail::load_pack<kAligned>(buffers.received[1] + at[k]);
 #pragma unroll
       for (int s = 0; s < kStates; ++s) {
-        if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<P, kAligned>(buffers.states[s] + at[k], hint);
+        if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<kAligned>(buffers.states[s] + at[k]);
       }
     }
     if (kMayBeLow && buffers.gradient_low != nullptr) {
@@ -190,15 +181,15 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
       for (int k = 0; k < kPacks; ++k) {
         if constexpr (kMayBeLow) {
           if (entry[k] & kGradientIsLow) {
-            g[k] = detail::load_low<kAligned>(buffers.gradient_low + at[k], hint);
+            g[k] = detail::load_low<kAligned>(buffers.gradient_low + at[k]);
           } else {
-            g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
+            g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
           }
         }
       }
     } else {
 #pragma unroll
-      for (int k = 0; k < kPacks; ++k) g[k] = detail::load_pack<P, kAligned>(buffers.gradient + at[k], hint);
+      for (int k = 0; k < kPacks; ++k) g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
     }
     if constexpr (kTerms < 0) {
 #pragma unroll
@@ -224,8 +215,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         } else {
           const T weight = from.weight;
 #pragma unroll
-          for (int k = 0; k < kPacks; ++k)
-            received0[k] = detail::load_pack<P, kAligned>(static_cast<const T*>(from.received) + at[k], hint);
+          for (int k = 0; k < kPacks; ++k) received0[k] = detail::load_pack<kAligned>(static_cast<const T*>(from.received) + at[k]);
 #pragma unroll
           for (int k = 0; k < kPacks; ++k) {
 #pragma unroll
@@ -277,7 +267,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
       if (!skip) {
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
-          if ((Step::kWrites >> s) & 1u) detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k], hint);
+          if ((Step::kWrites >> s) & 1u) detail::store_pack<kAligned>(buffers.states[s] + at[k], states[s][k]);
         }
       }
       if (buffers.low_bf16) detail::store_low<kAligned>(buffers.low_bf16 + at[k], x[k]);
@@ -396,7 +386,6 @@ void launch_update(const Rule& rule, const UpdateArgs& args, const GpuUpdateCont
   bool aligned = true;
   UpdateBuffers<T> buffers = update_buffers<T>(args, mixture, aligned);
   if (buffers.packs == 0) return;
-  buffers.evict_first = site.evict_first;
   const int kind = args.encoded ? kEncodedTerms : kFewTerms<T> && aligned && buffers.terms <= 2 ? buffers.terms : -1;
   rule.template step<T>(args.lr, args.step, [&](const auto& step) {
     using Step = std::remove_cvref_t<decltype(step)>;
