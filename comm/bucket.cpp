@@ -59,7 +59,6 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
   std::vector<Bucket> buckets;
   buckets.reserve(plan.buckets.size());
   const bool low = compute == DType::kBFloat16 || compute == DType::kFloat16;
-  const bool low_gradients = low && dtype == DType::kFloat32 && backend.low_precision_gradients(compute);
   const auto zeroed = [&](std::int64_t elements, DType type) {
     Tensor tensor(backend, Shape{elements}, type);
     backend.fill(tensor, 0.0);
@@ -80,22 +79,17 @@ std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType
     }
     for (std::size_t i = 0; i < states; ++i) bucket.states.push_back(zeroed(state_elements, dtype));
     if (low) bucket.low = zeroed(layout.elements, compute);
-    if (low_gradients) bucket.low_gradients.numbers = zeroed(layout.elements, compute);
     std::vector<std::uint8_t> decay(static_cast<std::size_t>(layout.elements / kDecayBlock), 0);
     for (const BucketSlot& slot : layout.slots) {
       Parameter& parameter = *slot.parameter;
       parameter.value = bucket.parameters.slice(slot.offset, parameter.shape);
       parameter.grad = bucket.gradients.slice(slot.offset, parameter.shape);
       parameter.low = low && parameter.product ? bucket.low.slice(slot.offset, parameter.shape) : Tensor();
-      const Tensor& numbers = bucket.low_gradients.numbers;
-      parameter.grad_low = numbers && parameter.product ? numbers.slice(slot.offset, parameter.shape) : Tensor();
-      parameter.grad_in_low = false;
       const auto first = decay.begin() + slot.offset / kDecayBlock;
       if (decay_all || parameter.is_weight()) std::fill_n(first, slot.decay_entries(), kDecays);
     }
     bucket.decay = Tensor(backend, Shape{layout.elements / kDecayBlock}, DType::kUInt8);
     backend.copy_from_host(decay.data(), bucket.decay);
-    if (low_gradients) bucket.low_gradients.decay = decay;
     buckets.push_back(std::move(bucket));
   }
   backend.synchronize();  // the host vectors above die here
@@ -152,7 +146,6 @@ void set_groups(Backend& backend, std::vector<Bucket>& buckets, const std::funct
       bucket.runs.back().elements = bucket.layout->elements - bucket.runs.back().first;  // with the bucket's padding
     if (bucket.runs.size() == 1 && bucket.runs[0].group == 0) bucket.runs.clear();
     backend.copy_from_host(entries.data(), bucket.decay);
-    if (!bucket.low_gradients.decay.empty()) bucket.low_gradients.decay = entries;
   }
 }
 

@@ -39,19 +39,6 @@ BucketPlan plan_buckets(const std::vector<Parameter*>& ready_order, const std::v
 /// that gives the first differing name on each side, and the ranks.
 void agree_on_plan(const BucketPlan& plan, DType dtype, World& world);
 
-/// A flat buffer beside a bucket's fp32 gradients, for those that a backward pass leaves in low precision (Parameter::grad_in_low);
-/// comm/low_gradients.h reads it.
-struct LowGradients {
-  Tensor numbers;  ///< bf16 or fp16, as many as the bucket's elements; empty where the backend makes none
-  /// UpdateArgs::decay for a step that left these slots' gradients here. A graph may read a table as long as the bucket lives.
-  struct Table {
-    std::vector<char> in_low;  ///< by slot
-    Tensor entries;
-  };
-  std::vector<Table> tables;
-  std::vector<std::uint8_t> decay;  ///< Bucket::decay on the host
-};
-
 /// A tensor that an algorithm keeps beside a bucket from step to step (AlgorithmPlan::states).
 struct SyncState {
   std::string name;  ///< checkpoints hold it as "sync.<name>"
@@ -82,7 +69,6 @@ struct Bucket {
   std::vector<SyncState> sync;             ///< the algorithm's, in its order; copies one after another
   Tensor decay;                            ///< uint8, one per 32 elements
   Tensor low;                              ///< bf16 or fp16 copy of the parameters, written by the update; empty without low precision
-  LowGradients low_gradients;              ///< where backward passes may leave gradients in low precision
   std::vector<BucketRun> runs;             ///< all of the bucket, in order; empty: it is of one group, the first
 
   /// What an update writes.
@@ -92,7 +78,7 @@ struct Bucket {
 };
 
 /// Allocates the buckets (zeroed, padding included), and makes every parameter's value and grad (and low, where it is a product's
-/// operand and `compute` is bf16 or fp16; and grad_low, where the backend has a use for it too) a view into them.
+/// operand and `compute` is bf16 or fp16) a view into them.
 std::vector<Bucket> make_buckets(const BucketPlan& plan, Backend& backend, DType dtype, int states, bool decay_all,
                                  DType compute = DType::kFloat32);
 /// With the states that the rule keeps.

@@ -75,7 +75,6 @@ void BucketScheduler::end_backward() {
              step_, parameter.name);
       }
       parameter.grad.backend().fill(parameter.grad, 0.0);
-      parameter.grad_in_low = false;
       --missing_[b];
     }
   }

@@ -81,9 +81,6 @@ Gradients::Target Gradients::parameter(int j) {
   while (tape_->fork_of(parameter)) tape_->join_oldest();  // an earlier use of the parameter
   Tape::Use& use = tape_->use(parameter);
   Target target{parameter.grad, use.written};
-  // A group that goes on after a pass that reported: what that pass left in low precision is added to in fp32.
-  if (use.written && parameter.grad_in_low) backend_->cast({.x = parameter.grad_low, .y = parameter.grad});
-  parameter.grad_in_low = false;
   use.written = true;
   return target;
 }
@@ -117,15 +114,6 @@ void Tape::join_oldest() {
   const Fork fork = std::move(forks_.front());
   forks_.pop_front();
   for (const Parameter* parameter : fork.ready) report(use(*parameter));
-}
-
-Gradients::WeightTarget Gradients::weight(int j) {
-  WeightTarget target{parameter(j), {}, nullptr};
-  Parameter& parameter = parameter_at(j);
-  if (!target || target.accumulate || !parameter.grad_low || !tape_->last_ || tape_->use(parameter).remaining != 1) return target;
-  target.low = parameter.grad_low;
-  target.in_low = &parameter.grad_in_low;
-  return target;
 }
 
 Variable Tape::leaf(Tensor value) {
@@ -193,7 +181,6 @@ void Tape::report(Use& parameter_use) {
 void Tape::backward(const Variable& loss, double seed, bool accumulate, bool report) {
   require(loss.requires_grad(), "autograd", "backward was called on a value that no trainable parameter takes part in");
   require(loss.value().elements() == 1, "autograd", "backward starts from a scalar, not from {}", loss.shape().text());
-  last_ = report;
   for (Use& parameter_use : uses_) {
     parameter_use.reported = false;
     if (!accumulate) parameter_use.written = false;
@@ -250,7 +237,7 @@ void Tape::show_gradients(const Node& node, const Gradients& gradients) const {
     if (slot && !slot->terms.empty()) gradient_observer_(node.layer, "its input", slot->terms.back());
   }
   for (const Parameter* parameter : node.parameters) {
-    if (parameter->trainable) gradient_observer_(node.layer, parameter->name, parameter->gradient());
+    if (parameter->trainable) gradient_observer_(node.layer, parameter->name, parameter->grad);
   }
 }
 

@@ -81,14 +81,6 @@ class Gradients {
   /// ready now; `keep` holds all that it touches.
   void beside(const std::function<void()>& work, std::vector<Tensor> keep);
 
-  struct WeightTarget : Target {
-    Tensor low;              ///< optional: the gradient may be left here in low precision instead of in `tensor`, …
-    bool* in_low = nullptr;  ///< … and this be set then
-  };
-  /// The same for an operation that may give a gradient in low precision. `low` is there where this is the parameter's only contribution:
-  /// its last use in the pass that ends a group, nothing having been written before. Sums of contributions are fp32's.
-  WeightTarget weight(int j);
-
  private:
   friend class Tape;
   const std::shared_ptr<detail::GradSlot>& slot(int i) const;
@@ -209,7 +201,6 @@ class Tape {
   std::string_view layer_;  ///< of the nodes that are recorded now
   Tensor one_;              ///< what most passes start from, written once
   std::vector<Use> uses_;   ///< by Parameter::index
-  bool last_ = false;       ///< the backward pass under way ends its group of micro-batches
   ReadyObserver observer_;
   GradientObserver gradient_observer_;
   std::string stopped_at_;

@@ -114,10 +114,6 @@ class Backend {
   /// Memory that ranks of one host share (core/peer_memory.h); null where there is none.
   virtual PeerMemory* peer_memory() { return nullptr; }
 
-  /// Whether gradients of weights may come out in `dtype`, a low precision, so that memory for them is worth having
-  /// (Conv2dBackwardWeights::dweight_low) and updates read them there (UpdateArgs::gradient_low).
-  virtual bool low_precision_gradients(DType dtype) const { return (void)dtype, false; }
-
   // Operations (core/operations.h): backend.matmul({.a = …}) and so on. One that a backend does not override is an Error(kUsage) that names
   // both.
 #define STARLING_DECLARE_OPERATION(Arguments, name) \

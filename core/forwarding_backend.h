@@ -23,7 +23,6 @@ class ForwardingBackend : public Backend {
   void copy_to_host(const Tensor& from, void* to) override { inner_.copy_to_host(from, to); }
   Event copy_to_host_later(const Tensor& from, void* to) override { return inner_.copy_to_host_later(from, to); }
   void fill(const Tensor& x, double value) override { inner_.fill(x, value); }
-  bool low_precision_gradients(DType dtype) const override { return inner_.low_precision_gradients(dtype); }
   void set_stream(StreamKind stream) override { inner_.set_stream(stream); }
   StreamKind stream() const override { return inner_.stream(); }
   Event record() override { return inner_.record(); }

@@ -69,15 +69,6 @@ std::vector<double> blur_filter(const Window2d& window) {
   return filter;
 }
 
-void check_cast(const Cast& args) {
-  require(args.x && args.y && args.x.elements() == args.y.elements(), "cast", "x and y must have as many elements");
-  if (!args.blocks) return;
-  require(is_low_precision(args.x.dtype()) && args.y.dtype() == DType::kFloat32, "cast", "blocks of {} as {}; only low precision as fp32",
-          name_of(args.x.dtype()), name_of(args.y.dtype()));
-  require(args.blocks.dtype() == DType::kUInt8 && args.blocks.elements() * kCastBlock == args.x.elements(), "cast",
-          "{} entries for {} elements; one for each {} is needed", args.blocks.elements(), args.x.elements(), kCastBlock);
-}
-
 void check_augment_images(const AugmentImages& args) {
   require(args.x && args.y && args.x.dtype() == DType::kUInt8 && args.x.shape().rank() == 4 && args.x.shape() == args.y.shape() &&
               args.x.shape()[3] >= 1 && args.x.shape()[3] <= 4,

@@ -92,13 +92,7 @@ struct Conv2dBackwardWeights {
   Tensor x, dy, dweight, dbias;
   Window2d window;
   bool accumulate = false;
-  /// Optional, not with `accumulate`, with x's low precision: a backend whose engine rounds the gradient to that precision anyway may leave
-  /// it here instead of widening it into dweight. It then sets *in_low, which must be given, and dweight keeps what it held.
-  Tensor dweight_low = {};
-  bool* in_low = nullptr;
-  Accesses accesses() const {
-    return Accesses().read({x, dy}).output(accumulate, {dweight, dbias}).write({dweight_low}).convolves(dy, dweight);
-  }
+  Accesses accesses() const { return Accesses().read({x, dy}).output(accumulate, {dweight, dbias}).convolves(dy, dweight); }
 };
 
 /// c[M,N] = op(a) · op(b) (+ bias[N], optional, added to each row), then ReLU if `relu` (not with `accumulate`; NaN stays NaN); op
@@ -377,14 +371,8 @@ struct EmbeddingBackward {
 /// y = cast of x to y's dtype.
 struct Cast {
   Tensor x, y;
-  /// Optional, for x in low precision and y in fp32: uint8, one entry per 32 elements. Only where it has a bit of `mask` y is written.
-  Tensor blocks = {};
-  std::uint8_t mask = 0;
-  Accesses accesses() const { return Accesses().read({x, blocks}).write({y}); }
+  Accesses accesses() const { return Accesses().read({x}).write({y}); }
 };
-inline constexpr std::int64_t kCastBlock = 32;
-/// Throws Error(kInternal) where the tensors do not fit each other: what every backend's cast begins with.
-void check_cast(const Cast& args);
 
 /// Crop, flip and normalise uint8 images: x[B,H,W,C] → y[B,H,W,C] floating. The image is padded by `crop_padding` zeros (before
 /// normalising), the window at (offset_y, offset_x) is taken, mirrored where flip is set, then (v/255 - mean)/std per channel.
@@ -511,8 +499,8 @@ class OptimizerRule;  // kernels/optimizer.h
 
 /// Elements that share one entry of UpdateArgs::decay.
 inline constexpr std::int64_t kDecayBlock = 32;
-/// Bits of an entry.
-inline constexpr std::uint8_t kDecays = 1, kGradientIsLow = 2;
+/// Such an entry where weight decay applies; 0 elsewhere.
+inline constexpr std::uint8_t kDecays = 1;
 
 /// A parameter's place in a bucket: multiples of 32 elements, its padding included, which is zero in all of a bucket's tensors.
 struct LayerExtent {
@@ -560,8 +548,7 @@ struct UpdateArgs {
   bool unscales = true;         ///< gradient_scale has 1/(loss scale) in it: it follows that of each step where a graph is run again
   Tensor control;               ///< optional, fp64 [2] on the device: {factor, skip}, see GradientControl
   Tensor low;                   ///< optional, bf16 or fp16: receives x_out
-  Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies, kGradientIsLow as below
-  Tensor gradient_low;          ///< optional, bf16 or fp16: the gradient of blocks with kGradientIsLow. A GPU's update of fp32 only
+  Tensor decay;                 ///< uint8, one entry per 32 elements: kDecays where weight decay applies
   UpdateLayers layers;          ///< for a rule that measures layers; otherwise not looked at
   double lr = 0.0;              ///< of this update
   std::int64_t step = 1;        ///< the optimizer's s = 1, 2, …
@@ -571,7 +558,7 @@ struct Update {
   const OptimizerRule& rule;
   const UpdateArgs& args;
   Accesses accesses() const {
-    Accesses result = Accesses().read({args.x, args.gradient, args.gradient_low, args.control, args.decay}).write({args.x_out, args.low});
+    Accesses result = Accesses().read({args.x, args.gradient, args.control, args.decay}).write({args.x_out, args.low});
     for (const Tensor& state : args.states) result.change({state});
     for (const Tensor& received : args.received) result.read({received});
     if (args.layers.owner) {

@@ -27,7 +27,7 @@ struct Init {
 };
 
 /// A trainable tensor of a model. Layers declare it (name, shape, init); the trainer gives it memory: value and grad
-/// are views into flat buckets. gradient() is this pass's gradient once the pass has reported the parameter complete.
+/// are views into flat buckets. `grad` is this pass's gradient once the pass has reported the parameter complete.
 struct Parameter {
   std::string name;  ///< PyTorch's, whole path: "layer1.0.conv1.weight"
   Shape shape;       ///< in memory
@@ -37,15 +37,11 @@ struct Parameter {
   bool product = false;  ///< an operand of convolutions or matrix products: these read `low` where training has a low precision
   Tensor value;
   Tensor grad;
-  Tensor low;       ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
-  Tensor grad_low;  ///< optional: where a pass may leave the gradient in low precision instead (core/autograd.h, Gradients::weight)
-  bool grad_in_low = false;  ///< the last pass did; `grad` then holds nothing of it
-  int index = -1;            ///< position among the model's parameters, in declaration order
+  Tensor low;      ///< bf16 or fp16 copy of value, kept by the update; empty where training has no low precision, or not `product`
+  int index = -1;  ///< position among the model's parameters, in declaration order
 
   /// What convolutions and matrix products take.
   const Tensor& operand() const { return low ? low : value; }
-  /// This pass's gradient, fp32 or low precision, where it lies.
-  const Tensor& gradient() const { return grad_in_low ? grad_low : grad; }
 
   /// Weight decay applies to tensors of two or more dimensions unless the config says "all".
   bool is_weight() const { return shape.rank() >= 2; }

@@ -11,8 +11,8 @@ namespace starling {
 /// or more for each.
 class SquaredNorms {
  public:
-  /// totals[first + i] (fp64) = Σ x[i]², with the bits of a SquaredDistance of each alone onto 0. The tensors are fp32 or of one low
-  /// precision, in any mixture, or all fp64.
+  /// totals[first + i] (fp64) = Σ x[i]², with the bits of a SquaredDistance of each alone onto 0. The tensors are all fp32 or all
+  /// fp64.
   virtual void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) = 0;
 
  protected:

@@ -20,7 +20,7 @@ extern "C" {
 
 /// Changes with the list of operations, and rises by 1000 with any other change of core/backend.h, core/operations.h or this header; a
 /// plug-in of another version is refused.
-constexpr std::uint32_t kStarlingCudaAbi = 7000 + starling::kOperations;
+constexpr std::uint32_t kStarlingCudaAbi = 8000 + starling::kOperations;
 
 /// What a plug-in answers. On success `backend` is a new backend that the caller owns; otherwise it is null and `message` is one line
 /// (terminated, at most 511 bytes) with what is missing and the remedy: no driver, no device, a driver too old.

@@ -62,7 +62,6 @@ void OptimizerRule::issue(Backend& backend, const UpdateArgs& args) const {
     part.x_out = slice(args.x_out);
     part.gradient = slice(args.gradient);
     part.low = slice(args.low);
-    part.gradient_low = slice(args.gradient_low);
     for (std::size_t k = 0; k < args.states.size(); ++k) part.states[k] = slice(args.states[k]);
     part.decay = args.decay.slice(layer.first / kDecayBlock, Shape{layer.elements / kDecayBlock});
     finish_matrix(backend, part, layer, layers.workspace);
@@ -194,9 +193,6 @@ void check_update(const OptimizerRule& rule, const UpdateArgs& args) {
           "control must be two fp64 numbers");
   require(!args.low || (is_low_precision(args.low.dtype()) && args.low.elements() == n), "update",
           "the low-precision copy must be {} elements of bf16 or fp16", n);
-  require(!args.gradient_low ||
-              (is_low_precision(args.gradient_low.dtype()) && args.gradient_low.elements() == n && args.x.dtype() == DType::kFloat32),
-          "update", "the low-precision gradient must be {} elements of bf16 or fp16, for fp32 parameters", n);
   if (rule.measures_layers()) {
     const UpdateLayers& layers = args.layers;
     require(layers.owner && layers.pieces && layers.layers && layers.sums && layers.factors, "update",

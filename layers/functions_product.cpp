@@ -34,7 +34,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
   auto backward = [x_saved = weight.trainable ? args.x : Tensor(), w = x.requires_grad() ? args.weight : Tensor(), in, window,
                    has_bias = bias != nullptr](Gradients& g) {
     const Tensor& dy = g.output();
-    const Gradients::WeightTarget dw = g.weight(0);
+    const Gradients::Target dw = g.parameter(0);
     Gradients::Target db = has_bias ? g.parameter(1) : Gradients::Target{};
     const auto weights = [&] {
       if (dw) {
@@ -44,9 +44,7 @@ Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Win
                                              .dweight = dw.tensor,
                                              .dbias = together ? db.tensor : Tensor(),
                                              .window = window,
-                                             .accumulate = dw.accumulate,
-                                             .dweight_low = dw.low,
-                                             .in_low = dw.in_low});
+                                             .accumulate = dw.accumulate});
         if (together) db = {};
       }
       bias_gradient(g.backend(), dy, db);

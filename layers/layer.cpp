@@ -302,10 +302,7 @@ void Model::check_takes(const Shape& input) {
 }
 
 void Model::drop_memory() {
-  for (Parameter* parameter : parameters_) {
-    parameter->value = parameter->grad = parameter->low = parameter->grad_low = Tensor();
-    parameter->grad_in_low = false;
-  }
+  for (Parameter* parameter : parameters_) parameter->value = parameter->grad = parameter->low = Tensor();
   for (ModelBuffer* buffer : buffers_) buffer->value = Tensor();
 }
 

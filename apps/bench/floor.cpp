@@ -52,8 +52,7 @@ StepFloor step_floor(const nlohmann::json& given, const std::string& source, con
   const std::vector<OperationWork> pass = count_pass(*config.task, *config.model, config.pass_shape());
   for (std::int64_t i = 0; i < config.accumulate; ++i) step.work.insert(step.work.end(), pass.begin(), pass.end());
   const Ceilings device = ceilings_of(settings);
-  for (OperationWork& operation :
-       count_step_update(config, parameters, received, low_gradient_elements(*config.model, config.compute), device)) {
+  for (OperationWork& operation : count_step_update(config, parameters, received, device)) {
     if (settings.tflops > 0.0 && config.compute == config.dtype) operation.flops_per_second = 0.0;  // the ceiling that is given
     step.work.push_back(std::move(operation));
   }

@@ -14,7 +14,7 @@
 #include "apps/trainer/device/device.h"
 #include "apps/trainer/report/floor.h"
 #include "comm/algorithm.h"
-#include "comm/low_gradients.h"
+#include "comm/bucket.h"
 #include "comm/scheduler.h"
 #include "core/console.h"
 #include "core/error.h"
@@ -98,8 +98,7 @@ int bench_gpu_step(const GpuStepBench& settings) {
   const PassShape shape{settings.batch, DType::kFloat32, compute};
   const ShapeTrace trace = trace_shapes(*task, *model, shape);
   std::vector<OperationWork> work = count_pass(*task, *model, shape);
-  const double low_gradients = backend.low_precision_gradients(compute) ? low_gradient_elements(*model, compute) : 0.0;
-  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute, low_gradients));
+  work.push_back(count_update(*rule, static_cast<double>(model->parameter_count()), 0.0, DType::kFloat32, compute));
   std::vector<LayerExtent> extents;
   for (const Parameter* parameter : model->parameters()) {
     if (parameter->trainable) extents.push_back(layer_of(*parameter));
@@ -139,7 +138,8 @@ int bench_gpu_step(const GpuStepBench& settings) {
       UpdateArgs args;
       args.x = bucket.parameters;
       args.x_out = bucket.parameters;
-      set_gradients(backend, bucket, args);
+      args.gradient = bucket.gradients;
+      args.decay = bucket.decay;
       args.states = bucket.states;
       args.low = bucket.low;
       if (rule->measures_layers()) args.layers = layers[static_cast<std::size_t>(&bucket - buckets.data())];
@@ -226,111 +226,73 @@ int bench_gpu_step(const GpuStepBench& settings) {
   return 0;
 }
 
-namespace {
-
-struct UpdateTime {
-  std::string name;
-  double bytes = 0.0;  ///< a parameter
-  double seconds = 0.0;
-};
-
-/// Copies of 32 bytes a parameter, and updates with one neighbour mixed in.
-std::vector<UpdateTime> time_updates(Backend& backend, std::int64_t n, int repeats) {
-  const auto filled = [&](std::int64_t elements, double value, DType dtype = DType::kFloat32) {
-    Tensor tensor(backend, Shape{elements}, dtype);
-    backend.fill(tensor, value);
+int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
+  const std::int64_t n = (parameters + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
+  const std::unique_ptr<Backend> backend = open_gpu({});
+  const auto filled = [&](std::int64_t elements, double value) {
+    Tensor tensor(*backend, Shape{elements}, DType::kFloat32);
+    backend->fill(tensor, value);
     return tensor;
   };
   UpdateArgs base;
   base.x = base.x_out = filled(n, 0.5);
   base.gradient = filled(n, 1e-3);
-  base.decay = Tensor(backend, Shape{n / kDecayBlock}, DType::kUInt8);
-  std::vector<std::uint8_t> entries(static_cast<std::size_t>(n / kDecayBlock), kDecays);
-  backend.copy_from_host(entries.data(), base.decay);
+  base.decay = Tensor(*backend, Shape{n / kDecayBlock}, DType::kUInt8);
+  const std::vector<std::uint8_t> entries(static_cast<std::size_t>(n / kDecayBlock), kDecays);
+  backend->copy_from_host(entries.data(), base.decay);
   base.received = {filled(n, 0.25)};
   base.weights = {0.5};
   base.self_weight = 0.5;
   base.lr = 1e-4;
-  UpdateArgs low = base;
-  low.gradient_low = filled(n, 1e-3, DType::kBFloat16);
-  low.decay = Tensor(backend, Shape{n / kDecayBlock}, DType::kUInt8);
-  std::fill(entries.begin(), entries.end(), std::uint8_t{kDecays | kGradientIsLow});
-  backend.copy_from_host(entries.data(), low.decay);
   std::vector<Tensor> states;
   for (int k = 0; k < 3; ++k) states.push_back(filled(n, 0.0));
   const Tensor from = filled(4 * n, 1.0), to = filled(4 * n, 0.0);
 
-  constexpr int kCalls = 12;  // a whole number of AccumAdamW's groups
-  constexpr double kBytes = 32.0;
-  struct GpuSubject {
+  constexpr int kCalls = 12;       // a whole number of AccumAdamW's groups
+  constexpr double kBytes = 32.0;  // a parameter: what the copy moves, and each of the updates
+  struct Subject {
     std::string name;
-    double bytes = kBytes;
-    std::function<void()> run;
+    std::function<void(int i)> call;
     std::vector<double> seconds;
   };
-  std::vector<GpuSubject> subjects;
-  subjects.push_back({"copy",
-                      kBytes,
-                      [&] {
-                        for (int i = 0; i < kCalls; ++i) backend.copy(from, to);
-                      },
-                      {}});
+  std::vector<Subject> subjects;
+  subjects.push_back({"copy", [&](int) { backend->copy(from, to); }, {}});
   std::vector<std::unique_ptr<OptimizerRule>> rules;
-  const auto add = [&](const std::string& name, const std::string& type, const nlohmann::json& config, const UpdateArgs& of, double bytes) {
+  const auto add = [&](const std::string& type, const nlohmann::json& config) {
     ConfigSection section(config, "bench");
     rules.push_back(optimizers().make(type, "optimizer.type", section));
     const OptimizerRule* rule = rules.back().get();
-    UpdateArgs args = of;
+    UpdateArgs args = base;
     args.states.assign(states.begin(), states.begin() + static_cast<std::ptrdiff_t>(rule->state_names().size()));
-    subjects.push_back({name,
-                        bytes,
-                        [&backend, rule, args]() mutable {
-                          for (int i = 1; i <= kCalls; ++i) {
-                            args.step = i;
-                            backend.update({*rule, args});
-                          }
+    subjects.push_back({type,
+                        [&, rule, args](int i) mutable {
+                          args.step = i;
+                          backend->update({*rule, args});
                         },
                         {}});
   };
-  const nlohmann::json adamw = nlohmann::json::object(), accumulating{{"accum_iter", 4}};
-  add("adamw", "adamw", adamw, base, kBytes);
-  add("accum_adamw", "accum_adamw", accumulating, base, kBytes);
-  add("adamw, bf16 gradient", "adamw", adamw, low, kBytes - 2.0);
+  add("adamw", nlohmann::json::object());
+  add("accum_adamw", {{"accum_iter", 4}});
   for (int repeat = -2; repeat < repeats; ++repeat) {  // two rounds warm up
-    for (GpuSubject& subject : subjects) {
-      backend.synchronize();
+    for (Subject& subject : subjects) {
+      backend->synchronize();
       const double seconds = seconds_of([&] {
-        subject.run();
-        backend.synchronize();
+        for (int i = 1; i <= kCalls; ++i) subject.call(i);
+        backend->synchronize();
       });
       if (repeat >= 0) subject.seconds.push_back(seconds / kCalls);
     }
   }
-  std::vector<UpdateTime> times;
-  for (const GpuSubject& subject : subjects) times.push_back({subject.name, subject.bytes, median(subject.seconds)});
-  return times;
-}
 
-}  // namespace
-
-int bench_gpu_update(std::int64_t parameters, int repeats, bool json) {
-  const std::int64_t n = (parameters + kDecayBlock - 1) / kDecayBlock * kDecayBlock;
-  const std::unique_ptr<Backend> backend = open_gpu({});
-  const std::vector<UpdateTime> times = time_updates(*backend, n, repeats);
-  const auto rate_of = [n](const UpdateTime& time) { return time.bytes * static_cast<double>(n) / time.seconds; };
-  const double copy_rate = rate_of(times.front());
+  const double copy_seconds = median(subjects.front().seconds);
   nlohmann::json rows = nlohmann::json::array();
   if (!json) answer("{}\n{} fp32 parameters, one neighbour mixed in; median of {}\n", backend->description(), n, repeats);
-  for (const UpdateTime& time : times) {
-    const double rate = rate_of(time);
-    rows.push_back({{"name", time.name},
-                    {"bytes_per_parameter", time.bytes},
-                    {"ms", 1e3 * time.seconds},
-                    {"gb_per_s", 1e-9 * rate},
-                    {"ratio_to_copy", rate / copy_rate}});
+  for (const Subject& subject : subjects) {
+    const double seconds = median(subject.seconds), rate = 1e-9 * kBytes * static_cast<double>(n) / seconds, ratio = copy_seconds / seconds;
+    rows.push_back(
+        {{"name", subject.name}, {"bytes_per_parameter", kBytes}, {"ms", 1e3 * seconds}, {"gb_per_s", rate}, {"ratio_to_copy", ratio}});
     if (!json)
-      answer("  {:<38} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", time.name, time.bytes, 1e3 * time.seconds, 1e-9 * rate,
-             rate / copy_rate);
+      answer("  {:<12} {:2.0f} B {:8.4f} ms  {:8.1f} GB/s  {:5.3f} of the copy\n", subject.name, kBytes, 1e3 * seconds, rate, ratio);
   }
   if (json) answer("{}\n", nlohmann::json{{"device", backend->description()}, {"parameters", n}, {"results", rows}}.dump());
   return 0;

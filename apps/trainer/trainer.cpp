@@ -251,7 +251,7 @@ void Trainer::check_updated() const {
     for (const BucketSlot& slot : buckets_[b].layout->slots) {
       const std::size_t group = config_.group_of(*slot.parameter);
       if (group > 0 && (config_.groups[group - 1].lr_scale == 0.0 || config_.groups[group - 1].until_epoch > 0.0)) continue;
-      const std::vector<double> gradient = host_numbers(slot.parameter->gradient());
+      const std::vector<double> gradient = host_numbers(slot.parameter->grad);
       if (std::all_of(gradient.begin(), gradient.end(), [](double number) { return number == 0.0; })) continue;
       fail(ExitCode::kUsage, "algorithm", {.key = algorithm().label(), .step = step_, .bucket = static_cast<int>(b)},
            "after {} steps bucket {} is as it was, though its parameter {} has a gradient; the algorithm must update every bucket, or the "

@@ -8,7 +8,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/nodes.h"
 #include "comm/algorithms/updater.h"
-#include "comm/low_gradients.h"
 #include "comm/planner/predict.h"
 
 namespace starling {
@@ -72,7 +71,6 @@ class AllReduce final : public Algorithm {
   }
   void start(std::size_t b) {
     if (site_.transport.size() == 1) return;
-    widen_gradients(site_.backend, site_.buckets[b]);  // what ranks send each other is fp32
     const Tensor& gradients = site_.buckets[b].gradients;
     const ExchangeLabel label{info_.step, static_cast<int>(b), info_.step};
     tickets_[b] = means_.empty() ? site_.transport.start_sum(gradients, gradients, label)

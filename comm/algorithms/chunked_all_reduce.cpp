@@ -6,7 +6,6 @@
 #include "comm/algorithms/builtin.h"
 #include "comm/algorithms/compression.h"
 #include "comm/algorithms/encoded_mean.h"
-#include "comm/low_gradients.h"
 #include "comm/planner/predict.h"
 
 namespace starling {
@@ -63,7 +62,6 @@ class ChunkedAllReduce final : public Algorithm {
  private:
   void start(int bucket) {
     Bucket& of = site_.buckets[static_cast<std::size_t>(bucket)];
-    widen_gradients(site_.backend, of);
     on_update_stream(site_.backend, [&] { mean_.start(bucket, of.gradients, info_.step); });
   }
 

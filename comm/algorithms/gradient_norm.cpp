@@ -38,11 +38,7 @@ void GradientNorm::measure(int begin, int end) {
   std::vector<Tensor> gradients;
   for (int b = begin; b < end; ++b) {
     const Bucket& bucket = buckets_[static_cast<std::size_t>(b)];
-    for (const BucketSlot& slot : bucket.layout->slots) {
-      // Of low precision the squares and their order are those of the same numbers in fp32.
-      const Tensor& all = slot.parameter->grad_in_low ? bucket.low_gradients.numbers : bucket.gradients;
-      gradients.push_back(all.slice(slot.offset, Shape{slot.elements}));
-    }
+    for (const BucketSlot& slot : bucket.layout->slots) gradients.push_back(bucket.gradients.slice(slot.offset, Shape{slot.elements}));
   }
   if (gradients.empty()) return;
   std::int64_t index = first_[static_cast<std::size_t>(begin)];

@@ -9,7 +9,6 @@
 #include "comm/algorithms/disagreement.h"
 #include "comm/algorithms/gossip.h"
 #include "comm/algorithms/nodes.h"
-#include "comm/low_gradients.h"
 #include "comm/planner/predict.h"
 #include "kernels/optimizers/linear.h"
 
@@ -33,7 +32,6 @@ class NodeGradients final : public Bucketwise {
 
  protected:
   void gradient_ready(int b) override {
-    widen_gradients(site_.backend, bucket(b));
     tickets_[static_cast<std::size_t>(b)] =
         site_.transport.start_exchange(exchange_, bucket(b).gradients, {sums_[static_cast<std::size_t>(b)]}, {info_.step, b, info_.step});
   }

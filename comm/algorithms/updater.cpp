@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "comm/low_gradients.h"
 #include "core/device_trace.h"
 #include "core/error.h"
 #include "core/trace.h"
@@ -84,20 +83,15 @@ void Updater::update(int bucket, const StepInfo& info, const Mix& mix, const Upd
   require(info.loss_scale > 0.0, "update", "step {} has the loss scale {}", info.step, info.loss_scale);
   Backend& backend = site_.backend;
   Bucket& b = site_.buckets[static_cast<std::size_t>(bucket)];
-  UpdateArgs& args = args_;
-  if (work.gradient) {
-    args.gradient = work.gradient;
-    args.gradient_low = Tensor();
-    args.decay = decay_of(b, work.gradient.elements());
-  } else {
-    set_gradients(backend, b, args);
-  }
   const Event gradients = backend.record();
   const StreamScope scope(backend, StreamKind::kUpdate);
   backend.wait(gradients);
   const DeviceSpan device_span(TraceLane::kDeviceUpdate, "update", names_[static_cast<std::size_t>(bucket)]);
+  UpdateArgs& args = args_;
   args.x = work.numbers ? work.numbers : b.parameters;
   args.x_out = work.numbers ? work.numbers : b.target();
+  args.gradient = work.gradient ? work.gradient : b.gradients;
+  args.decay = decay_of(b, args.gradient.elements());
   args.states = work.rule ? work.states : b.states;
   args.received = mix.received;
   args.weights = mix.weights;
@@ -128,7 +122,7 @@ void Updater::update_run(const BucketRun& run, const UpdateLayers& layers, const
   const RuleGroup& group = site_.groups[run.group];
   const auto part = [&](const Tensor& tensor) { return tensor ? tensor.slice(run.first, Shape{run.elements}) : tensor; };
   UpdateArgs args = args_;
-  for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low, &args.gradient_low}) *tensor = part(*tensor);
+  for (Tensor* tensor : {&args.x, &args.x_out, &args.gradient, &args.low}) *tensor = part(*tensor);
   for (Tensor& state : args.states) state = state.slice(run.state_first, Shape{run.state_elements});
   if (args.encoded) {
     args.encoded.first = run.first;

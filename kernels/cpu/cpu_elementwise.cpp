@@ -170,15 +170,7 @@ void cast_from(const cpu::Threads& threads, const Tensor& x, const Tensor& y) {
 }  // namespace
 
 void CpuBackend::cast(const Cast& args) {
-  check_cast(args);
-  if (args.blocks) {
-    const std::uint8_t* entries = args.blocks.data<std::uint8_t>();
-    for (Index i = 0; i < args.blocks.elements(); ++i) {
-      const Shape block{kCastBlock};
-      if (entries[i] & args.mask) cast({args.x.slice(i * kCastBlock, block), args.y.slice(i * kCastBlock, block)});
-    }
-    return;
-  }
+  require(args.x && args.y && args.x.elements() == args.y.elements(), "cpu", "cast: x and y must have as many elements");
   // Denormal numbers of 16-bit types are values like any other; a cast must keep them, so this does not enter().
   const auto between = [&](auto low) {
     using T = decltype(low);

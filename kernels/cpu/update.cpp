@@ -263,7 +263,6 @@ void run(const Threads& threads, const Kernels<T>& decoder, const OptimizerRule&
 
 void update(const Threads& threads, const Decoders& decoders, const OptimizerRule& rule, const UpdateArgs& args) {
   check_update(rule, args);
-  require(!args.gradient_low, "update", "gradients in low precision are a GPU's alone");
   switch (args.x.dtype()) {
     case DType::kFloat32: run<float>(threads, decoders.fp32, rule, args); break;
     case DType::kFloat64: run<double>(threads, decoders.fp64, rule, args); break;

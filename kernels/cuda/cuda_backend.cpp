@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -28,12 +26,6 @@ class CudaStorage final : public Storage {
   std::shared_ptr<Pool> pool_;  // outlives the last of its blocks
   Pool::Block block_;
 };
-
-/// Ways that are taken unless the environment has NAME=0 (docs/gpu.md).
-bool switched_on(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr || std::string_view(value) != "0";
-}
 
 }  // namespace
 
@@ -170,10 +162,6 @@ bool CudaBackend::done(Event event) {
     device = info_.number;
   }
   return host_->events.done(event);
-}
-
-bool CudaBackend::low_precision_gradients(DType dtype) const {
-  return cudnn_ && is_low_precision(dtype) && switched_on("STARLING_LOW_GRADIENTS");
 }
 
 void CudaBackend::conv2d_forward(const Conv2dForward& args) {

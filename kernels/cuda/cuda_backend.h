@@ -62,8 +62,6 @@ class CudaBackend final : public Backend, public SquaredNorms, private Workspace
   bool capturing() const override { return capture_ != nullptr; }
   void synchronize() override;
 
-  bool low_precision_gradients(DType dtype) const override;
-
   STARLING_OPERATIONS(STARLING_OVERRIDE_OPERATION)
   void squared_norms(std::span<const Tensor> x, const Tensor& totals, std::int64_t first) override;
 

@@ -49,7 +49,6 @@ void rules::Muon::finish_matrix(Backend& backend, const UpdateArgs& args, const 
   UpdateArgs walk = args;  // x_out -= lr · factor · direction
   walk.x = walk.x_out;
   walk.gradient = padded;
-  walk.gradient_low = Tensor();
   walk.states.clear();
   const double ratio = static_cast<double>(rows) / static_cast<double>(columns);
   switch (scale) {

@@ -300,41 +300,4 @@ TEST_CASE("core/autograd: a pass without a tape records nothing") {
   pass.tape = &graph.tape;
   CHECK(pass.record("x", graph.scalar(1), {}, {&p}, nullptr).requires_grad());
 }
-
-TEST_CASE("core/autograd: memory in low precision is offered to a parameter's sole contribution alone") {
-  Graph graph;
-  Parameter& p = graph.parameter("p", 2);
-  p.grad_low = graph.scalar(0);
-  std::vector<bool> offered;
-  const auto scale = [&](const Variable& x) {
-    return graph.tape.record("scale", graph.scalar(value(x.value()) * value(p.value)), {x}, {&p}, [&](Gradients& g) {
-      if (g.wants(0)) g.set(0, graph.scalar(value(g.output()) * value(p.value)));
-      const Gradients::WeightTarget target = g.weight(0);
-      offered.push_back(static_cast<bool>(target.low));
-      CHECK((target.in_low == &p.grad_in_low) == offered.back());
-      if (target.in_low) *target.in_low = true;
-    });
-  };
-  const auto passes = [&](int uses, bool accumulate, bool report) {
-    Variable x(graph.scalar(3));
-    for (int i = 0; i < uses; ++i) x = scale(x);
-    graph.tape.backward(x, 1.0, accumulate, report);
-    return std::exchange(offered, {});
-  };
-  using Offered = std::vector<bool>;
-  CHECK(passes(1, false, true) == Offered{true});
-  CHECK(p.grad_in_low);
-  CHECK(&p.gradient() == &p.grad_low);
-  CHECK(passes(2, false, true) == Offered{false, false});
-  CHECK(!p.grad_in_low);
-  CHECK(&p.gradient() == &p.grad);
-  CHECK(passes(1, false, false) == Offered{false});  // micro-batches of a group
-  CHECK(passes(1, true, true) == Offered{false});
-  p.grad_low = {};
-  CHECK(passes(1, false, true) == Offered{false});
-  p.trainable = false;
-  Parameter& other = graph.parameter("other", 1);
-  const Variable frozen = scale(graph.scale(Variable(graph.scalar(3)), other));
-  graph.tape.backward(frozen);
-  CHECK(offered == Offered{false});
 }

@@ -36,10 +36,7 @@ UpdateSide<T> layer_side(Backend& to, const UpdateCase& how, const OptimizerRule
     for (const LayerExtent& layer : layers) std::fill_n(result.begin() + layer.first + layer.elements - layer.padding, layer.padding, T(0));
     return result;
   };
-  UpdateSide<T> side(to, how, random, [&](std::size_t block) {
-    const auto at = static_cast<std::int64_t>(32 * block);
-    return (at < layers[2].first ? kDecays : 0) | (at >= layers[1].first && at < layers[2].first ? kGradientIsLow : 0);
-  });
+  UpdateSide<T> side(to, how, random, [&](std::size_t block) { return static_cast<std::int64_t>(32 * block) < layers[2].first; });
   std::int64_t own = 0;
   for (const LayerExtent& layer : layers) own += state_elements_of(rule, layer);
   side.add_states(rule.state_names().size(), own_states ? own : elements);
@@ -126,13 +123,7 @@ TEST_CASE("cuda/layers: muon's and adafactor's operations give the CPU's numbers
   });
   const LayerReference adafactor{.type = "adafactor"};
   compare_issued(adafactor, {.terms = 0, .in_place = false, .controlled = true}, test::odd_extents());
-  compare_issued(adafactor, {.terms = 2, .low_gradient = DType::kFloat16}, test::odd_extents());
-}
-
-TEST_CASE("cuda/layers: gradients that lie in low precision in some layers") {
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const LayerReference& reference : test::layer_rules()) compare_sides<float>(reference, {.terms = 1, .low_gradient = dtype});
-  }
+  compare_issued(adafactor, {.terms = 2}, test::odd_extents());
 }
 
 }  // namespace starling::tests

@@ -70,11 +70,9 @@ facts='
     aligned = name !~ /ELin1ELb0E/
     streams = 2 + reads + (terms < 0 ? 1 : terms)
     packs = streams <= 3 && type == "f" ? 4 : 2
-    # An fp32 gradient is loaded in two places: where none may lie in low precision, and where others may.
-    wide = packs * (streams + (type == "f"))
-    low = type == "f" ? packs : 0
-    # A step that takes no notice of weight decay needs no table in fp64. What it loads of the step then cannot be told from the streams.
-    blind = type == "d" && name ~ /AdafactorSquareStepI|AdafactorQuotientStepI/
+    wide = packs * streams
+    # A step that takes no notice of weight decay needs no table. What it loads of the step then cannot be told from the streams.
+    blind = name ~ /AdafactorSquareStepI|AdafactorQuotientStepI/
     # Of a rule that measures layers: the layer of a pack, and its factor.
     factors = name ~ /LarsStepI|LambStepI|MuonStepI|AdafactorStepI/ ? 2 * packs : 0
   }'
@@ -130,7 +128,7 @@ else
         if (wide_stores > 0) bad("16-byte stores to any address")
         return
       }
-      if (wide_loads < wide) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
+      if (wide_loads < wide) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
       if (wide_stores < packs * (1 + writes)) bad("16-byte stores: " wide_stores ", not " packs " for each of " 1 + writes " streams")
       fixed++
     }
@@ -158,7 +156,7 @@ if [ -f "$work/update.ptx" ]; then
     function begin(line) {
       match(line, /_Z[A-Za-z0-9_]+/); name = substr(line, RSTART, RLENGTH)
       inside = name ~ /update_kernel/
-      wide_loads = narrow_loads = low_loads = flags = wide_stores = narrow_stores = low_stores = 0
+      wide_loads = narrow_loads = flags = wide_stores = narrow_stores = low_stores = 0
       if (!inside) return
       kernels++
       facts(name)
@@ -180,8 +178,7 @@ if [ -f "$work/update.ptx" ]; then
         return
       }
       unrolled = terms < 0 && wide_loads == wide + 2 * packs  # the loop over neighbours: two bodies, and what is left
-      if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams and again for gradients")
-      if (low_loads != low) bad("8-byte loads of gradients in low precision: " low_loads ", not " low)
+      if (wide_loads != wide && !unrolled) bad("16-byte loads: " wide_loads ", not " packs " for each of " streams " streams")
       if (narrow_loads > (encoded ? 12 : terms < 0 ? 6 : 0) + 15 * encoded * packs + factors) bad("narrow loads: " narrow_loads ", not the address and the weight of a neighbour (and the factors of layers) alone")
       if (flags != packs) bad("loads of table entries: " flags ", not " packs)
       if (wide_stores < packs * (1 + writes) || wide_stores % (1 + writes) != 0) bad("16-byte stores: " wide_stores)
@@ -197,7 +194,6 @@ if [ -f "$work/update.ptx" ]; then
       if ($0 ~ /\.u8[ \t]/) flags++
       if (!(flags || blind && aligned) || $0 ~ /\.u8[ \t]/) next
       if ($0 ~ /\.(v4\.[fbu]32|v2\.[fbu]64)[ \t]/) wide_loads++
-      else if ($0 ~ /v2\.[bu]32[ \t]/) low_loads++
       else narrow_loads++
     }
     /st\.global/ {

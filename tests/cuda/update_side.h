@@ -22,13 +22,12 @@ namespace starling::tests {
 struct UpdateCase {
   std::int64_t n = 96;
   int terms = 1;
-  bool whole_sum = false;                ///< self_weight 0
-  bool in_place = true;                  ///< x_out is x
-  std::int64_t offset = 0;               ///< elements by which all buffers start off an aligned address
-  DType low = DType::kFloat32;           ///< of the copy
-  DType low_gradient = DType::kFloat32;  ///< some blocks' gradients lie in this precision on a GPU
-  bool controlled = false;               ///< a clip factor in each step, and the second one skipped
-  bool encoded = false;                  ///< what is received are messages in `code`, in blocks of 32
+  bool whole_sum = false;       ///< self_weight 0
+  bool in_place = true;         ///< x_out is x
+  std::int64_t offset = 0;      ///< elements by which all buffers start off an aligned address
+  DType low = DType::kFloat32;  ///< of the copy
+  bool controlled = false;      ///< a clip factor in each step, and the second one skipped
+  bool encoded = false;         ///< what is received are messages in `code`, in blocks of 32
   Code code = Code::kNone;
   int steps = 5;
 };
@@ -36,10 +35,9 @@ struct UpdateCase {
 /// One side's bucket. Both sides start from the same numbers.
 template <class T>
 struct UpdateSide {
-  /// `flags_of` a block: kDecays, and kGradientIsLow where its gradient is one of those in low precision.
   UpdateSide(Backend& to, const UpdateCase& how, std::function<std::vector<T>(unsigned seed)> numbers,
-             const std::function<int(std::size_t block)>& flags_of)
-      : backend(to), offset(how.offset), random(std::move(numbers)), rounding(how.low_gradient) {
+             const std::function<bool(std::size_t block)>& decays)
+      : backend(to), offset(how.offset), random(std::move(numbers)) {
     args.x = args.x_out = put(random(1));
     if (!how.in_place) args.x_out = put(random(2));
     args.gradient = put(random(3));
@@ -51,15 +49,10 @@ struct UpdateSide {
     args.gradient_scale = 0.77;
     if (how.low != DType::kFloat32) args.low = memory(how.low, args.x.elements());
     if (how.controlled) args.control = Tensor(backend, Shape{2}, DType::kFloat64);
-    const bool rounds = rounding != DType::kFloat32, low = rounds && backend.device() == DeviceType::kCuda;
-    if (low) args.gradient_low = memory(rounding, args.x.elements());
-    std::vector<std::uint8_t> flags(static_cast<std::size_t>(args.x.elements()) / 32);
-    for (std::size_t i = 0; i < flags.size(); ++i) {
-      low_blocks.push_back(rounds && (flags_of(i) & kGradientIsLow) != 0);
-      flags[i] = static_cast<std::uint8_t>(flags_of(i) & (low ? kDecays | kGradientIsLow : kDecays));
-    }
+    std::vector<std::uint8_t> entries;
+    for (std::size_t i = 0; i < static_cast<std::size_t>(args.x.elements()) / 32; ++i) entries.push_back(decays(i) ? kDecays : 0);
     args.decay = Tensor(backend, Shape{args.x.elements() / 32}, DType::kUInt8);
-    backend.copy_from_host(flags.data(), args.decay);
+    backend.copy_from_host(entries.data(), args.decay);
   }
 
   Tensor memory(DType dtype, std::int64_t n) const { return Tensor(backend, Shape{n + offset}, dtype).slice(offset, Shape{n}); }
@@ -80,26 +73,7 @@ struct UpdateSide {
       backend.copy_from_host(control, args.control);
       if (step == 2 && overflows) gradient[7] = std::numeric_limits<T>::infinity();
     }
-    if (rounding != DType::kFloat32) round_gradient(gradient);
     backend.copy_from_host(gradient.data(), args.gradient);
-  }
-
-  /// Numbers of the blocks in low precision lose bits. On a GPU they lie there alone: what each memory does not hold is NaN.
-  void round_gradient(std::vector<T>& gradient) {
-    std::vector<std::uint16_t> low(gradient.size(), 0xffff);
-    for (std::size_t i = 0; i < gradient.size(); ++i) {
-      if (!low_blocks[i / 32]) continue;
-      const auto number = static_cast<float>(gradient[i]);
-      if (rounding == DType::kBFloat16) {
-        low[i] = BFloat16(number).bits;
-        gradient[i] = static_cast<T>(static_cast<float>(BFloat16(number)));
-      } else {
-        low[i] = Float16(number).bits;
-        gradient[i] = static_cast<T>(static_cast<float>(Float16(number)));
-      }
-      if (args.gradient_low) gradient[i] = std::numeric_limits<T>::quiet_NaN();
-    }
-    if (args.gradient_low) backend.copy_from_host(low.data(), args.gradient_low);
   }
 
   std::vector<std::byte> bytes_of(const Tensor& tensor) const {
@@ -112,8 +86,6 @@ struct UpdateSide {
   std::int64_t offset;
   UpdateArgs args;
   std::function<std::vector<T>(unsigned)> random;
-  DType rounding;
-  std::vector<bool> low_blocks;
   bool overflows = false;  ///< a gradient is infinite in the step that is skipped
 };
 
@@ -141,8 +113,7 @@ void encode_received(UpdateSide<T>& side, const UpdateCase& how) {
 template <class T>
 UpdateSide<T> bucket_side(Backend& to, const UpdateCase& how, std::size_t states) {
   const auto random = [n = static_cast<std::size_t>(how.n)](unsigned seed) { return test::normal_numbers<T>(n, seed); };
-  UpdateSide<T> side(to, how, random,
-                     [](std::size_t i) { return (i % 3 != 1 ? kDecays : 0) | (i % 4 == 1 || i % 4 == 2 ? kGradientIsLow : 0); });
+  UpdateSide<T> side(to, how, random, [](std::size_t block) { return block % 3 != 1; });
   side.add_states(states, how.n);
   if (how.encoded) encode_received(side, how);
   side.args.lr = 0.01;

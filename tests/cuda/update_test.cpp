@@ -31,7 +31,6 @@ void compare(const Reference& reference, const UpdateCase& how) {
   CAPTURE(static_cast<int>(how.code));
   CAPTURE(how.in_place);
   CAPTURE(how.offset);
-  CAPTURE(name_of(how.low_gradient));
   CAPTURE(sizeof(T));
   const auto rule = make_rule(reference);
   const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 1);
@@ -88,22 +87,6 @@ TEST_CASE("cuda/update: buffers that start off a 16-byte address") {
   }
 }
 
-TEST_CASE("cuda/update: gradients that lie in low precision in some blocks") {
-  in_every_order([] {
-    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      for (const Reference& reference : reference_rules()) {
-        for (int terms = 0; terms <= 3; ++terms) {
-          compare<float>(reference, {.n = 32 * 7, .terms = terms, .low = dtype, .low_gradient = dtype, .controlled = true, .steps = 4});
-        }
-        compare<float>(reference, {.n = 4096 + 32, .terms = 1, .in_place = false, .low_gradient = dtype, .steps = 2});
-        for (const std::int64_t offset : {1, 2}) {
-          compare<float>(reference, {.n = 2048 + 64, .terms = 1, .offset = offset, .low_gradient = dtype, .steps = 2});
-        }
-      }
-    }
-  });
-}
-
 TEST_CASE("cuda/update: more neighbours than a launch's parameters hold, and as many") {
   for (const int terms : {16, 17, 40}) compare_all({.n = 32 * 5, .terms = terms, .steps = 2});
 }
@@ -120,54 +103,6 @@ TEST_CASE("cuda/update: messages decoded on the way, of every code and any numbe
       {.n = 4096 * 3 + 96, .terms = 3, .in_place = false, .low = DType::kBFloat16, .encoded = true, .code = Code::kInt8, .steps = 2});
   compare_all({.n = 2048 + 64, .terms = 2, .offset = 1, .encoded = true, .code = Code::kMinMax8, .steps = 2});
   compare_all({.terms = 20, .controlled = true, .encoded = true, .code = Code::kInt8, .steps = 4});
-}
-
-TEST_CASE("cuda/update: squares of gradients in low precision are summed to the bits of the same numbers in fp32") {
-  for (const std::int64_t n : {5, 4096, 3 * 4096 + 100, 70000}) {
-    CAPTURE(n);
-    for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-      const std::vector<float> values = normal_numbers<float>(static_cast<std::size_t>(n), 9);
-      const Tensor wide(gpu(), Shape{n}, DType::kFloat32), low(gpu(), Shape{n}, dtype), totals(gpu(), Shape{2}, DType::kFloat64);
-      gpu().copy_from_host(values.data(), wide);
-      gpu().cast({wide, low});
-      gpu().cast({low, wide});
-      gpu().fill(totals, 0.0);
-      gpu().squared_distance({.x = wide, .totals = totals, .index = 0});
-      gpu().squared_distance({.x = low, .totals = totals, .index = 1});
-      double found[2] = {};
-      gpu().copy_to_host(totals, found);
-      CHECK(found[0] > 0.0);
-      CHECK(found[0] == found[1]);
-    }
-  }
-}
-
-TEST_CASE("cuda/update: a cast of some blocks leaves the others as they are, as the CPU's does") {
-  constexpr std::int64_t kN = 32 * 300;
-  std::vector<std::uint8_t> entries(kN / 32);
-  for (std::size_t i = 0; i < entries.size(); ++i) entries[i] = static_cast<std::uint8_t>(i * 7 % 4);
-  const std::unique_ptr<Backend> cpu = open_backend(DeviceType::kCpu, 2);
-  for (const DType dtype : {DType::kBFloat16, DType::kFloat16}) {
-    for (const std::int64_t offset : {0, 1}) {
-      std::vector<std::vector<float>> results;
-      for (Backend* backend : {cpu.get(), static_cast<Backend*>(&gpu())}) {
-        const Tensor source(*backend, Shape{kN}, DType::kFloat32), blocks(*backend, Shape{kN / 32}, DType::kUInt8);
-        const Tensor x = Tensor(*backend, Shape{kN + offset}, dtype).slice(offset, Shape{kN});
-        const Tensor y = Tensor(*backend, Shape{kN + offset}, DType::kFloat32).slice(offset, Shape{kN});
-        backend->copy_from_host(normal_numbers<float>(kN, 4).data(), source);
-        backend->copy_from_host(entries.data(), blocks);
-        backend->cast({source, x});
-        backend->fill(y, 77.0);
-        backend->cast({.x = x, .y = y, .blocks = blocks, .mask = 2});
-        results.emplace_back(kN);
-        backend->copy_to_host(y, results.back().data());
-      }
-      CHECK(results[0] == results[1]);
-      for (std::size_t i = 0; i < kN; ++i) REQUIRE((results[1][i] == 77.0f) == ((entries[i / 32] & 2) == 0));
-      const Tensor short_blocks(gpu(), Shape{1}, DType::kUInt8), x(gpu(), Shape{64}, dtype), y(gpu(), Shape{64}, DType::kFloat32);
-      CHECK_THROWS_AS(gpu().cast({.x = x, .y = y, .blocks = short_blocks, .mask = 2}), Error);
-    }
-  }
 }
 
 TEST_CASE("cuda/update: blocks that take several tiles each") {

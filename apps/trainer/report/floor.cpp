@@ -47,22 +47,11 @@ std::vector<OperationWork> count_pass(const Task& task, Model& model, const Pass
   return backend.take();
 }
 
-double low_gradient_elements(const Model& model, DType compute) {
-  double count = 0.0;
-  if (!is_low_precision(compute)) return count;
-  for (const Parameter* parameter : model.parameters()) {
-    const bool convolution = parameter->product && parameter->layout == TensorLayout::kConvWeight;
-    if (convolution && parameter->trainable) count += static_cast<double>(parameter->shape.elements());
-  }
-  return count;
-}
-
-OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
-                           double low_gradients) {
-  const auto element = static_cast<double>(size_of(dtype));
-  double bytes = static_cast<double>(rule.bytes_per_parameter(static_cast<int>(size_of(dtype)))) + received * element;
+OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute) {
+  double bytes =
+      static_cast<double>(rule.bytes_per_parameter(static_cast<int>(size_of(dtype)))) + received * static_cast<double>(size_of(dtype));
   if (is_low_precision(compute)) bytes += static_cast<double>(size_of(compute));
-  return {"update", parameters * bytes - low_gradients * (element - static_cast<double>(size_of(compute))), 0.0};
+  return {"update", parameters * bytes, 0.0};
 }
 
 std::vector<OperationWork> count_matrices(const OptimizerRule& rule, const std::vector<LayerExtent>& layers, DType dtype,
@@ -96,9 +85,8 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule, const std::
   return work;
 }
 
-std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, double low_gradients,
-                                             const Ceilings& device) {
-  std::vector<OperationWork> work{count_update(*config.rule, parameters, received, config.dtype, config.compute, low_gradients)};
+std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, const Ceilings& device) {
+  std::vector<OperationWork> work{count_update(*config.rule, parameters, received, config.dtype, config.compute)};
   std::map<const OptimizerRule*, std::vector<LayerExtent>> layers;
   for (const Parameter* parameter : config.model->parameters()) {
     if (parameter->trainable) layers[&config.rule_of(*parameter)].push_back(layer_of(*parameter));

@@ -26,13 +26,9 @@ struct OperationWork {
 /// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
 std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape);
 
-/// Parameters of a model whose gradients a GPU's convolutions leave in `compute`, a low precision (Parameter::grad_low); else none.
-double low_gradient_elements(const Model& model, DType compute);
-
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in, and a low-precision copy if `compute`
-/// is one. The gradients of `low_gradients` of them are read in `compute`.
-OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute,
-                           double low_gradients = 0.0);
+/// is one.
+OperationWork count_update(const OptimizerRule& rule, double parameters, double received, DType dtype, DType compute);
 
 /// What a rule does with whole matrices in a bucket of these layers, from what it issues on shapes: products and all else that comes after
 /// the pass over single numbers (Muon). A rule that does the whole update in steps of its own (Adafactor) has its bytes in that pass
@@ -42,8 +38,7 @@ std::vector<OperationWork> count_matrices(const OptimizerRule& rule, const std::
 
 /// A step's update of `parameters` numbers on a device: count_update() by the config's rule, then what each parameter's own rule does with
 /// whole matrices, whose products run at the rate of the parameters' type.
-std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, double low_gradients,
-                                             const Ceilings& device);
+std::vector<OperationWork> count_step_update(const TrainConfig& config, double parameters, double received, const Ceilings& device);
 
 struct Floor {
   double bytes = 0.0, flops = 0.0;

@@ -139,8 +139,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
   std::vector<OperationWork> work;
   for (std::int64_t i = 0; i < config.accumulate; ++i) work.insert(work.end(), pass.begin(), pass.end());
   const double received = config.topology ? static_cast<double>(receive_buffers(config.topology.get(), site)) : 0.0;
-  const double low = config.accumulate == 1 ? low_gradient_elements(*config.model, config.compute) : 0.0;
-  for (OperationWork& operation : count_step_update(config, elements, received, low, device)) work.push_back(std::move(operation));
+  for (OperationWork& operation : count_step_update(config, elements, received, device)) work.push_back(std::move(operation));
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
   out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
                      1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
@@ -249,7 +248,6 @@ MemoryNeed memory_need(const TrainConfig& config, const RankLayout& site, const 
         need.average += static_cast<double>(buffer->shape.elements()) * static_cast<double>(size_of(config.dtype));
     }
   }
-  if (config.device == "cuda") need.gradients += need.low;  // convolutions' have a place in low precision too
   const double one = need.parameters;
   for (const RunPart& part : parts_of(config)) {  // the most of any
     const AlgorithmPlan& algorithm = part.algorithm;

@@ -60,10 +60,9 @@ class CudnnLibrary final : public Cudnn {
   bool conv2d_backward_weights(const Conv2dBackwardWeights& args, StreamHandle stream) override {
     const DType dtype = args.x.dtype();
     // Engines write gradients of x's type alone, and add to none.
-    const auto fits = [&](const Tensor& to) { return !args.accumulate && to && to.dtype() == dtype; };
-    const bool in_low = fits(args.dweight_low), direct = in_low || fits(args.dweight);
+    const bool direct = !args.accumulate && args.dweight && args.dweight.dtype() == dtype;
     if (!direct && args.dweight && args.dweight.dtype() != DType::kFloat32) return false;
-    Tensor result = in_low ? args.dweight_low : direct ? args.dweight : Tensor();
+    Tensor result = direct ? args.dweight : Tensor();
     Bindings bindings{bind(GraphTensor::kX, args.x), bind(GraphTensor::kDy, args.dy)};
     if (direct) bindings.push_back(bind(GraphTensor::kDweight, result));
     Plan* plan = find(args, bindings);
@@ -73,11 +72,7 @@ class CudnnLibrary final : public Cudnn {
       bindings.push_back(bind(GraphTensor::kDweight, result));
     }
     plans_.run(*plan, bindings, stream);
-    if (in_low) {
-      *args.in_low = true;
-    } else if (!direct) {
-      take_gradient(result, args.dweight, args.accumulate, stream);
-    }
+    if (!direct) take_gradient(result, args.dweight, args.accumulate, stream);
     return true;
   }
 

@@ -21,34 +21,6 @@ void cast_numbers(StreamHandle stream, const Tensor& x, const Tensor& y) {
   pointwise<From, To>(stream, x.elements(), {x.data<From>()}, y.data<To>(), Convert<Compute<From>, Compute<To>>{});
 }
 
-constexpr int kCastGroup = 8;  ///< numbers that a thread takes at once: 16 bytes of low precision, two packs of fp32
-
-template <class From>
-__global__ void __launch_bounds__(kThreads)
-    widen_blocks_kernel(const From* x, float* y, const std::uint8_t* blocks, std::uint8_t mask, Index groups, bool packs) {
-  const Index threads = Index{gridDim.x} * blockDim.x;
-  for (Index group = Index{blockIdx.x} * blockDim.x + threadIdx.x; group < groups; group += threads) {
-    if ((blocks[group / (kCastBlock / kCastGroup)] & mask) == 0) continue;
-    if (packs) {
-      float value[kCastGroup];
-      load_wide<kCastGroup>(x + group * kCastGroup, value);
-      store<kCastGroup>(value, y + group * kCastGroup);
-    } else {
-      for (int i = 0; i < kCastGroup; ++i) y[group * kCastGroup + i] = widen(x[group * kCastGroup + i]);
-    }
-  }
-}
-
-template <class From>
-void widen_blocks(StreamHandle stream, const Cast& args) {
-  const From* x = args.x.data<From>();
-  float* y = args.y.data<float>();
-  const Index groups = args.x.elements() / kCastGroup;
-  if (groups == 0) return;
-  launch(widen_blocks_kernel<From>, {{blocks_for(groups, kThreads)}, {kThreads}, stream}, x, y, args.blocks.data<std::uint8_t>(), args.mask,
-         groups, packable(x, y));
-}
-
 template <class From>
 void cast_from(StreamHandle stream, const Tensor& x, const Tensor& y) {
   switch (y.dtype()) {
@@ -65,9 +37,7 @@ void cast_from(StreamHandle stream, const Tensor& x, const Tensor& y) {
 }  // namespace
 
 void CudaBackend::cast(const Cast& args) {
-  check_cast(args);
-  if (args.blocks && args.x.dtype() == DType::kBFloat16) return widen_blocks<BFloat16>(handle(), args);
-  if (args.blocks) return widen_blocks<Float16>(handle(), args);
+  require(args.x && args.y && args.x.elements() == args.y.elements(), "cuda", "cast: x and y must have as many elements");
   switch (args.x.dtype()) {
     case DType::kFloat32: return cast_from<float>(handle(), args.x, args.y);
     case DType::kFloat64: return cast_from<double>(handle(), args.x, args.y);

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
-#include "core/dtype.h"
 #include "core/operations.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/operations/update_buffers.h"
@@ -69,20 +67,12 @@ __global__ void __launch_bounds__(kMeasureThreads)
       at[k] = begin + (i < count ? i : count - 1);
       entry[k] = buffers.decay[at[k] / kBlock];
       x[k] = buffers.x[at[k]];
+      g[k] = buffers.gradient[at[k]];
       if constexpr (kTerms > 0) received0[k] = buffers.received[0][at[k]];
       if constexpr (kTerms > 1) received1[k] = buffers.received[1][at[k]];
 #pragma unroll
       for (int s = 0; s < Step::kStates; ++s) {
         if ((Step::kMeasureReads >> s) & 1u) states[s][k] = buffers.states[s][at[k]];
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kLanes; ++k) {
-      if (buffers.gradient_low != nullptr && (entry[k] & kGradientIsLow)) {
-        const std::uint16_t bits = buffers.gradient_low[at[k]];
-        g[k] = static_cast<T>(buffers.gradient_is_bf16 ? widen(std::bit_cast<BFloat16>(bits)) : widen(std::bit_cast<Float16>(bits)));
-      } else {
-        g[k] = buffers.gradient[at[k]];
       }
     }
     if constexpr (kTerms < 0) {
@@ -101,6 +91,7 @@ __global__ void __launch_bounds__(kMeasureThreads)
     }
 #pragma unroll
     for (int k = 0; k < kLanes; ++k) {
+      if (round + k * kMeasureThreads + static_cast<int>(threadIdx.x) >= count) continue;
       T p = x[k];
       if constexpr (kTerms >= 0) p = self_weight * p;
       if constexpr (kTerms > 0) p = p + weight0 * received0[k];
@@ -112,10 +103,8 @@ __global__ void __launch_bounds__(kMeasureThreads)
       }
       const auto c = static_cast<double>(p);
       const auto d = static_cast<double>(step.measured(p, scale * g[k], state, (entry[k] & kDecays) != 0));
-      if (round + k * kMeasureThreads + static_cast<int>(threadIdx.x) < count) {
-        parameters[k] = parameters[k] + c * c;
-        measured[k] = measured[k] + d * d;
-      }
+      parameters[k] = parameters[k] + c * c;
+      measured[k] = measured[k] + d * d;
     }
   }
   const double of_parameters = detail::halve((parameters[0] + parameters[2]) + (parameters[1] + parameters[3]), shared);

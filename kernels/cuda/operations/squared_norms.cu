@@ -12,14 +12,13 @@ namespace {
 
 constexpr Index kTermBlock = 4096;  ///< elements whose squares are one term
 constexpr int kNormUnroll = 8;      ///< loads in flight
-constexpr int kMostSegments = 96;   ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
+constexpr int kMostSegments = 128;  ///< to a launch: 3 KB of arguments, of 4 KB that every device takes
 constexpr Index kMostThreadBlocks = 132 * 8;
 
 struct Segment {
   const void* data = nullptr;
   Index elements = 0;
   Index first_block = 0;  ///< place of its first block's sum
-  Index wide = 0;         ///< 1: fp32 (or fp64), 0: the low precision
 };
 struct Segments {
   Segment of[kMostSegments];
@@ -33,7 +32,7 @@ template <class T>
 __device__ double sum_of_squares(const T* x, int count) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, rows = count / kWarp;
   const auto square = [](T value) {
-    const double wide = static_cast<double>(widen(value));
+    const auto wide = static_cast<double>(value);
     return wide * wide;
   };
   double chain = 0.0;
@@ -52,7 +51,7 @@ __device__ double sum_of_squares(const T* x, int count) {
   return sum;
 }
 
-template <class Wide, class Low>
+template <class T>
 __global__ void block_squares(Segments s, double* sums) {
   const Index warps = Index{gridDim.x} * (kThreads / kWarp);
   for (Index block = Index{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp; block < s.blocks; block += warps) {
@@ -68,8 +67,7 @@ __global__ void block_squares(Segments s, double* sums) {
     const Segment segment = s.of[low];
     const Index offset = (block - segment.first_block) * kTermBlock;
     const int count = static_cast<int>(min(kTermBlock, segment.elements - offset));
-    const double sum = segment.wide != 0 ? sum_of_squares(static_cast<const Wide*>(segment.data) + offset, count)
-                                         : sum_of_squares(static_cast<const Low*>(segment.data) + offset, count);
+    const double sum = sum_of_squares(static_cast<const T*>(segment.data) + offset, count);
     if (threadIdx.x % kWarp == 0) sums[block] = sum;
   }
 }
@@ -95,31 +93,22 @@ void CudaBackend::squared_norms(std::span<const Tensor> x, const Tensor& totals,
   constexpr const char* kName = "squared_norms";
   require(totals && totals.dtype() == DType::kFloat64 && first >= 0 && first + static_cast<std::int64_t>(x.size()) <= totals.elements(),
           "cuda", "{}: {} totals from {} on, in {}", kName, x.size(), first, totals ? totals.elements() : 0);
-  DType low = DType::kFloat32;
-  bool doubles = false;
   for (const Tensor& tensor : x) {
-    require(static_cast<bool>(tensor) && is_floating(tensor.dtype()), "cuda", "{}: a tensor is missing, or holds no numbers", kName);
-    doubles = doubles || tensor.dtype() == DType::kFloat64;
-    if (!is_low_precision(tensor.dtype())) continue;
-    require(low == DType::kFloat32 || low == tensor.dtype(), "cuda", "{}: bf16 and fp16 in one call", kName);
-    low = tensor.dtype();
+    require(tensor && tensor.dtype() == x[0].dtype() && (tensor.dtype() == DType::kFloat32 || tensor.dtype() == DType::kFloat64), "cuda",
+            "{}: a tensor is missing, or they are not all fp32 or all fp64", kName);
   }
   for (std::size_t begin = 0; begin < x.size(); begin += kMostSegments) {
     Segments s;
     s.count = static_cast<int>(std::min<std::size_t>(kMostSegments, x.size() - begin));
     for (int k = 0; k < s.count; ++k) {
       const Tensor& tensor = x[begin + static_cast<std::size_t>(k)];
-      require(!doubles || tensor.dtype() == DType::kFloat64, "cuda", "{}: fp64 beside other numbers", kName);
-      s.of[k] = {tensor.raw(), tensor.elements(), s.blocks, is_low_precision(tensor.dtype()) ? 0 : 1};
+      s.of[k] = {tensor.raw(), tensor.elements(), s.blocks};
       s.blocks += (tensor.elements() + kTermBlock - 1) / kTermBlock;
     }
     const Tensor sums = scratch(std::max<Index>(s.blocks, 1), DType::kFloat64);
     if (s.blocks > 0) {
       const Launch how{{blocks_for(s.blocks, 1, kThreads / kWarp, kMostThreadBlocks)}, {kThreads}, handle()};
-      const auto squares = doubles                   ? block_squares<double, double>
-                           : low == DType::kBFloat16 ? block_squares<float, BFloat16>
-                           : low == DType::kFloat16  ? block_squares<float, Float16>
-                                                     : block_squares<float, float>;
+      const auto squares = x[0].dtype() == DType::kFloat64 ? block_squares<double> : block_squares<float>;
       launch(squares, how, s, sums.data<double>());
     }
     launch(add_segments, {{blocks_for(s.count, kThreads / kWarp)}, {kThreads}, handle()}, s, sums.data<double>(),

@@ -62,16 +62,14 @@ struct UpdateBuffers {
   T* states[4] = {};
   const T* received[2] = {};
   const std::uint8_t* decay = nullptr;
-  const std::uint16_t* gradient_low = nullptr;  ///< optional, bf16 or fp16: of the blocks whose entry in `decay` has kGradientIsLow
-  const double* control = nullptr;              ///< optional: {factor, skip}
-  BFloat16* low_bf16 = nullptr;                 ///< optional, one of them
+  const double* control = nullptr;  ///< optional: {factor, skip}
+  BFloat16* low_bf16 = nullptr;     ///< optional, one of them
   Float16* low_fp16 = nullptr;
   const std::int32_t* owner = nullptr;  ///< of a rule that measures layers: the layer of each 32 elements,
   const double* factors = nullptr;      ///< and each layer's factor
   std::int64_t packs = 0;               ///< of 16 bytes
   EncodedBuffers encoded;               ///< with kTerms -1 alone
   int terms = 0;
-  bool gradient_is_bf16 = false;  ///< gradient_low; otherwise it is fp16
 };
 
 }  // namespace starling::cuda

@@ -71,40 +71,14 @@ __device__ __forceinline__ void store_low(Low* to, const Pack<T>& value) {
   store_pack<kAligned>(to, low);
 }
 
-/// As many numbers of low precision as a Pack<float> holds, as they are stored: in its first two words until widen_low().
-template <bool kAligned>
-__device__ __forceinline__ Pack<float> load_low(const std::uint16_t* from) {
-  uint2 words;
-  if constexpr (kAligned) {
-    words = *reinterpret_cast<const uint2*>(from);
-  } else {
-    words = {from[0] | (unsigned{from[1]} << 16), from[2] | (unsigned{from[3]} << 16)};
-  }
-  return {{std::bit_cast<float>(words.x), std::bit_cast<float>(words.y), 0.0f, 0.0f}};
-}
-/// Exact. A branch for each number looks wasteful, but AdamW's kernel takes 62 registers so, and 70 with one for all.
-__device__ __forceinline__ Pack<float> widen_low(const Pack<float>& raw, bool bf16) {
-  const uint2 words = {std::bit_cast<unsigned>(raw.v[0]), std::bit_cast<unsigned>(raw.v[1])};
-  Pack<float> wide;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const unsigned word = i < 2 ? words.x : words.y;
-    const auto bits = static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16);
-    wide.v[i] = bf16 ? widen(std::bit_cast<BFloat16>(bits)) : widen(std::bit_cast<Float16>(bits));
-  }
-  return wide;
-}
-
-/// Blocks that a multiprocessor must hold. For fp64 two: otherwise the compiler spills 8 bytes in three kernels for sm_100, to no use. 0:
-/// as the compiler sees fit. Nor may it hold LAMB's kernel to 64 registers, where it spills 4 bytes.
+/// Blocks that a multiprocessor must hold; 0: as the compiler sees fit, which for fp64 spills a few bytes, to no use.
 template <class Step, int kTerms>
-constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) || kMeasuresLayers<Step> ? 2 : 0;
+constexpr int kLeastBlocks = sizeof(typename Step::Real) == sizeof(double) ? 2 : 0;
 
 /// Packs that a thread has in flight in each of its streams: fewer streams, more packs.
 template <class Step, int kTerms>
 constexpr int packs_in_flight() {
-  int reads = 2 + (kTerms == kEncodedTerms ? 0 : kTerms < 0 ? 1 : kTerms);
-  for (unsigned bits = Step::kReads; bits != 0; bits &= bits - 1) ++reads;
+  const int reads = 2 + (kTerms == kEncodedTerms ? 0 : kTerms < 0 ? 1 : kTerms) + std::popcount(Step::kReads);
   return reads <= 3 && sizeof(typename Step::Real) == 4 ? 4 : 2;
 }
 
@@ -136,8 +110,6 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
   constexpr std::int64_t kTile = std::int64_t{kUpdateThreads} * kPacks;
   constexpr int kPacksPerDecay = starling::detail::kUpdateBlock / P::kSize;
 
-  constexpr bool kMayBeLow = sizeof(T) == sizeof(float);  // fp64 has no gradients in low precision
-
   UpdateScalars<Step> scalars = values.scalars;
   if (values.from != nullptr) scalars = *values.from;
   const Step step = scalars.step;
@@ -154,7 +126,6 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
   for (std::int64_t tile = std::int64_t{blockIdx.x} * kTile; tile < buffers.packs; tile += std::int64_t{gridDim.x} * kTile) {
     // All loads first. Past the end they repeat the last pack, whose result is dropped.
     P x[kPacks], g[kPacks], received0[kPacks], received1[kPacks], states[kHeld][kPacks];
-    // Table entries go first, and gradients, which may have to wait for them, last.
     std::uint8_t entry[kPacks];
     std::int64_t at[kPacks];
     [[maybe_unused]] T factor[kPacks];  // of the element's layer
@@ -169,6 +140,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
       x[k] = detail::load_pack<kAligned>(buffers.x + at[k]);
+      g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
       if constexpr (kTerms > 0) received0[k] = detail::load_pack<kAligned>(buffers.received[0] + at[k]);
       if constexpr (kTerms > 1) received1[k] = detail::load_pack<kAligned>(buffers.received[1] + at[k]);
 #pragma unroll
@@ -176,21 +148,7 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
         if ((Step::kReads >> s) & 1u) states[s][k] = detail::load_pack<kAligned>(buffers.states[s] + at[k]);
       }
     }
-    if (kMayBeLow && buffers.gradient_low != nullptr) {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) {
-        if constexpr (kMayBeLow) {
-          if (entry[k] & kGradientIsLow) {
-            g[k] = detail::load_low<kAligned>(buffers.gradient_low + at[k]);
-          } else {
-            g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
-          }
-        }
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < kPacks; ++k) g[k] = detail::load_pack<kAligned>(buffers.gradient + at[k]);
-    }
+    asm volatile("" ::: "memory");  // no load sinks into the branches below
     if constexpr (kTerms < 0) {
 #pragma unroll
       for (int k = 0; k < kPacks; ++k) {
@@ -233,27 +191,28 @@ __global__ void __launch_bounds__(kUpdateThreads, detail::kLeastBlocks<Step, kTe
     }
 #pragma unroll
     for (int k = 0; k < kPacks; ++k) {
-      if constexpr (kMayBeLow) {
-        if (buffers.gradient_low != nullptr && (entry[k] & kGradientIsLow)) g[k] = detail::widen_low(g[k], buffers.gradient_is_bf16);
-      }
 #pragma unroll
       for (int i = 0; i < P::kSize; ++i) {
-        T p = x[k].v[i];
+        T& p = x[k].v[i];
         if constexpr (kTerms >= 0) p = self_weight * p;
         if constexpr (kTerms > 0) p = p + weight0 * received0[k].v[i];
         if constexpr (kTerms > 1) p = p + weight1 * received1[k].v[i];
+      }
+      if (skip) continue;  // the branch also keeps packs apart: without it AdamW's kernel takes 74 registers, and 64 so
+#pragma unroll
+      for (int i = 0; i < P::kSize; ++i) {
         T state[kHeld] = {};
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kReads >> s) & 1u) state[s] = states[s][k].v[i];
         }
-        T moved;
+        const T gradient = scale * g[k].v[i];
+        const bool decays = (entry[k] & kDecays) != 0;
         if constexpr (kMeasuresLayers<Step>) {
-          moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0, factor[k]);
+          x[k].v[i] = step(x[k].v[i], gradient, state, decays, factor[k]);
         } else {
-          moved = step(p, scale * g[k].v[i], state, (entry[k] & kDecays) != 0);
+          x[k].v[i] = step(x[k].v[i], gradient, state, decays);
         }
-        x[k].v[i] = skip ? p : moved;
 #pragma unroll
         for (int s = 0; s < kStates; ++s) {
           if ((Step::kWrites >> s) & 1u) states[s][k].v[i] = state[s];
@@ -334,11 +293,6 @@ UpdateBuffers<T> update_buffers(const UpdateArgs& args, const starling::detail::
   } else if (args.low) {
     buffers.low_fp16 = args.low.data<Float16>();
     aligned = aligned && aligned_to(buffers.low_fp16, kLowBytes);
-  }
-  if (args.gradient_low) {
-    buffers.gradient_low = reinterpret_cast<const std::uint16_t*>(args.gradient_low.raw());
-    buffers.gradient_is_bf16 = args.gradient_low.dtype() == DType::kBFloat16;
-    aligned = aligned && aligned_to(buffers.gradient_low, kLowBytes);
   }
   buffers.packs = args.x.elements() / Pack<T>::kSize;
   if (args.layers.owner) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstdlib>
 #include <optional>
 
 // Stand-ins for cuDNN and cuBLASLt on the fake runtime. With them a training issues the device work that it would on a GPU: one item for
@@ -14,16 +13,10 @@ struct FakeLibraries {
 /// For backends opened from now on. Without a value the environment says: STARLING_SHIM_CUDNN=1.
 void set_libraries(const std::optional<FakeLibraries>& libraries);
 
-/// Backends opened while it lives have the stand-ins, whose gradients stay in low precision or not; or own kernels alone.
+/// Backends opened while it lives have the stand-ins, or own kernels alone.
 struct UsingLibraries {
-  explicit UsingLibraries(bool on, bool low_gradients = true) {
-    set_libraries(FakeLibraries{.on = on});
-    setenv("STARLING_LOW_GRADIENTS", low_gradients ? "1" : "0", 1);
-  }
-  ~UsingLibraries() {
-    set_libraries({});
-    unsetenv("STARLING_LOW_GRADIENTS");
-  }
+  explicit UsingLibraries(bool on) { set_libraries(FakeLibraries{.on = on}); }
+  ~UsingLibraries() { set_libraries({}); }
   UsingLibraries(const UsingLibraries&) = delete;
   UsingLibraries& operator=(const UsingLibraries&) = delete;
 };
