@@ -300,4 +300,3 @@ TEST_CASE("core/autograd: a pass without a tape records nothing") {
   pass.tape = &graph.tape;
   CHECK(pass.record("x", graph.scalar(1), {}, {&p}, nullptr).requires_grad());
 }
-}

@@ -17,6 +17,7 @@ Operation convolution(const Image& x, Index filters, const Window2d& s, bool bia
   if (bias) op.inputs.push_back({filters});
   op.outputs = {y.shape()};
   op.input_roles = {Role::kActivation, Role::kWeight, Role::kParameter};
+  if (bias) op.carried = 1;  // a library may round the product before the bias is added, as PyTorch does
   op.forward = [s, bias](Backend& b, const Tensors& in, const Tensors& out, Tensors&) {
     b.conv2d_forward({.x = in[0], .weight = in[1], .bias = bias ? in[2] : Tensor(), .y = out[0], .window = s});
   };

@@ -17,12 +17,18 @@ __global__ void __launch_bounds__(kColumnThreads, 1)
   const auto place = column_place<kSize>(t);
   C shift[kSize] = {}, sums[2 * kSize] = {};
   if (place.inside) {
-    const Index rough = min(t.rows_of(part), Index{4});
+    constexpr int kRough = 4;
+    const Index rough = min(t.rows_of(part), Index{kRough});
     const T* first = x + part * t.part_rows * t.channels + place.channel;
-    for (Index r = 0; r < rough; ++r) {
-      const auto g = load_group<T, kSize>(first + r * t.channels);
+    Group<T, kSize> rows[kRough] = {};  // all asked for before one is looked at
 #pragma unroll
-      for (int j = 0; j < kSize; ++j) shift[j] += static_cast<C>(g.v[j]);
+    for (int r = 0; r < kRough; ++r) {
+      if (r < rough) rows[r] = load_group<T, kSize>(first + r * t.channels);
+    }
+#pragma unroll
+    for (int r = 0; r < kRough; ++r) {
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) shift[j] += static_cast<C>(rows[r].v[j]);
     }
     const C share = C(1) / static_cast<C>(rough);
 #pragma unroll

@@ -15,15 +15,17 @@ struct Statistics {
 
   /// From the mean and the sum of squared deviations of channel c's `rows` numbers.
   STARLING_HD void take(Index c, double mean, double squares, Index rows) const {
-    const double n = static_cast<double>(rows), variance = squares / n;
+    // All loads before the first store, behind which each would have to wait: one block does this, and the others are done.
+    const double old_mean = running_mean ? static_cast<double>(running_mean[c]) : 0.0;
+    const double old_var = running_var ? static_cast<double>(running_var[c]) : 0.0;
+    const bool counts = c == 0 && batches_tracked;
+    const std::int64_t batches = counts ? *batches_tracked : 0;
+    const double n = static_cast<double>(rows), variance = squares / n, unbiased = rows > 1 ? squares / (n - 1.0) : variance;
     saved_mean[c] = static_cast<C>(mean);
     saved_inv_std[c] = static_cast<C>(1.0 / sqrt(variance + eps));
-    if (running_mean) running_mean[c] = static_cast<C>((1.0 - momentum) * static_cast<double>(running_mean[c]) + momentum * mean);
-    if (running_var) {
-      const double unbiased = rows > 1 ? squares / (n - 1.0) : variance;
-      running_var[c] = static_cast<C>((1.0 - momentum) * static_cast<double>(running_var[c]) + momentum * unbiased);
-    }
-    if (c == 0 && batches_tracked) ++*batches_tracked;
+    if (running_mean) running_mean[c] = static_cast<C>((1.0 - momentum) * old_mean + momentum * mean);
+    if (running_var) running_var[c] = static_cast<C>((1.0 - momentum) * old_var + momentum * unbiased);
+    if (counts) *batches_tracked = batches + 1;
   }
 };
 
