@@ -9,7 +9,6 @@
 // gradient is wanted, records how to go back. Shapes are those of core/operations.h; parameters may be null where optional.
 namespace starling::functions {
 
-/// In training with Pass::defer_norms: does a pending batch norm of x as it loads, and without a bias gathers the output's statistics.
 Variable conv2d(const Variable& x, Parameter& weight, Parameter* bias, const Window2d& window, Pass& pass);
 /// x[N,I] · weightᵀ[I,O] + bias[O], then ReLU if `relu`; weight is O×I.
 Variable linear(const Variable& x, Parameter& weight, Parameter* bias, Pass& pass, bool relu = false);
@@ -25,7 +24,6 @@ struct BatchNormState {
   double eps = 1e-5, momentum = 0.1;
 };
 /// In training every channel needs two values at least (Error(kUsage)). Otherwise the running statistics are constants.
-/// With Pass::defer_norms, what follows a convolution without bias and adds no residual stays pending (Variable::pending).
 Variable batch_norm(const Variable& x, const BatchNormState& state, Activation active, const Variable& residual, Pass& pass);
 /// Over the last dimension.
 Variable layer_norm(const Variable& x, Parameter& gamma, Parameter& beta, double eps, Pass& pass);
