@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
 
 #include "apps/trainer/config/train_config.h"
@@ -155,7 +154,6 @@ int goal_floors(const FloorBench& settings) {
         floor_of({{"update", kParameters * bytes, 0.0}}, device.fp32_flops, device.bytes_per_second), 0.0, 0.0);
   };
   for (const char* rule : {"adamw", "accum_adamw"}) update_row(fmt::format("{}, 25.6 M parameters, fp32", rule), 32.0);
-  update_row("adamw, 25.6 M parameters, fp32, gradients in bf16", 30.0);
   struct Case {
     const char *name, *model;
     std::int64_t size, classes, batch;

@@ -12,7 +12,7 @@ namespace starling::math {
 // Arithmetic of the activations, shared by the CPU and GPUs. The float versions of exp and erf are branch-free so that loops
 // over them vectorise; errors are given against the exact value.
 
-/// e^x for float within 2 units in the last place; 0 below -87.3, infinity above 88.4 (NaN stays NaN).
+/// e^x for float within 2 units in the last place; 0 below -87.3, infinity from 88.377 on (NaN stays NaN).
 STARLING_HD float exponential(float x) {
   // e^x = 2^n · e^r with |r| <= ln(2)/2; e^r by its Taylor series to the 7th power (relative error 5e-9).
   float clamped = x < -87.3f ? -87.3f : x;

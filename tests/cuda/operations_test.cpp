@@ -118,7 +118,7 @@ TEST_CASE("cuda/operations: products without libraries equal the CPU's fp64") {
   }
 }
 
-// A case for each type: cuDNN compiles a plan for each batch norm of each, 0.65 s each time, and a group of cases has 90 s.
+// A case for each type: a group of cases has 90 s on a GPU.
 TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp64") { compare_special(DType::kFloat64); }
 TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, fp32") { compare_special(DType::kFloat32); }
 TEST_CASE("cuda/operations: NaN and infinities show where they do on the CPU, bf16") { compare_special(DType::kBFloat16); }

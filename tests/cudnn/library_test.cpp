@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,7 +9,6 @@
 #include "kernels/cuda/libraries/cudnn.h"
 #include "kernels/cuda/libraries/cudnn_finish.h"
 #include "tests/cudnn/stand_in.h"
-#include "tests/fakes/cuda/recorder.h"
 
 // The library around cuDNN's graphs (which tensor goes where, what is done besides a graph, what is refused, which plan is kept), with
 // plans that the CPU backend runs.

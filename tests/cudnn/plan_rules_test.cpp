@@ -1,24 +1,14 @@
 #include <doctest/doctest.h>
 
-#include <cstdint>
-#include <cstdlib>
-#include <functional>
-#include <memory>
-#include <string>
 #include <vector>
 
 #include "kernels/cuda/libraries/cudnn.h"
 #include "tests/cudnn/stand_in.h"
-#include "tests/support/errors.h"
-#include "tests/support/stderr_lines.h"
 
-// Which graphs are planned, how many engines are tried, and when the library stops asking.
+// Which graphs are planned, and how many engines are tried.
 namespace starling::testing {
 
 namespace {
-
-using cuda::GraphSpec;
-using test::contains;
 
 /// Zeros that start on 16 bytes, or beside it.
 Tensor zeros(const Shape& shape, DType dtype = DType::kFloat32, bool beside = false) {

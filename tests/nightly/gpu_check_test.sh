@@ -22,7 +22,7 @@ check "kernels that a tool has nothing against" 0 "^6 passed, 0 FAILED" checked 
 check "a tool that refuses the device is no failure of ours" 0 "^memcheck, cuda/update. +skipped .*cannot be used on this machine: Device not supported" checked refusing
 check "what it finds is one" 1 "^memcheck, cuda/update. +FAILED .*exit status 99: .*Invalid __global__ read" checked finding
 
-# Every stage ends in its time, though plans take 0.65 s and processes that share the device 5 ms a turn.
+# Every stage ends in its time, though processes that share the device take 5 ms a turn.
 rehearsed=() # all but the one whose tool is checked above
 for stage in "${stages[@]}"; do
   [ "$stage" = sanitize ] || rehearsed+=("$stage")

@@ -22,8 +22,7 @@ struct OperationWork {
   double flops_per_second = 0.0;  ///< the device's, of an operation in another type than the others; 0: as floor_of() is told
 };
 
-/// Traces forward pass, loss and backward pass of one micro-batch on shapes alone, with batch norms deferred where asked: then what
-/// convolutions do of them is counted with the convolutions. The model's tensors have no memory afterwards.
+/// Traces forward pass, loss and backward pass of one micro-batch on shapes alone. The model's tensors have no memory afterwards.
 std::vector<OperationWork> count_pass(const Task& task, Model& model, const PassShape& shape);
 
 /// The fused update of `parameters` numbers: the rule's own bytes, `received` neighbours to mix in, and a low-precision copy if `compute`

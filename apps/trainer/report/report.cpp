@@ -92,10 +92,10 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
 }
 
 /// What a floor is made of, in one line.
-std::string floor_text(const std::string& name, const Floor& floor, double images) {
+std::string floor_text(const Floor& floor, double images) {
   return fmt::format(
-      "  {}: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
-      name, 1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds,
+      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
+      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds,
       1e3 * floor.arithmetic_seconds, floor.memory_bound() ? "memory" : "arithmetic");
 }
 
@@ -143,7 +143,7 @@ std::string device_text(const TrainConfig& config, const RankLayout& site, doubl
   const auto images = static_cast<double>(config.batch_size * config.accumulate);
   out += fmt::format("floor on one {} (copy {:.1f} TB/s, {:.0f} TFLOP/s in {}), without exchanges:\n", device.device,
                      1e-12 * device.bytes_per_second, 1e-12 * flops, name_of(config.compute));
-  return out + floor_text("operations as they are issued", floor_of(work, flops, device.bytes_per_second), images);
+  return out + floor_text(floor_of(work, flops, device.bytes_per_second), images);
 }
 
 }  // namespace

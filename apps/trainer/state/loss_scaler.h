@@ -22,8 +22,8 @@ struct LossScaleState {
 };
 
 /// Dynamic loss scaling of one rank. Whether a step's gradients overflowed is known on the device; the answer is on its way to the host
-/// while the next forward pass is issued, and waited for only when its backward pass needs the scale. So the device never runs dry. A
-/// graph needs the scale when it is launched.
+/// while the next forward pass is issued, and waited for only when its backward pass needs the scale. So the device does not run
+/// dry where steps are issued. A graph needs the scale when it is launched: the host waits for the step before.
 class LossScaler {
  public:
   explicit LossScaler(const LossScaleSettings& settings = {}) : settings_(settings), state_{settings.initial, 0, 1} {}

@@ -8,7 +8,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "core/error.h"
@@ -81,7 +80,7 @@ class CudnnLibrary final : public Cudnn {
  private:
   using Plan = CudnnPlans::Entry;
 
-  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is not planned: that may take seconds.
+  /// The plan for a call on these tensors, those that the library adds left out. What cannot run is not planned.
   template <class Args>
   Plan* find(const Args& args, const Bindings& bindings) {
     std::string why;

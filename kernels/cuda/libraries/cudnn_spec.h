@@ -38,7 +38,7 @@ struct GraphSpec {
   auto operator<=>(const GraphSpec&) const = default;
 };
 
-/// "conv2d backward data bf16 x 256x56x56x64, weight 64x3x3x64, stride 1x1 …"
+/// "conv2d backward data bf16 256x56x56x64 -> 256x56x56x64 kernel 3x3 padding 1x1"
 std::string text(const GraphSpec& spec);
 
 struct Binding {
