@@ -94,9 +94,10 @@ std::string cache_text(const TrainConfig& config, const RankLayout& site) {
 /// What a floor is made of, in one line.
 std::string floor_text(const Floor& floor, double images) {
   return fmt::format(
-      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic {:.2f} ms: bound by {}\n",
-      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds,
-      1e3 * floor.arithmetic_seconds, floor.memory_bound() ? "memory" : "arithmetic");
+      "  operations as they are issued: {:.2f} ms a step, {:.0f} images/s a rank; {:.0f} MB of traffic an image ({:.2f} ms), arithmetic "
+      "{:.2f} ms: bound by {}\n",
+      1e3 * floor.seconds, images / floor.seconds, 1e-6 * floor.bytes / images, 1e3 * floor.memory_seconds, 1e3 * floor.arithmetic_seconds,
+      floor.memory_bound() ? "memory" : "arithmetic");
 }
 
 /// The communicators that NCCL makes, and a rough figure of their memory.
