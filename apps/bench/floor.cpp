@@ -149,11 +149,11 @@ int goal_floors(const FloorBench& settings) {
     if (memory > 0.0) rows.back()["memory_bytes"] = memory;
   };
   constexpr double kParameters = 25.6e6;
-  const auto update_row = [&](const std::string& what, double bytes) {
-    row(fmt::format("fused update with mixing, {}, {:.0f} B each", what, bytes),
-        floor_of({{"update", kParameters * bytes, 0.0}}, device.fp32_flops, device.bytes_per_second), 0.0, 0.0);
-  };
-  for (const char* rule : {"adamw", "accum_adamw"}) update_row(fmt::format("{}, 25.6 M parameters, fp32", rule), 32.0);
+  constexpr double kBytes = 32.0;  // of each
+  for (const char* rule : {"adamw", "accum_adamw"}) {
+    row(fmt::format("fused update with mixing, {}, 25.6 M parameters, fp32, {:.0f} B each", rule, kBytes),
+        floor_of({{"update", kParameters * kBytes, 0.0}}, device.fp32_flops, device.bytes_per_second), 0.0, 0.0);
+  }
   struct Case {
     const char *name, *model;
     std::int64_t size, classes, batch;

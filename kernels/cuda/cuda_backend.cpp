@@ -182,12 +182,10 @@ void CudaBackend::conv2d_backward_weights(const Conv2dBackwardWeights& args) {
   Conv2dBackwardWeights weights = args;
   weights.dbias = {};
   const bool depthwise = takes_depthwise(args.x, args.dy, args.window);
-  if (depthwise || !cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
-    if (depthwise) {
-      depthwise_conv2d_backward_weights(*this, weights);
-    } else {
-      plain_conv2d_backward_weights(*this, weights);
-    }
+  if (depthwise) {
+    depthwise_conv2d_backward_weights(*this, weights);
+  } else if (!cudnn_ || !cudnn_->conv2d_backward_weights(weights, handle())) {
+    plain_conv2d_backward_weights(*this, weights);
   }
   if (!args.dbias) return;
   const std::int64_t channels = args.dbias.elements();

@@ -21,8 +21,9 @@ namespace {
 /// Notes what cuDNN would be asked for.
 class Listener final : public ForwardingBackend {
  public:
-  Listener(Backend& inner, ModelCalls& calls) : ForwardingBackend(inner), calls_(calls) {}
+  using ForwardingBackend::ForwardingBackend;
   std::string model;
+  std::map<cuda::GraphSpec, std::string> graphs;
 
   void conv2d_forward(const Conv2dForward& args) override { note(args); }
   void conv2d_backward_data(const Conv2dBackwardData& args) override { note(args); }
@@ -32,9 +33,8 @@ class Listener final : public ForwardingBackend {
   template <class Args>
   void note(const Args& args) {
     std::string why;
-    if (const auto spec = cuda::spec_of(args, why)) calls_.graphs.emplace(*spec, model);
+    if (const auto spec = cuda::spec_of(args, why)) graphs.emplace(*spec, model);
   }
-  ModelCalls& calls_;
 };
 
 }  // namespace
@@ -79,13 +79,13 @@ std::vector<TracedModel> configured_models() {
   return models;
 }
 
-ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
+std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models, DType dtype) {
   register_builtin_layers();
   register_builtin_models();
-  ModelCalls calls;
+  std::map<cuda::GraphSpec, std::string> graphs;
   for (const TracedModel& traced : models) {
     const auto meta = make_meta_backend();
-    Listener listener(*meta, calls);
+    Listener listener(*meta);
     listener.model = traced.name;
     const nlohmann::json config = nlohmann::json::parse(traced.json);
     ConfigSection section(config, "model");
@@ -100,8 +100,9 @@ ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype) {
       Pass evaluation{listener};
       model->forward(Variable(Tensor(listener, model->input_shape().with_batch(batch), dtype)), evaluation);
     }
+    graphs.merge(listener.graphs);  // what is there stays
   }
-  return calls;
+  return graphs;
 }
 
 }  // namespace starling::testing

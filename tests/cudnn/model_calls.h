@@ -11,11 +11,6 @@
 
 namespace starling::testing {
 
-/// What training our models asks of cuDNN.
-struct ModelCalls {
-  std::map<cuda::GraphSpec, std::string> graphs;  ///< each with the first model that needs it
-};
-
 struct TracedModel {
   std::string name, json;
   Shape image;
@@ -27,7 +22,7 @@ std::vector<TracedModel> traced_models();
 /// The models of configs/*.json as they are there; tested, last and smaller batches too, on 1, 2 and 4 ranks.
 std::vector<TracedModel> configured_models();
 
-/// Forward and backward of every model on shapes alone, with activations of `dtype`.
-ModelCalls trace_calls(const std::vector<TracedModel>& models, DType dtype);
+/// The graphs that training the models asks of cuDNN with activations of `dtype`, on shapes alone: each with the first model that needs it.
+std::map<cuda::GraphSpec, std::string> trace_graphs(const std::vector<TracedModel>& models, DType dtype);
 
 }  // namespace starling::testing

@@ -82,7 +82,7 @@ TEST_CASE("cudnn/plans: the configs' own batches are among what is planned") {
 
 TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200, an H100 and an A100, in every precision") {
   for (const DType dtype : kTypes) {
-    const ModelCalls calls = trace_calls(all_models(), dtype);
+    const auto graphs_of_models = trace_graphs(all_models(), dtype);
     for (const Device& device : kDevices) {
       const auto maker = maker_for(device);
       for (const bool tf32 : {false, true}) {
@@ -92,7 +92,7 @@ TEST_CASE("cudnn/plans: every convolution of our models has an engine on an H200
         int graphs = 0;
         std::size_t workspace = 0;
         const auto start = std::chrono::steady_clock::now();
-        for (const auto& [spec, model] : calls.graphs) {
+        for (const auto& [spec, model] : graphs_of_models) {
           const Planned planned = plan(*maker, spec, rules, kAll);
           const std::string row = fmt::format("{} {}{}: {}", device.name, cuda::text(spec), tf32 ? " tf32" : "", model);
           ++graphs;

@@ -1,10 +1,10 @@
 #include "tests/fakes/cuda/fake_libraries.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -18,20 +18,13 @@ namespace starling::cuda {
 namespace shim {
 namespace {
 
-struct Choice {
-  std::mutex mutex;
-  std::optional<FakeLibraries> libraries;
-};
-Choice& choice() {
-  static Choice one;
-  return one;
-}
+enum class Choice { kEnvironment, kOff, kOn };
+std::atomic<Choice> choice = Choice::kEnvironment;
 
-FakeLibraries libraries() {
-  const std::lock_guard lock(choice().mutex);
-  if (choice().libraries) return *choice().libraries;
+bool has_libraries() {
+  if (choice != Choice::kEnvironment) return choice == Choice::kOn;
   const char* on = std::getenv("STARLING_SHIM_CUDNN");
-  return {.on = on && std::string_view(on) == "1"};
+  return on && std::string_view(on) == "1";
 }
 
 /// Work of a library: one item of the stream's, done now or, in a capture, at each launch.
@@ -118,20 +111,18 @@ class FakeBlas final : public Blas {
 
 }  // namespace
 
-void set_libraries(const std::optional<FakeLibraries>& libraries) {
-  const std::lock_guard lock(choice().mutex);
-  choice().libraries = libraries;
-}
+UsingLibraries::UsingLibraries(bool on) { choice = on ? Choice::kOn : Choice::kOff; }
+UsingLibraries::~UsingLibraries() { choice = Choice::kEnvironment; }
 
 }  // namespace shim
 
 std::unique_ptr<Cudnn> open_cudnn(const LibrarySettings& settings, WorkspaceSource& workspaces) {
-  if (!shim::libraries().on) return nullptr;
+  if (!shim::has_libraries()) return nullptr;
   return make_cudnn(settings, workspaces, std::make_unique<shim::FakeGraphs>());
 }
 
 std::unique_ptr<Blas> open_blas(const LibrarySettings&, WorkspaceSource&) {
-  if (!shim::libraries().on) return nullptr;
+  if (!shim::has_libraries()) return nullptr;
   return std::make_unique<shim::FakeBlas>();
 }
 
