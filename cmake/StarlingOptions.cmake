@@ -40,29 +40,30 @@ target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wnon-v
                        $<IF:$<BOOL:${CMAKE_UNITY_BUILD}>,-Wno-subobject-linkage,-Wshadow>
                        "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"
                        $<$<BOOL:${STARLING_WERROR}>:-Werror>)
-# A target's property STARLING_OPTIMIZATION: -O3 for what is compiled for speed, -O1 for tests; for all else more than -O2 is compile time alone.
+# A target's property STARLING_OPTIMIZATION: -O3 of what is compiled for its loops, -O2 of what each step runs through. For all else more than -O1
+# is compile time alone, a quarter of it.
 target_compile_options(starling_flags INTERFACE
-  $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>>,$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O2>>)
+  $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>>,$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O1>>)
 if(STARLING_SANITIZE)
   target_compile_options(starling_flags INTERFACE $<IF:$<STREQUAL:$<TARGET_PROPERTY:STARLING_OPTIMIZATION>,-O0>,-O0,-O1> -g1 -fsanitize=${STARLING_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(starling_flags INTERFACE -fsanitize=${STARLING_SANITIZE})
 endif()
 
-# One shared library per folder: a plug-in links the same ones and so adds to the same registries. FAST: its loops are worth -O3. What nearly every
-# file includes is compiled once, and once more for each set of flags.
+# One shared library per folder: a plug-in links the same ones and so adds to the same registries.
 function(starling_library name)
-  cmake_parse_arguments(arg "FAST" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(arg "" "OPTIMIZATION" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  set(level -O1)
+  if(arg_OPTIMIZATION)
+    set(level ${arg_OPTIMIZATION})
+  endif()
   add_library(${name} SHARED ${arg_SOURCES})
   add_library(starling::${name} ALIAS ${name})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                              $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/starling>)
   target_compile_features(${name} PUBLIC cxx_std_20)
   target_link_libraries(${name} PUBLIC ${arg_PUBLIC} PRIVATE $<BUILD_INTERFACE:starling_flags> ${arg_PRIVATE})
-  if(arg_FAST)
-    set_target_properties(${name} PROPERTIES STARLING_OPTIMIZATION -O3)
-    target_precompile_headers(${name} PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
-  else()
-    target_precompile_headers(${name} REUSE_FROM starling_precompiled)
+  if(TARGET starling_precompiled${level})
+    target_precompile_headers(${name} REUSE_FROM starling_precompiled${level})
   endif()
-  set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION 0)
+  set_target_properties(${name} PROPERTIES STARLING_OPTIMIZATION ${level} VERSION ${PROJECT_VERSION} SOVERSION 0)
 endfunction()

@@ -1,6 +1,6 @@
 #pragma once
 
-// instantiates its parser, so only files that need it should.
+// Compiled once for many files, to save time. Every file still includes what it uses. Not nlohmann/json.hpp: every file would instantiate its parser.
 #include <algorithm>
 #include <array>
 #include <atomic>

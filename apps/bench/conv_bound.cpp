@@ -7,10 +7,6 @@
 #include "apps/bench/support.h"
 #include "kernels/cpu/dnnl_compat.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 namespace starling {
 
 namespace {
@@ -51,7 +47,6 @@ struct ConvBound::State {
   dnnl::engine engine{dnnl::engine::kind::cpu, 0};
   dnnl::stream stream{engine};
   std::vector<Job> jobs;
-  int threads = 1;
 
   memory filled(const memory::desc& desc) const {
     memory m(desc, engine);
@@ -99,13 +94,7 @@ struct ConvBound::State {
   }
 };
 
-ConvBound::ConvBound(const std::vector<ConvShape>& convolutions, int threads) : state_(std::make_unique<State>()) {
-  state_->threads = threads;
-#ifdef _OPENMP
-  omp_set_num_threads(threads);
-#else
-  (void)threads;
-#endif
+ConvBound::ConvBound(const std::vector<ConvShape>& convolutions) : state_(std::make_unique<State>()) {
   for (const ConvShape& shape : convolutions) {
     state_->add(shape, State::kForward);
     if (shape.backward_data) state_->add(shape, State::kData);

@@ -18,7 +18,8 @@ struct ConvShape {
 /// primitives in the formats that oneDNN likes best, data resident, nothing reordered.
 class ConvBound {
  public:
-  ConvBound(const std::vector<ConvShape>& convolutions, int threads);
+  /// On the threads of the backend that this thread used last.
+  explicit ConvBound(const std::vector<ConvShape>& convolutions);
   ~ConvBound();
   /// Runs all of them once; seconds.
   double run();

@@ -100,7 +100,7 @@ int bench_step(const StepBench& settings) {
   const std::uint64_t allocations = backend.memory_stats().system_allocations;
   const std::uint64_t peak = peak_resident_bytes();             // before the bound takes memory of its own
   if (is_low_precision(compute)) backend.convolutions.clear();  // the bound is one of fp32
-  ConvBound bound(backend.convolutions, settings.threads);
+  ConvBound bound(backend.convolutions);
   backend.seconds.clear();
   std::vector<double> step_seconds, bound_seconds;
   for (std::int64_t i = 0; i < settings.steps; ++i) {

@@ -165,8 +165,7 @@ FileDigest CheckpointFolder::write(std::int64_t step, int rank, const Safetensor
 
 void CheckpointFolder::complete(std::int64_t step, int keep, const std::vector<FileDigest>& files) const {
   const std::string folder = step_folder(step), checkpoints = folder_ + "/checkpoints";
-  // The ranks synced their files; their names must be on the disk before DONE is, and DONE before anything older goes.
-  sync_folder(folder);
+  // A file's name is on the disk once it is written (AtomicFile): those of the ranks before DONE is, and DONE before anything older goes.
   const std::string done = done_text({{"step", step}, {"files", json_of(files)}});
   write_file_atomically(folder + "/DONE", done.data(), done.size());
   sync_folder(checkpoints);
@@ -211,9 +210,7 @@ FileDigest CheckpointFolder::write_best(int rank, const SafetensorsFile& file) c
 
 void CheckpointFolder::complete_best(const Best& best, const std::vector<FileDigest>& files) const {
   const std::string done = done_text({{"step", best.step}, {"metric", best.metric}, {"value", best.value}, {"files", json_of(files)}});
-  sync_folder(new_best_folder());
   write_file_atomically(new_best_folder() + "/DONE", done.data(), done.size());
-  sync_folder(new_best_folder());
   // At every moment one of the two has its DONE; best() looks at both.
   std::error_code error;
   if (fs::exists(best_folder(), error)) {
