@@ -11,48 +11,52 @@ changed_since() { # COMMIT
   if [ -n "$1" ]; then git diff --name-only --diff-filter=d "$1"; else git ls-files; fi
 }
 
-tidy_one() { # END FILE, in a process of its own; notes files that there was no time for, and those that passed with these headers
-  local left=$(($1 - $(date +%s))) status=0 key
-  key=$tidy_passed/$(cat "$2" <(echo "$2") | sha256sum | head -c 20)
+# The files that are compiled as one unit: of a file that includes others (CMAKE_UNITY_BUILD) those.
+files_of_unit() { case $1 in */Unity/*) sed -nE 's/^#include "(.*)"/\1/p' "$1" ;; *) echo "$1" ;; esac; }
+tidy_one() { # END UNIT, in a process of its own; notes units that there was no time for, and those that passed with these headers
+  local left=$(($1 - $(date +%s))) status=0 key files
+  files=$(files_of_unit "$2")
+  key=$tidy_passed/$(xargs cat <<<"$files" | cat - <(echo "${files//$root/}") | sha256sum | head -c 20)
   if [ -f "$key" ]; then return 0; fi
   if [ $left -le 5 ]; then
-    echo "$2" >>"$tidy_notes/left"
+    echo "$files" >>"$tidy_notes/left"
     return 0
   fi
   timeout $left clang-tidy -p "$tidy_build" --quiet --warnings-as-errors='*' "$2" >"$tidy_notes/log.$$" 2>&1 || status=$?
   if [ $status = 124 ]; then
-    echo "$2" >>"$tidy_notes/left"
+    echo "$files" >>"$tidy_notes/left"
   elif [ $status != 0 ]; then
-    grep -E 'error:' "$tidy_notes/log.$$" || tail -3 "$tidy_notes/log.$$"
-    echo "$2" >>"$tidy_notes/failed"
+    grep -E 'error:' "$tidy_notes/log.$$" | sed "s#$root/##g" | tee -a "$tidy_notes/failed" | grep . || tail -3 "$tidy_notes/log.$$" | tee -a "$tidy_notes/failed"
   else
     : >"$key"
   fi
   return 0
 }
-# tidy SECONDS FILE...: clang-tidy on those of the files that a build without CUDA compiles. Fails for what it objects to; files that there was no
-# time for are named, and in $tidy_notes/left.
+# tidy SECONDS FILE...: clang-tidy on those of the files that a build without CUDA compiles, and on what is compiled together with them: that reads
+# the headers once. Fails for what it objects to; files that there was no time for are named, and in $tidy_notes/left.
 tidy() {
-  local seconds=$1 files build=$root/build-tidy
+  local seconds=$1 units build=$root/build-tidy
   shift
   # Clang cannot read gcc's precompiled headers, nor all that gcc is told.
-  configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=OFF
-  files=$(printf '%s\n' "$@" | grep '\.cpp$' | while read -r file; do if grep -qF "\"$root/$file\"" "$build/compile_commands.json"; then echo "$file"; fi; done) || true
-  if [ -z "$files" ]; then
+  configure -DSTARLING_TESTS=OFF -DSTARLING_CUDA=OFF -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DCMAKE_UNITY_BUILD=ON
+  units=$(sed -nE 's/^ *"file": "(.*)",?$/\1/p' "$build/compile_commands.json" | sort -u | while read -r unit; do
+    if files_of_unit "$unit" | grep -qxFf <(printf "$root/%s\n" "$@"); then echo "$unit"; fi
+  done) || true
+  if [ -z "$units" ]; then
     say "no file to check"
     return
   fi
   tidy_notes=$(mktemp -d)
   tidy_build=$build
-  tidy_passed=$build/passed/$(git ls-files -z '*.h' '*.cuh' .clang-tidy | xargs -0 cat "$build/compile_commands.json" <(clang-tidy --version) | sha256sum | head -c 20)
+  tidy_passed=$build/passed/$(git ls-files -z '*.h' '*.cuh' .clang-tidy | xargs -0 cat <(sed "s#$root##g" "$build/compile_commands.json") <(clang-tidy --version) | sha256sum | head -c 20)
   mkdir -p "$tidy_passed"
-  export tidy_notes tidy_build tidy_passed
-  export -f tidy_one
-  say "clang-tidy on $(wc -l <<<"$files") file(s), at most $seconds s"
-  xargs -P "$(nproc)" -I{} bash -c 'tidy_one "$@"' _ $(($(date +%s) + seconds)) {} <<<"$files"
-  if [ -s "$tidy_notes/left" ]; then warn "no time for $(wc -l <"$tidy_notes/left") file(s): $(tr '\n' ' ' <"$tidy_notes/left")"; fi
+  export root tidy_notes tidy_build tidy_passed
+  export -f files_of_unit tidy_one
+  say "clang-tidy on $(while read -r unit; do files_of_unit "$unit"; done <<<"$units" | wc -l) file(s), at most $seconds s"
+  xargs -P "$(nproc)" -I{} bash -c 'tidy_one "$@"' _ $(($(date +%s) + seconds)) {} <<<"$units"
+  if [ -s "$tidy_notes/left" ]; then warn "no time for $(wc -l <"$tidy_notes/left") file(s): $(sed "s#$root/##" "$tidy_notes/left" | tr '\n' ' ')"; fi
   if [ -s "$tidy_notes/failed" ]; then
-    echo "clang-tidy objects to: $(sort "$tidy_notes/failed" | tr '\n' ' ')"
+    echo "clang-tidy objects to $(wc -l <"$tidy_notes/failed") place(s)"
     return 1
   fi
 }
