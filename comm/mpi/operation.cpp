@@ -1,11 +1,12 @@
 #include "comm/mpi/operation.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <utility>
 
-#include "comm/mpi/window.h"
 #include "comm/transports/checks.h"
 #include "comm/transports/rank_order_sum.h"
 #include "core/error.h"
@@ -36,7 +37,7 @@ MpiWorld::MpiWorld(MpiPulse& the_pulse) : pulse(the_pulse) {
   MPI_Comm_free(&local);
   for (auto& counts : sent_) counts.resize(static_cast<std::size_t>(size));
   for (auto& counts : received_) counts.resize(static_cast<std::size_t>(size));
-  pieces_to_.resize(static_cast<std::size_t>(size));
+  windows_.resize(static_cast<std::size_t>(size));
 }
 
 MpiWorld::~MpiWorld() {
@@ -145,7 +146,7 @@ class NeighbourOperation final : public MpiOperation {
     }
     if (requests_.test([&](int user) {
           if (user >= 0)
-            --world_.pieces_to(user);
+            note_sent(pieces_sent_[static_cast<std::size_t>(user)]);
           else if (flow_)
             note_arrival(static_cast<std::size_t>(-1 - user));
         }) > 0) {
@@ -172,6 +173,12 @@ class NeighbourOperation final : public MpiOperation {
   }
 
  private:
+  using Clock = std::chrono::steady_clock;
+  struct Sent {
+    int peer;
+    Clock::time_point when;
+    bool tells, whole;
+  };
   std::size_t piece_bytes() const {
     const std::size_t total = send_.bytes();
     return std::min<std::size_t>(std::max(kPieceBytes, ((total + kMaxPieces - 1) / kMaxPieces + 4095) / 4096 * 4096), 1u << 30);
@@ -199,6 +206,10 @@ class NeighbourOperation final : public MpiOperation {
     while (whole_[k] < all && came_[k * all + whole_[k]]) ++whole_[k];
     if (whole_[k] > before) flow_->arrived(k, std::min(whole_[k] * piece_bytes(), send_.bytes()));
   }
+  void note_sent(const Sent& piece) {
+    const double seconds = std::chrono::duration<double>(Clock::now() - piece.when).count();
+    world_.window_to(piece.peer).arrived(piece.whole ? seconds : std::numeric_limits<double>::infinity(), piece.tells);
+  }
   bool all_sent() const {
     return std::all_of(sent_.begin(), sent_.end(), [&](std::size_t bytes) { return bytes >= send_.bytes(); });
   }
@@ -206,10 +217,12 @@ class NeighbourOperation final : public MpiOperation {
     const std::size_t total = send_.bytes(), piece = piece_bytes();
     bool moved = false;
     for (std::size_t k = 0; k < to_.size(); ++k) {
-      while (sent_[k] < total && world_.pieces_to(to_[k]) < kPiecesUnderWay && may_send(std::min(total, sent_[k] + piece))) {
-        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k], to_[k]);
+      PieceWindow& window = world_.window_to(to_[k]);
+      while (sent_[k] < total && window.open() && may_send(std::min(total, sent_[k] + piece))) {
+        pieces_sent_.push_back({to_[k], Clock::now(), window.sent(), sent_[k] + piece <= total});
+        requests_.send(send_.raw() + sent_[k], std::min(piece, total - sent_[k]), to_[k], send_tags_[k],
+                       static_cast<int>(pieces_sent_.size()) - 1);
         sent_[k] += piece;
-        ++world_.pieces_to(to_[k]);
         moved = true;
       }
     }
@@ -221,7 +234,8 @@ class NeighbourOperation final : public MpiOperation {
   Tensor send_;
   std::vector<Tensor> receive_;
   std::vector<int> to_, from_, send_tags_, receive_tags_;
-  std::vector<std::size_t> sent_;   ///< bytes posted, per receiver
+  std::vector<std::size_t> sent_;  ///< bytes posted, per receiver
+  std::vector<Sent> pieces_sent_;
   std::vector<bool> came_;          ///< with a flow: by sender and piece
   std::vector<std::size_t> whole_;  ///< with a flow: pieces that have come without a gap, per sender
   bool posted_ = false;

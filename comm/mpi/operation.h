@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/mpi/pulse.h"
+#include "comm/mpi/window.h"
 #include "comm/transport.h"
 
 namespace starling::detail {
@@ -22,10 +23,8 @@ struct MpiWorld {
   ~MpiWorld();  ///< frees the communicators unless abandoned
   int next_send_tag(int peer, Lane lane);
   int next_receive_tag(int peer, Lane lane);
-  /// Pieces of neighbours' exchanges on their way to a peer, of all operations; callers hold mpi_lock(). Few at a time, and the oldest
-  /// operation's first: more would have the handshakes of the other direction, and of other exchanges, wait behind them in the link's queue
-  /// (four hosts in pairs at 100 Mbit/s: 1.7 × the link's limit without a bound, 1.04 × with it).
-  int& pieces_to(int peer) { return pieces_to_[static_cast<std::size_t>(peer)]; }
+  /// Of the pieces of neighbours' exchanges to a peer, of all operations, the oldest operation's first; callers hold mpi_lock().
+  PieceWindow& window_to(int peer) { return windows_[static_cast<std::size_t>(peer)]; }
   /// Working memory of operations under way; callers hold mpi_lock().
   std::vector<std::byte> take_scratch(std::size_t bytes);
   void give_scratch(std::vector<std::byte> scratch) { scratch_.push_back(std::move(scratch)); }
@@ -36,7 +35,7 @@ struct MpiWorld {
 
  private:
   std::vector<std::uint32_t> sent_[kLanes], received_[kLanes];
-  std::vector<int> pieces_to_;
+  std::vector<PieceWindow> windows_;
   std::vector<std::vector<std::byte>> scratch_;
 };
 

@@ -71,7 +71,7 @@ double NetworkModel::typical_link() const {
 }
 
 void NetworkModel::derive_pair() {
-  between.bandwidth = 1.0 / (1.0 / typical_link() + (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
+  between.bandwidth = 1.0 / std::max(1.0 / typical_link(), (kHandshakeLatencies - 1.0) * between.latency / kPairWindow);
 }
 
 std::string half_duplex_warning(const NetworkModel& model) {

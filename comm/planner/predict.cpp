@@ -341,13 +341,12 @@ std::int64_t meet_again(const Topology& topology, std::int64_t k, std::int64_t m
 }
 
 /// Seconds that an exchange takes longer over a connection that was idle: TCP begins again with ten segments, having halved its window for
-/// each retransmission time-out without use (RFC 5681, 4.1; RFC 2861), and needs two round trips for each doubling, as pieces are asked for
-/// meanwhile.
+/// each retransmission time-out without use (RFC 5681, 4.1; RFC 2861), and needs a round trip for each doubling.
 double restart_seconds(const NetworkModel& network, double idle) {
-  constexpr double kFirstWindow = 14600.0, kSpare = 3.0, kHalvings = 6.0;  // it had grown to some times what is needed
+  constexpr double kFirstWindow = 14600.0, kHalvings = 9.0;  // as measured
   const double round_trip = 2.0 * network.between.latency, needed = std::min(kPairWindow, network.between.bandwidth * round_trip);
   const double halvings = idle / (0.2 + round_trip);
-  return 2.0 * round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) * std::clamp((halvings - kSpare) / kHalvings, 0.0, 1.0);
+  return round_trip * std::log2(std::max(1.0, needed / kFirstWindow)) * std::min(1.0, halvings / kHalvings);
 }
 
 }  // namespace
