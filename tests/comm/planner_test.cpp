@@ -256,8 +256,7 @@ TEST_CASE("planner/predict: a sum waits six latencies for each window of a bucke
   const auto costs = costs_of(*make("one-peer-exp", 4), network);
   // Waits after each; and the connection that rested for a step begins with a smaller window.
   const double resting = 0.02 * 8.17 / 9 / 0.22;
-  CHECK(predict_gossip(costs, network, step, 4 * mebibyte, false).step ==
-        doctest::Approx((0.1 + 8 * 0.03) / (1 - resting)).epsilon(0.005));
+  CHECK(predict_gossip(costs, network, step, 4 * mebibyte, false).step == doctest::Approx((0.1 + 8 * 0.03) / (1 - resting)).epsilon(0.005));
 }
 
 TEST_CASE("planner/network: one pair fills a given link as far as 16 pieces of 256 KiB for each answer do") {
