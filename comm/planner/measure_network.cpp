@@ -1,7 +1,6 @@
 #include "comm/planner/measure_network.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -14,10 +13,6 @@
 
 namespace starling {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -136,9 +131,9 @@ class Meter {
     }
     std::vector<double> times;
     for (int i = 0; i < count; ++i) {
-      const auto start = Clock::now();
+      const double start = settings_.now();
       transport_.wait(transport_.start_exchange(exchange, send, received, {-1, 0, i}));
-      times.push_back(seconds_since(start));
+      times.push_back(settings_.now() - start);
     }
     // Who began a latency later than its peer does not wait in every second exchange, and the peer twice as long: two together tell.
     for (std::size_t i = 0; i + 1 < times.size(); ++i) times[i] = (times[i] + times[i + 1]) / 2.0;
@@ -184,11 +179,11 @@ class Meter {
       std::vector<double> times;
       for (int repeat = 0; repeat < 3; ++repeat) {
         transport_.world().barrier();
-        const auto start = Clock::now();
+        const double start = settings_.now();
         std::vector<Ticket> tickets;
         for (const Tensor& sum : sums) tickets.push_back(transport_.start_sum(sum, sum, {-1, static_cast<int>(tickets.size()), repeat}));
         for (const Ticket ticket : tickets) transport_.wait(ticket);
-        times.push_back(seconds_since(start));
+        times.push_back(settings_.now() - start);
       }
       return undisturbed(std::move(times));
     });
@@ -227,11 +222,11 @@ class Meter {
   /// Passes over numbers that stay in the first cache, about `seconds` of them: work of the processor alone.
   class Work {
    public:
-    Work(Backend& backend, const Tensor& in, const Tensor& out, double seconds) : backend_(backend) {
-      sum_.in[0] = sum_.in[1] = in;
+    Work(Meter& meter, double seconds) : backend_(meter.backend_), settings_(meter.settings_) {
+      sum_.in[0] = sum_.in[1] = meter.buffer(8192);
       sum_.weight[0] = sum_.weight[1] = 0.5;
       sum_.terms = 2;
-      sum_.out = out;
+      sum_.out = meter.buffer(8192);
       double took = 0.0;
       while (took < seconds / 8.0) {
         passes_ *= 2;
@@ -241,14 +236,15 @@ class Meter {
     }
     /// Seconds that it took.
     double run() const {
-      const auto start = Clock::now();
+      const double start = settings_.now();
       for (std::int64_t i = 0; i < passes_; ++i) backend_.weighted_sum(sum_);
       backend_.synchronize();
-      return seconds_since(start);
+      return settings_.now() - start;
     }
 
    private:
     Backend& backend_;
+    const MeasureSettings& settings_;
     WeightedSum sum_;
     std::int64_t passes_ = 64;
   };
@@ -257,7 +253,7 @@ class Meter {
   /// alone and beside an exchange of their first ranks. Collective.
   double message_cost(int peer, const LinkModel& link, double budget) {
     const double seconds = std::clamp(budget / 10.0, 0.01, 0.2);
-    const Work work(backend_, buffer(8192), buffer(8192), seconds);
+    const Work work(*this, seconds);
     double bytes = peer < 0 ? 0.0 : std::clamp(0.6 * seconds * link.bandwidth, 64.0 * 1024, 64.0 * 1024 * 1024);
     transport_.world().max(&bytes, 1);
     if (bytes < 2 << 20) return 0.0;  // so little is lost in the noise, and beside so slow a network in its waits
@@ -295,9 +291,9 @@ class Meter {
     std::vector<double> bandwidth(static_cast<std::size_t>(model.hosts()), 0.0);
     std::vector<double> latency, both;
     bool first = true;
-    const auto start = Clock::now();
+    const double start = settings_.now();
     for (const auto& partners : rounds) {
-      double took = seconds_since(start);
+      double took = settings_.now() - start;
       transport_.world().max(&took, 1);
       // Each has been in a pair after two rounds, or after two times so many where they are in pairs at growing distances.
       if (&partners - rounds.data() >= 2 && took > settings_.seconds * 0.6) break;
@@ -343,10 +339,10 @@ class Meter {
     std::vector<double> times;
     transport_.world().barrier();
     for (int i = 0; i < 5; ++i) {
-      const auto start = Clock::now();
+      const double start = settings_.now();
       backend_.weighted_sum(sum);
       backend_.synchronize();
-      times.push_back(seconds_since(start));
+      times.push_back(settings_.now() - start);
     }
     double seconds = median(std::move(times));
     transport_.world().max(&seconds, 1);

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <chrono>
+#include <functional>
+
 #include "comm/planner/network_model.h"
 #include "comm/transport.h"
 #include "core/backend.h"
@@ -10,6 +13,8 @@ struct MeasureSettings {
   double seconds = 4.0;     ///< about how long all of it may take
   bool direct = true;       ///< ranks of one host read each other's parameters where they lie
   bool spare_cores = true;  ///< communication has cores of its own
+  /// Seconds since any moment; it must go on while this thread computes.
+  std::function<double()> now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
 };
 
 /// Times messages inside a host, between hosts (each pair of hosts alone, and every host's link as the most it carried, with one peer or
