@@ -7,8 +7,8 @@ set(STARLING_CUDA AUTO CACHE STRING "The CUDA plug-in: AUTO (where the toolkit i
 option(STARLING_GPU_TESTS "Run the tests that need a GPU (label gpu)" OFF)
 set_property(CACHE STARLING_CUDA PROPERTY STRINGS AUTO ON OFF)
 # CMAKE_UNITY_BUILD=ON, as the scripts configure a new folder: the compiler reads this many files at once, and the headers that they share one time.
-# A full build takes half the time; one file's change takes longer. So names in unnamed namespaces are unique in a folder.
-set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
+# A full build takes half the time, and up to 1.6 GB for each compiler; one file's change takes longer. So names in unnamed namespaces are unique in a folder.
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
@@ -36,6 +36,8 @@ add_library(starling_flags INTERFACE)
 target_compile_options(starling_flags INTERFACE -Wall -Wextra -Wpedantic -Wnon-virtual-dtor -Wno-missing-field-initializers
                        # g++ 12 warns wrongly of strings (PR 105651, 105329)
                        "$<$<CXX_COMPILER_ID:GNU>:-Wno-restrict;-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>"
+                       # g++ collects its garbage less often: a tenth of the time for a tenth more memory
+                       "$<$<AND:$<CXX_COMPILER_ID:GNU>,$<COMPILE_LANGUAGE:CXX>>:--param=ggc-min-expand=300>"
                        # joined files see one another's names, and look to g++ like headers, where a member of an unnamed namespace's type is a fault
                        $<IF:$<BOOL:${CMAKE_UNITY_BUILD}>,-Wno-subobject-linkage,-Wshadow>
                        "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess;-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=>"

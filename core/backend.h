@@ -144,4 +144,7 @@ Backend& meta_backend();
 /// A meta backend of one's own, for counting.
 std::unique_ptr<Backend> make_meta_backend();
 
+/// Whether the host's own instructions read it; true without a tensor.
+inline bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
+
 }  // namespace starling

@@ -28,8 +28,6 @@ namespace {
 /// A communicator on which a call has failed can only be aborted, so that a run cannot go on without graphs by itself.
 constexpr const char* kWithoutGraphs = "\"cuda_graphs\": false issues every step";
 
-bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
-
 /// Runs what every rank does for itself; where it fails on one, all throw the lowest such rank's reason.
 void agreed(World& world, const std::function<void()>& work) {
   const auto error = try_together(world, work);

@@ -20,8 +20,6 @@
 namespace starling {
 namespace {
 
-bool on_host(const Tensor& tensor) { return !tensor || tensor.backend().device() == DeviceType::kCpu; }
-
 /// Pinned memory of a device, as host memory.
 class PinnedStorage final : public Storage {
  public:

@@ -24,7 +24,7 @@ namespace {
 using cuda::shim::Call;
 using cuda::shim::CallKind;
 
-constexpr std::int64_t kSteps = 9, kFirst = 2, kLast = 7;  // steps (from 0) that are looked at: from kFirst, to before kLast
+constexpr std::int64_t kLogged = 9, kFirst = 2, kLast = 7;  // steps (from 0) that are looked at: from kFirst, to before kLast
 
 /// Counters at the start of every step; the device falls behind from kFirst on.
 struct Log {
@@ -71,10 +71,10 @@ class NotingSchedule final : public Schedule {
   Log& log_;
 };
 
-Log train(const std::string& precision, std::int64_t log_every) {
+Log logged_training(const std::string& precision, std::int64_t log_every) {
   register_builtins();
   const nlohmann::json json =
-      with(graph_config(kSteps),
+      with(graph_config(kLogged),
            {{"batch_size", 4}, {"data", {{"limit", 256}}}, {"precision", precision}, {"cuda_graphs", false}, {"log_every", log_every}});
   const test::Folder folder;
   const auto transport = make_single_transport();
@@ -93,7 +93,7 @@ Log train(const std::string& precision, std::int64_t log_every) {
     CHECK(TrainingRun(trainer, folder / ".").run() == ExitCode::kOk);
   }
   config.model.reset();
-  REQUIRE(log.counters.size() == static_cast<std::size_t>(kSteps));
+  REQUIRE(log.counters.size() == static_cast<std::size_t>(kLogged));
   return log;
 }
 
@@ -102,7 +102,7 @@ Log train(const std::string& precision, std::int64_t log_every) {
 TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the host waits once a step in fp16, else never") {
   for (const std::string precision : {"fp32", "bf16", "fp16"}) {
     CAPTURE(precision);
-    const Log log = train(precision, 1000);
+    const Log log = logged_training(precision, 1000);
     for (std::size_t step = kFirst; step < static_cast<std::size_t>(kLast); ++step) {
       CAPTURE(step);
       const cuda::RuntimeCounters &before = log.counters[step], &after = log.counters[step + 1];
@@ -131,7 +131,7 @@ TEST_CASE("cuda/trainer: from the third step on nothing is allocated, and the ho
 }
 
 TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the device computes, and no sooner than their memory is free") {
-  const Log log = train("bf16", 1000);
+  const Log log = logged_training("bf16", 1000);
   const std::vector<Call>& calls = log.calls;
   std::vector<std::size_t> begins, firsts;  // of each step: its mark, and its first kernel, which makes the batch
   for (std::size_t i = 0; i < calls.size(); ++i) {
@@ -176,7 +176,7 @@ TEST_CASE("cuda/trainer: batches go up on a stream of their own, while the devic
 }
 
 TEST_CASE("cuda/trainer: a line of metrics costs one wait, and no memory") {
-  const Log log = train("fp32", 2);
+  const Log log = logged_training("fp32", 2);
   for (std::size_t step = kFirst; step < static_cast<std::size_t>(kLast); ++step) {
     CAPTURE(step);
     const bool line = (step + 1) % 2 == 0;
