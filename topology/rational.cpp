@@ -14,7 +14,7 @@ namespace starling {
 namespace {
 
 constexpr std::int64_t kMaxDenominator = 1 << 20;
-constexpr double kRoundings = 1e-15;
+constexpr double kRoundingError = 1e-15;  // relative
 
 __extension__ using Wide = unsigned __int128;
 
@@ -92,7 +92,7 @@ std::optional<Rational> nearest_fraction(double value) {
     if (q_next > kMaxDenominator) break;
     p_before = p, q_before = q, p = p_next, q = q_next;
     const auto divisor = static_cast<double>(q);
-    if (std::fabs(std::fma(divisor, std::fabs(value), -static_cast<double>(p))) <= kRoundings * divisor) {
+    if (std::fabs(std::fma(divisor, std::fabs(value), -static_cast<double>(p))) <= kRoundingError * divisor) {
       return Rational{value < 0 ? -p : p, q};
     }
     if (rest == whole) break;

@@ -13,7 +13,7 @@ struct MeasureSettings {
   double seconds = 4.0;     ///< about how long all of it may take
   bool direct = true;       ///< ranks of one host read each other's parameters where they lie
   bool spare_cores = true;  ///< communication has cores of its own
-  /// Seconds since any moment; it must go on while this thread computes.
+  /// The clock to measure with: seconds since any moment. It must go on while this thread computes.
   std::function<double()> now = [] { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); };
 };
 
